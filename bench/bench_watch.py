@@ -200,7 +200,7 @@ async def _encoding(runner: Runner, exchanges: list[Any]) -> float:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    spans, kept = runner.picker.observability.exports.spans, InMemorySpanExporter()
+    spans, kept = runner.picker.observability.spans, InMemorySpanExporter()
     assert spans is not None
     spans._provider.add_span_processor(SimpleSpanProcessor(kept))
     for exchange in exchanges[:DISTINCT]:

@@ -24,6 +24,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -64,6 +65,11 @@ _LIMITS = {
 
 def hints_of(declared: Any) -> dict[str, Any]:
     """Return the annotation of each field, marks included."""
+    return _hints_of(declared)
+
+
+@cache
+def _hints_of(declared: Any) -> dict[str, Any]:
     hints = get_type_hints(declared, include_extras=True)
     return {field.name: hints[field.name] for field in fields(declared) if field.init}
 

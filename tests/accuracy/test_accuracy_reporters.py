@@ -72,7 +72,7 @@ def test_a_flood_of_lies_does_not_outvote_the_others() -> None:
     assert weights["liar"] < 0.1 < 0.9 < min(weights["x"], weights["y"], weights["z"])
 
 
-def test_who_has_harder_questions_is_no_liar() -> None:
+def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
     online, rng = unlimited(), random.Random(3)
     for _ in range(10):
         for (which, cell), p in TRUE.items():

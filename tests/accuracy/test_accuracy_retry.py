@@ -45,6 +45,6 @@ def test_any_header_gives_known_models_only(header: str) -> None:
 
 
 @given(st.lists(st.sampled_from(sorted(KNOWN)), max_size=100), st.sampled_from(sorted(KNOWN)))
-def test_what_is_answered_is_read_back(tried: list[str], model: str) -> None:
+def test_a_written_tried_header_is_read_back(tried: list[str], model: str) -> None:
     back = parse_tried(",".join(with_model(tried, model)), KNOWN)
     assert back == ((*tried[-(MAX_TRIED - 1) :], model), 0)

@@ -69,7 +69,7 @@ def test_without_a_report_half_of_the_gain_of_reports_comes_from_signs(kind):
     assert chosen(kind) - mean >= 0.5 * (chosen(kind, reports=True) - mean)
 
 
-def test_a_sign_that_all_models_show_says_nothing_of_one():
+def test_a_sign_that_all_models_show_counts_against_none():
     found = lived("alike", requests=500)
     assert found == pytest.approx([0.5] * 3, abs=0.15)
     assert np.ptp(found) < 0.01
@@ -87,7 +87,7 @@ def test_signs_that_never_err_are_worth_reports_and_empty_ones_nothing():
     assert signs.weak("empty", Sign(CUT, FORM), 0.5)[1] < 0.02
 
 
-def test_what_reports_show_of_a_sign_turns_its_meaning():
+def test_reports_can_reverse_the_meaning_of_a_sign():
     signs = Signs()
     assert not signs.weak("long", Sign(CUT, FORM), 0.5)[0]
     for _ in range(300):

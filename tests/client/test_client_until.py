@@ -98,7 +98,7 @@ async def test_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> 
     assert outcome.answer == "no idea"
 
 
-async def test_goes_on_to_the_cap_when_told_not_to_stop(serve: Any) -> None:
+async def test_continues_to_the_cap_when_stopping_is_disabled(serve: Any) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
     assert len(outcome.attempts) == 5

@@ -130,7 +130,7 @@ def test_sending_an_order_again_keeps_it():
 
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(docs_st, st.sampled_from("abc")), max_size=25), st.sampled_from("abc"))
-def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(history, emptied):
+def test_only_orders_last_sent_to_an_endpoint_are_forgotten(history, emptied):
     index = OrderIndex()
     live: dict[tuple[int, ...], str] = {}
     for docs, endpoint in history:
@@ -147,7 +147,7 @@ def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(hist
 
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(docs_st, st.sampled_from("ab")), max_size=25), st.integers(0, 25))
-def test_what_an_endpoint_has_not_got_again_since_is_forgotten_and_nothing_else(history, before):
+def test_only_orders_not_sent_again_since_are_forgotten(history, before):
     index = OrderIndex()
     live: dict[tuple[int, ...], tuple[str, int]] = {}
     for now, (docs, endpoint) in enumerate(history):

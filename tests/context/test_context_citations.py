@@ -212,7 +212,7 @@ def test_a_whole_answer_has_its_numbers_back(said, seed):
         b"",
     ],
 )
-def test_what_is_no_answer_passes_as_it_is(wire, events):
+def test_a_body_that_is_no_answer_passes_unchanged(wire, events):
     restorer = Citations(NUMBERS, events=events)
     assert restorer.feed(wire, end=False) + restorer.feed(b"", end=True) == wire
 

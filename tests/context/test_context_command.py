@@ -52,7 +52,7 @@ def test_a_batch_is_written_in_sending_order_with_its_expected_hits(batch, tmp_p
     assert "invalid_json: 1" in done.output
 
 
-def test_faults_are_told_in_a_line_each(batch, tmp_path):
+def test_each_fault_is_reported_on_one_line(batch, tmp_path):
     for arguments, text in (
         ((tmp_path / "none.jsonl",), "none.jsonl: No such file"),
         ((batch, "--out", batch), "is the input"),

@@ -234,7 +234,7 @@ class TestSameBytes:
             ),
         ],
     )
-    def test_what_cannot_or_need_not_be_done(self, body, reason):
+    def test_a_body_left_alone_has_a_reason(self, body, reason):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         same(send(h, body), body, reason)
@@ -383,7 +383,7 @@ class TestCommit:
         same(send(h, body, now=901.0), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_ttl"] == 1
 
-    def test_what_an_engine_says_is_gone_is_not_followed(self):
+    def test_an_order_whose_engine_lost_its_cache_is_not_followed(self):
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first.receipt, 0.0, endpoint="a")
@@ -431,7 +431,7 @@ def test_a_request_on_its_way_is_followed_and_one_that_was_refused_is_not():
     assert apply(hook_, burst).body is burst
 
 
-def test_what_another_request_brought_as_well_is_not_taken_back():
+def test_an_order_that_another_request_also_sent_is_not_retracted():
     hook_ = hook()
     for name in ("one", "two"):
         result = apply(hook_, chat(user([4, 1, 2])))

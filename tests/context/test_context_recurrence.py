@@ -111,7 +111,7 @@ def test_parts_that_always_follow_each_other_are_one():
     assert items(known, texts[0][0]) == []
 
 
-def test_numbers_of_places_are_told():
+def test_numbers_of_positions_are_recognized():
     gap = "\n\n"
     rng = random.Random(4)
     texts = []
@@ -148,13 +148,13 @@ class TestOrder:
         first, stop, met = known.movable(SCOPE, [1, 2, 3, 6])
         assert (first, stop, met) == (0, 0, True)
 
-    def test_one_that_always_comes_first_parts_the_rest(self):
+    def test_a_document_that_always_comes_first_stays_first(self):
         known = Sequences()
         for docs in ([9, 1, 2, 3], [9, 3, 1, 2], [9, 2, 3, 1]):
             known.observe(SCOPE, docs)
         assert known.movable(SCOPE, [9, 3, 2, 1])[:2] == (1, 4)
 
-    def test_the_same_list_again_tells_nothing(self):
+    def test_the_same_list_again_shows_no_movable_documents(self):
         known = Sequences()
         known.observe(SCOPE, [1, 2, 3])
         known.observe(SCOPE, [1, 2, 3])

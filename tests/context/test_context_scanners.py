@@ -287,7 +287,7 @@ def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, t
         "['a b', 'c d', 'e f'",
     ],
 )
-def test_what_python_does_not_write_is_no_list(text):
+def test_texts_unlike_pythons_repr_are_no_list(text):
     assert found(text) == []
 
 

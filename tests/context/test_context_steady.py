@@ -68,7 +68,7 @@ def test_a_tool_with_a_cache_mark_keeps_its_place_and_the_others_their_side():
         b'{"messages":[],"tools":[{"name":"b"},{"name":"a"}],"tools":[{"name":"b"},{"name":"a"}]}',
     ],
 )
-def test_what_is_sorted_or_no_plain_list_stays(body):
+def test_sorted_tools_and_unusual_lists_stay(body):
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     assert sent(body, SORTED)[1] is raw or sent(body, SORTED)[1] == raw
 

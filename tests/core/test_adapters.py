@@ -75,7 +75,7 @@ def test_a_queue_outbids_an_adapter() -> None:
     assert first.address in went
 
 
-def test_what_the_metrics_page_names_is_at_hand_whoever_sent_it() -> None:
+def test_adapters_on_the_metrics_page_count_as_loaded() -> None:
     d = fleet(*ADDRESSES)
     for address in ADDRESSES:
         page(d, address, *(["sql"] if address == "b:1" else []), most=2.0)

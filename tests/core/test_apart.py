@@ -86,7 +86,7 @@ def test_a_request_goes_only_where_llm_d_would_send_it(role, serves):
     assert seen == ({P, D} if serves else {D})
 
 
-def test_prefillers_alone_serve_nobody():
+def test_prefillers_without_a_decoder_serve_no_request():
     d = fleet((P, "prefill"), (Q, "prefill"))
     with pytest.raises(RequestError, match="no endpoint may serve"):
         ask(d)
@@ -129,7 +129,7 @@ def test_a_rule_can_take_the_place_of_the_cost(rule, text, where):
     "fields",
     [{"api": Api.RESPONSES}, {"api": Api.EMBEDDINGS}, {"shadow": True}, {"policy": "least-loaded"}],
 )
-def test_what_no_sidecar_would_split_is_not_split(fields):
+def test_requests_that_no_sidecar_splits_are_not_split(fields):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     assert read_by(ask(d, **fields)) == ""
 

@@ -39,7 +39,7 @@ def test_an_adapter_names_its_model_and_the_longest_context_counts():
     }
 
 
-def test_what_an_engine_lists_is_listed():
+def test_models_that_an_engine_serves_are_listed():
     fleet = table(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}

@@ -72,7 +72,7 @@ def test_requests_cost_nothing_for_events_that_no_engine_publishes():
 
 
 @pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])
-def test_what_was_reserved_is_given_back_whatever_was_changed_meanwhile(quadratic):
+def test_a_reservation_is_released_in_full_after_settings_changed(quadratic):
     d = director(*FLEET, settings=DirectorSettings(quadratic_tokens=20_000.0))
     text = "hello " * 2000
     moved, before = d.decide(request(text=text), 0.0), d.decide(request(text=text), 0.0)
@@ -97,7 +97,7 @@ def test_aliases_and_filters_change_with_the_settings():
         d.decide(request("auto"), 0.0)
 
 
-def test_a_name_that_nobody_serves_is_a_404_and_never_echoes_more_than_200_characters():
+def test_an_unserved_model_is_a_404_that_echoes_at_most_200_characters():
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request("x" * 5000), 0.0)
     assert refused.value.status == 404
@@ -134,7 +134,7 @@ def test_a_subset_hint_is_honoured_with_and_without_ports(subset, reached):
 
 
 @pytest.mark.parametrize("subset", [set(), {"10.0.0.2:81"}, {"9.9.9.9"}])
-def test_a_subset_that_names_nobody_is_a_503(subset):
+def test_a_subset_without_a_known_endpoint_is_a_503(subset):
     with pytest.raises(RequestError) as refused:
         director(*FLEET).decide(request(subset=frozenset(subset)), 0.0)
     assert (refused.value.status, refused.value.reason) == (503, "no-candidates")
@@ -238,7 +238,7 @@ def test_an_engine_that_sleeps_is_passed_over_unless_all_do():
     assert {d.decide(request(text="x"), 105.0).address for _ in range(20)} == {"a:1"}
 
 
-def test_stale_readings_lock_nobody_out():
+def test_stale_readings_exclude_no_endpoint():
     d = director(("a:1", "m"), ("b:1", "m"))
     d.table.read("a:1", Reading(waiting=500.0), 0.0)
     assert "a:1" in {d.decide(request(text="x" * 500), 1000.0).address for _ in range(20)}
@@ -304,7 +304,7 @@ def test_a_part_that_fails_degrades_the_decision_and_says_so(parts, reason):
     assert not d.table.in_flight.any()
 
 
-def test_whoever_watches_may_fail_and_costs_nothing():
+def test_a_failing_observer_costs_no_decision():
     d, seen = director(*FLEET), []
     d.watch(lambda _decision: 1 / 0, lambda *_: 1 / 0)
     d.watch(seen.append, lambda *end: seen.append(end))
@@ -428,7 +428,7 @@ def test_the_clients_own_priority_stays_where_no_objective_was_named():
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
 
 
-def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so():
+def test_an_alias_that_engines_serve_is_no_adapter():
     d = director(("a:1", "m", "auto", "other"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
     assert believed(d, "auto") == believed(d, "m") > 0.9

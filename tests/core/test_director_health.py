@@ -275,7 +275,7 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     assert "answers only with P=" in shown["sentence"]
 
 
-def test_a_long_prompt_that_hangs_nobody_is_no_hang():
+def test_a_long_prompt_that_takes_its_predicted_time_is_no_hang():
     """Silence in proportion to the prediction is none, though siblings answer meanwhile."""
     d = fleet(A, B)
     now = 0.0
@@ -338,7 +338,7 @@ def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
     assert A in addresses_of(d, 40.0, 60)
 
 
-def test_what_fails_a_client_and_a_question_is_out():
+def test_an_endpoint_that_fails_a_client_and_a_probe_is_ejected():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
@@ -347,7 +347,7 @@ def test_what_fails_a_client_and_a_question_is_out():
     assert addresses_of(d, 1.3) == {B, C}
 
 
-def test_nobody_listens_where_a_client_met_nobody_either():
+def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
@@ -358,7 +358,7 @@ def test_nobody_listens_where_a_client_met_nobody_either():
     assert d.preview(request(), 3.2).reason == "trial"
 
 
-def test_a_question_without_an_answer_keeps_nobody_out_for_long():
+def test_an_unanswered_probe_excludes_an_endpoint_only_briefly():
     d = doubted(A, B, C)
     d.health.questions.due(1.1, 16)
     assert A not in addresses_of(d, 1.9)
@@ -406,7 +406,7 @@ def test_a_denial_is_distinguished_by_asking_a_sibling_without_a_key(sibling, is
     assert not d.health.of(other).breaker.is_out
 
 
-def test_what_takes_a_question_without_a_key_denies_clients_for_their_own_sake():
+def test_denials_by_an_endpoint_that_answers_probes_do_not_open_its_breaker():
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
     d.health.of(slot).admitted_at = 1.0
@@ -439,7 +439,7 @@ def answer(d, address, found, now, model="", tokens=None):
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
-def test_useless_answers_count_where_siblings_have_something_to_say(kind):
+def test_useless_answers_count_where_other_models_answer_usefully(kind):
     d = fleet(A, B)
     for n in range(12):
         answer(d, A, kind, 1.0 + n)

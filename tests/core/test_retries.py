@@ -128,7 +128,7 @@ def test_the_order_of_seconds_by_probability_is_all_but_the_best_of_all_orders(s
     assert expected_s(order) <= 1.03 * min(expected_s(each) for each in permutations(range(5)))
 
 
-def test_a_failure_tells_more_where_success_was_likely() -> None:
+def test_a_failure_weighs_more_where_success_was_likely() -> None:
     right = np.array([0.9, 0.5, 0.5])
     after_strong = given(right, np.array([True, False, False]), 2.0)[2]
     after_weak = given(right, np.array([False, True, False]), 2.0)[2]

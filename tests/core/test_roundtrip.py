@@ -27,7 +27,7 @@ def test_samples_below_the_clip_weigh_three_tenths() -> None:
 
 
 @pytest.mark.parametrize("sample_s", [math.nan, math.inf, -math.inf, 0.0, -0.1])
-def test_what_is_no_time_changes_nothing(sample_s: float) -> None:
+def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
     assert smooth_rtt(0.1, sample_s) == 0.1
     assert math.isnan(smooth_rtt(UNKNOWN, sample_s))
 

@@ -77,7 +77,7 @@ def test_an_endpoint_that_left_took_its_answers_along():
     assert refused.value.status in (404, 503)
 
 
-def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
+def test_memory_is_bounded_and_the_oldest_entry_goes_first(monkeypatch):
     monkeypatch.setattr(module, "MAX_STORED", 3)
     stored = module.StoredAnswers()
     for name in "abc":

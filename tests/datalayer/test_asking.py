@@ -91,7 +91,7 @@ async def test_silence_and_a_cut_are_failures_of_the_endpoint():
     assert (await answer_of(cut))[0].failed is Kind.STATUS
 
 
-async def test_what_cannot_be_reached_proves_nothing():
+async def test_an_unreachable_endpoint_proves_nothing():
     async with new_session(2.0) as session:
         spec = EndpointSpec(address="127.0.0.1:1", models=("m",))
         asked = await ask(session, spec, time.monotonic)

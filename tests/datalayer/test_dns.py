@@ -52,7 +52,7 @@ async def test_literals_pass_at_once_names_follow(recorder: Any, start: Any, unt
     assert by_address["10.9.9.9:1"].host == ""
 
 
-async def test_a_changed_name_changes_the_endpoints_and_an_unchanged_one_says_nothing(
+async def test_changed_dns_records_change_the_endpoints_and_unchanged_ones_notify_no_one(
     recorder: Any, start: Any, until: Any
 ) -> None:
     names = Names(gpu=["10.0.0.1"])

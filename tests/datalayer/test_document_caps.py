@@ -75,7 +75,7 @@ def test_nodes_and_characters_are_capped(monkeypatch: pytest.MonkeyPatch) -> Non
         parse_yaml("x" * 11)
 
 
-def test_what_is_not_too_deep_is_read() -> None:
+def test_a_document_just_below_the_depth_limit_is_read() -> None:
     depth = MAX_DEPTH - 1
     value = parse_yaml("[" * depth + "]" * depth)
     for _ in range(depth - 1):

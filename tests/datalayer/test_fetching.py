@@ -175,7 +175,7 @@ async def test_both_ways_send_the_same() -> None:
         "HTTP://10.0.0.1:80/metrics",
     ],
 )
-def test_what_is_not_plain_goes_the_usual_way(url: str) -> None:
+def test_an_unusual_url_takes_the_general_path(url: str) -> None:
     assert fetching._PLAIN.fullmatch(url) is None
 
 

@@ -178,7 +178,7 @@ def test_a_pod_without_a_model_is_to_be_asked_for_it() -> None:
 @pytest.mark.parametrize(
     "part", [{"status": []}, {"status": {"podIP": 7}}, {"metadata": {"name": "a", "labels": [1]}}]
 )
-def test_what_is_no_pod_is_a_fault(part: dict[str, Any]) -> None:
+def test_an_invalid_pod_is_a_fault(part: dict[str, Any]) -> None:
     kept = pod_endpoints({**pod("a"), **part}, (8000,), RULES)
     assert kept is not None
     assert kept.specs == ()

@@ -78,7 +78,7 @@ def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
     assert plain(decoded(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
 
 
-def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
+def test_salts_and_adapters_of_blocks_are_read() -> None:
     salted = {**STORED, "extra_keys": [["tenant-a"], None]}
     adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
     sglang = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "tenant-a"}]
@@ -161,7 +161,7 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
      msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"a": 1}),
      batch(["BlockRemoved"]), b"\x91" * 5000],
 )  # fmt: skip
-def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
+def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
         decoded(payload)
 
@@ -470,7 +470,7 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
     await until(lambda: seen() == expected)
 
 
-async def test_who_comes_late_learns_all_that_the_engine_has_done(
+async def test_a_late_subscriber_replays_all_earlier_events(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     replay.kept = [(number, removal(number)) for number in range(3)]

@@ -52,7 +52,7 @@ async def test_adapters_are_seen_as_they_come_and_go(
         (set(), True),  # says 404 to every GET: nothing is known
     ],
 )
-async def test_routes_tell_what_an_engine_does(
+async def test_routes_show_whether_an_engine_generates(
     routes: set[str], generates: bool, recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def engine(request: web.Request) -> web.Response:

@@ -103,7 +103,7 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     assert len({line["query_id"] for line in lines}) == len(lines) == 30
 
 
-async def test_a_model_that_nobody_serves_is_named_beside_those_that_are(
+async def test_an_unserved_model_is_named_beside_the_served_ones(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()

@@ -141,7 +141,7 @@ def decision(evidence, reason="laar", bucket=8192):
     }
 
 
-async def test_what_the_picker_knows_becomes_findings(tmp_path):
+async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     decisions = [decision(0), decision(0), decision(9), decision(9, "degraded-prefixes")]
     routes = {"/readyz": "ready", "/fleet": FLEET, "/decisions": {"decisions": decisions}}

@@ -174,7 +174,7 @@ def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
     assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
 
 
-def test_an_envoy_without_the_filter_is_told_where_to_start():
+def test_an_envoy_without_the_filter_gets_a_hint_where_to_start():
     bare = rendered("standalone", BootstrapOptions())
     manager(bare)["http_filters"].pop(0)
     (finding,) = envoy_findings(bare, NEEDS)

@@ -147,7 +147,7 @@ def test_what_a_paused_prefill_still_needs_is_not_given_away():
     assert decide(paused, short, free_blocks=400).chunks["short"] == 640
 
 
-def test_who_is_behind_one_that_does_not_fit_waits_with_it():
+def test_a_prefill_behind_one_that_does_not_fit_waits_too():
     big = candidate("big", 960, arrival_s=-100.0)
     small = candidate("small", 16)
     running = candidate("running", 800, done=400)

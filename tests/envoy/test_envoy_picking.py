@@ -334,7 +334,9 @@ async def test_a_stranger_does_not_choose_a_tenant(fleet, http, shape, trusted, 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
 )
-async def test_what_is_no_generation_is_decided_at_its_headers(fleet, http, method, path):
+async def test_requests_that_generate_nothing_are_decided_at_their_headers(
+    fleet, http, method, path
+):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -433,7 +435,7 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(fleet, http):
         assert answer.status == 200
 
 
-async def test_the_access_log_tells_pick_and_outcome_as_json(fleet, http):
+async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)

@@ -193,7 +193,7 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
-def test_what_cannot_be_is_an_error_with_a_remedy(
+def test_impossible_arguments_are_an_error_with_a_remedy(
     tmp_path: Path, arguments: tuple[str, ...], remedy: str
 ) -> None:
     ran = run("init", *arguments, "-d", tmp_path)

@@ -105,7 +105,7 @@ def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
     )
 
 
-def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
+def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
     director = fleet(Known(granite=(0.9, 2e-5, 5.5), phi=(0.9, 2e-5, 0.3)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
@@ -451,7 +451,7 @@ def test_each_candidate_that_was_taken_out_says_by_what(kept, tried, room, picke
         ("last", (0.5, 0.2), "mb at b:80 was drawn by the picker of p, with a score of 0.2 agai"),
     ],
 )
-def test_a_draw_is_not_told_as_a_win(picker, scores, words):
+def test_a_draw_is_not_reported_as_a_win(picker, scores, words):
     class Fixed:
         def score(self, view):
             return np.array(scores)

@@ -76,7 +76,7 @@ def test_it_fills_every_endpoint_before_anybody_waits():
     assert outcome.waited_s == 1.5
 
 
-def test_changed_limits_count_at_once_and_turn_nobody_out():
+def test_changed_limits_apply_at_once_and_evict_no_waiting_request():
     director = fleet(("a",))
     gate = admission(director)
     gate.ask(request(1), 0.0)
@@ -92,7 +92,7 @@ def test_changed_limits_count_at_once_and_turn_nobody_out():
     assert gate.queue.waiting == 1
 
 
-def test_nobody_overtakes_those_that_wait_for_the_same_endpoints():
+def test_no_request_overtakes_those_waiting_for_the_same_endpoints():
     director = fleet(("a",))
     gate = admission(director)
     running = gate.ask(request(1), 0.0)
@@ -237,7 +237,7 @@ def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_on
     assert (outcome.verdict.request.id, outcome.verdict.address) == ("3", "short")
 
 
-def test_who_continues_an_answer_of_a_full_endpoint_holds_no_one_else_up():
+def test_a_continuation_that_waits_for_a_full_endpoint_delays_no_other_request():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     gate = admission(director)
@@ -252,7 +252,7 @@ def test_who_continues_an_answer_of_a_full_endpoint_holds_no_one_else_up():
     assert sent(gate.dispatch(0.3)) == ["2"]
 
 
-def test_who_continues_an_answer_of_an_endpoint_that_left_is_answered_at_once():
+def test_a_continuation_of_an_answer_whose_endpoint_left_is_refused_at_once():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
@@ -336,7 +336,7 @@ def test_a_model_that_goes_while_requests_wait_is_a_404():
 
 
 @pytest.mark.parametrize("model", ["other", ""])
-def test_what_waiting_cannot_help_is_answered_at_once(model):
+def test_a_request_that_waiting_cannot_help_is_refused_at_once(model):
     gate = admission(fleet())
     fault = request(1, model=model or "m", subset=None if model else frozenset(["nobody"]))
     with pytest.raises(RequestError) as refused:
@@ -504,7 +504,7 @@ def test_endpoints_that_come_and_go_leave_nothing():
     assert taken[-1] - taken[9] < 10 * 5000
 
 
-def test_a_prefill_whose_first_token_nobody_sees_makes_room_when_its_time_has_passed():
+def test_a_prefill_with_an_unseen_first_token_frees_its_place_after_its_estimated_time():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     for number in (1, 2):

@@ -290,14 +290,14 @@ def test_a_tenant_whose_bodies_fill_the_memory_makes_room_and_not_those_with_sma
     assert queue.held_bytes <= 1_000_000
 
 
-def test_nobody_is_dropped_for_a_body_that_would_not_fit_anyhow():
+def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
     queue: Queue[str] = Queue(Limits(max_held_bytes=3000))
     queue.enqueue(item("a"), 0.0)
     assert isinstance(queue.enqueue(item("huge", body_bytes=4000, band=9), 0.0), Shed)
     assert queue.waiting == 1
 
 
-def test_what_is_beyond_hope_makes_room_before_anybody_is_refused():
+def test_a_request_past_its_objective_makes_room_before_one_is_refused():
     queue: Queue[str] = Queue(Limits(max_waiting=1, min_hold_s=1.0, patience=1.0))
     queue.enqueue(item("old", objective_s=2.0), 0.0)
     assert isinstance(queue.enqueue(item("new", arrival_s=3.0), 3.0), Held)

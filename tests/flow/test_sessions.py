@@ -97,7 +97,7 @@ def test_prompts_that_go_on_are_one_session_without_a_name():
     assert isinstance(picker.ask(2.1, text=text, tokens=7_000), Decision)
 
 
-def test_questions_that_are_no_session_wait_for_nobody_and_nobody_for_them():
+def test_requests_outside_sessions_neither_wait_for_sessions_nor_delay_them():
     picker = Picker()
     picker.end(picker.ask(0.0, session="one"), 1.0)
     first = picker.ask(1.0, text="a document " * 5_000)  # there is no room for it
@@ -107,7 +107,7 @@ def test_questions_that_are_no_session_wait_for_nobody_and_nobody_for_them():
     assert isinstance(picker.ask(1.1, session="two"), Decision)
 
 
-def test_nobody_waits_while_all_contexts_fit():
+def test_no_session_waits_while_all_contexts_fit():
     picker = Picker("a", "b")
     for turn in range(3):
         now = float(turn)
@@ -159,7 +159,7 @@ def test_sessions_that_never_return_cost_nothing_once_that_is_known():
     assert isinstance(picker.ask(now + 1.0, session="next"), Decision)  # else it waits for the last
 
 
-def test_a_cache_of_unknown_size_and_one_that_is_too_small_hold_nobody_up():
+def test_a_cache_of_unknown_or_too_small_a_size_delays_no_session():
     unknown = Picker(cache_tokens=math.nan)
     small = Picker(cache_tokens=1_000)
     for name in ("one", "two", "three"):

@@ -166,7 +166,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
     assert chunks == [2000 * (1 - RHO_MAX), 8]
 
 
-def test_a_late_long_prefill_yields_only_what_it_is_told_to():
+def test_a_late_long_prefill_yields_only_the_configured_share():
     """Algorithm 2 has it leave nothing; it has no objective left to lose by leaving a share."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
@@ -176,7 +176,7 @@ def test_a_late_long_prefill_yields_only_what_it_is_told_to():
     assert chunks == {0.0: [2000, 0], 0.4: [1200, 400]}
 
 
-def test_a_long_prefill_yields_to_nobody_when_no_short_one_follows():
+def test_a_long_prefill_continues_when_no_short_one_follows():
     prefills = [Prefill(8, 0, 0.1, False), Prefill(100_000, 0, 9.0, True)]
     chunks = pack(prefills, Linear(0.0), target_s=0.020, budget_tokens=10_000)
     assert chunks == [8, 1984]  # the rest of 2,000, in multiples of 16

@@ -18,7 +18,7 @@ def test_a_few_hundred_inputs_find_nothing(name):
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_once_is_mended(path):
+def test_inputs_that_once_crashed_no_longer_do(path):
     TARGETS[path.parent.name](path.read_bytes())
 
 

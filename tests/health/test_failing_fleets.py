@@ -71,7 +71,7 @@ def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
-def test_whatever_the_policy_nothing_is_sent_to_what_fails(policy):
+def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
     assert policy in POLICY_NAMES
     fleet = VirtualFleet(behave={0: refuses(503)}, policy=policy, probes=True)
     assert len(fleet.run(REQUESTS).failed) <= 8
@@ -111,7 +111,7 @@ def test_one_endpoint_with_less_room_stays_in():
     assert seen.asked[0] > 0.1 * REQUESTS
 
 
-def test_a_healed_endpoint_has_its_share_within_a_minute_and_its_trials_fail_nobody():
+def test_a_healed_endpoint_regains_its_share_within_a_minute_and_its_probes_fail_no_request():
     fleet = VirtualFleet(behave={0: refuses(503, since=2.0, until=60.0)}, probes=True, clients=6)
     fleet.call(120.0, fleet.seen.asked.clear)
     fleet.run(10**6, until=160.0)
@@ -160,7 +160,7 @@ def test_denials_that_all_give_are_the_clients():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_some_clients_with_a_wrong_key_take_nobody_out():
+def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
     def wants_key(fleet, job, _now, ordinary):
         is_denied = job.number < 0 or fleet.rng.random() < 0.3  # the picker has no key at all
         return Answer(status=401, head_s=0.001, seconds=0.002) if is_denied else ordinary

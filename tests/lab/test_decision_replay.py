@@ -166,7 +166,9 @@ async def test_a_name_and_models_unknown_to_the_fleet_are_stood_in_for(
     assert {arrival.model for arrival in taken} == {"auto"}
 
 
-async def test_replay_tells_a_log_from_a_trace(log: Path, fleet: Path, tmp_path: Path) -> None:
+async def test_replay_distinguishes_a_log_from_a_trace(
+    log: Path, fleet: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "r.json"
     told = ["replay", str(log), "--fleet", str(fleet), "--policy", "laar", "--policy", "random"]
     result = RUN.invoke(commands.app, [*told, "--jobs", "1", "--json", str(data)])

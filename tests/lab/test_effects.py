@@ -64,7 +64,7 @@ def test_a_liar_harms_the_choice_where_reporters_have_no_names(
 
 
 @pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_speeds_that_no_label_tells_are_learned() -> None:
+def test_speeds_without_a_label_are_learned() -> None:
     unknown, oracle = mixed_devices._UNKNOWN, mixed_devices._ORACLE
     ours, known, theirs = (
         run_case(case, policy, 1000, share=0.3)["ttft_mean_s"]

@@ -218,7 +218,7 @@ def test_a_picture_of_an_experiment_without_one_is_refused_before_the_run(
     assert not ran
 
 
-def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
         name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
     )
@@ -259,7 +259,7 @@ def test_a_fleet_file_of_the_other_kind_is_recognised(tmp_path: Path) -> None:
         ["replay", "missing.jsonl", "--fleet", "missing.yaml"],
     ],
 )
-def test_what_cannot_be_run_exits_2_with_a_sentence(told: list[str]) -> None:
+def test_an_impossible_run_exits_2_with_a_message(told: list[str]) -> None:
     result = RUN.invoke(commands.app, told)
     assert result.exit_code == 2
     assert "laar: " in result.stderr
@@ -462,7 +462,7 @@ def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_pat
 
 
 @pytest.mark.parametrize("changed", ["trace.jsonl", "fleet.yaml", "own.yaml"])
-def test_what_is_kept_is_of_the_files_as_they_are(
+def test_kept_runs_are_reused_only_for_unchanged_files(
     tmp_path: Path, trace: Path, changed: str
 ) -> None:
     (tmp_path / "own.yaml").write_text(OWN, "utf-8")

@@ -112,7 +112,7 @@ def test_lookups_without_text_are_what_the_text_says() -> None:
             assert question.is_correct(model) == (query.answer in answer)
 
 
-def test_lookups_share_data_only_where_told() -> None:
+def test_lookups_share_data_only_where_configured() -> None:
     surface = AccuracySurface.load()
     drawn = queries(languages=["en"], lengths_tokens=[4096], per_cell=8, seed=3)
     alone = [set(q.prompt.blocks) for q in as_questions(drawn, surface, seed=3)]

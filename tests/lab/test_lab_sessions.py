@@ -62,7 +62,7 @@ def pauses(path: Path) -> list[tuple[float, float]]:
     return [(turn.after_answer_s, turn.after_request_s) for turn in only.turns()]
 
 
-def test_pauses_come_from_whatever_the_file_tells(tmp_path: Path) -> None:
+def test_pauses_come_from_the_fields_that_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, [line("a", t_s=0.0, think_s=9.0), line("a", t_s=5.0, think_s=2.0)])
     assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "nobody waits for a first request"
@@ -173,7 +173,7 @@ def test_sessions_are_replayed_with_several_policies_and_engines(
     assert all(row[3] == 24 for row in tables[1]["rows"])
 
 
-def test_the_limit_is_kept_and_a_seed_says_all(agents: Path, tmp_path: Path) -> None:
+def test_the_limit_is_kept_and_a_seed_determines_the_run(agents: Path, tmp_path: Path) -> None:
     written = []
     for seed in ("0", "0", "1"):
         data = tmp_path / "r.json"

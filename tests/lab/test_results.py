@@ -211,7 +211,7 @@ def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
         assert cell == f"{unit * mean(values):.{digits}f}", claim
 
 
-def test_what_the_pages_say_of_no_regret_is_stored() -> None:
+def test_figures_on_the_pages_about_no_regret_are_the_stored_ones() -> None:
     page = (RESULTS.parent / "decisions" / "0013-how-no-regret-is-judged.md").read_text("utf-8")
     seen = STORED["no-regret"].evidence
 

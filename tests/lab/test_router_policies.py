@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.cost import CostWeights
-from laar.core.interfaces import Scorer
+from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies, parse_policy
 from laar.policies.registry import Kind, Registry
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
+from laar_lab.policies.dynamo import Dynamo
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.llm_router import REASONS, PrefixAware
-from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst
+from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
 from support.conformance import check_all
 from support.exploring import examples
 from support.views import chosen, view_of
@@ -114,14 +115,19 @@ def test_sglang_switches_to_load_when_out_of_balance_or_without_a_match() -> Non
     assert chosen(CacheAware(), view_of([301, 0], [5, 4])) == 0
 
 
+def session_view(session: str, cached: list[float], in_flight: list[float], now: float) -> View:
+    view = view_of(cached, in_flight)
+    view.request = replace(view.request, session=session)
+    view.now = now
+    return view
+
+
 def test_vllm_router_knows_a_session_before_it_knows_a_prefix() -> None:
-    policy = SessionsFirst()
+    rule = CacheAware()
+    policy = SessionsFirst(rule, rule.out_of_balance)
 
     def sent_to(session: str, cached: list[float], in_flight: list[float], now: float) -> int:
-        view = view_of(cached, in_flight)
-        view.request = replace(view.request, session=session)
-        view.now = now
-        return chosen(policy, view)
+        return chosen(policy, session_view(session, cached, in_flight, now))
 
     assert sent_to("one", [0, 900], [0, 0], 0.0) == 1
     assert sent_to("one", [900, 0], [0, 9], 10.0) == 1, "its session is there"
@@ -130,6 +136,45 @@ def test_vllm_router_knows_a_session_before_it_knows_a_prefix() -> None:
     assert sent_to("one", [900, 0], [0, 100], 20.0) == 0, "out of balance"
     assert sent_to("one", [0, 900], [0, 0], 30.0) == 0, "and there it stays"
     assert sent_to("one", [0, 900], [0, 0], 3700.0) == 1, "after an hour it is forgotten"
+
+
+def test_a_sticky_session_stays_under_any_load() -> None:
+    policy = SessionsFirst(LeastRequest())
+    assert chosen(policy, session_view("one", [900, 0], [5, 4], 0.0)) == 1
+    assert chosen(policy, session_view("one", [900, 0], [0, 999], 10.0)) == 1
+    assert chosen(policy, session_view("two", [900, 0], [5, 999], 10.0)) == 0
+
+
+def test_a_vetoed_endpoint_is_taken_only_where_all_are() -> None:
+    rule = Vetoed(CacheAware())
+    for waiting, kv_usage, first in (
+        ([7.0, 0.0], [0.79, 0.1], 0),
+        ([8.0, 0.0], [0.1, 0.1], 1),
+        ([0.0, 0.0], [0.8, 0.1], 1),
+        ([9.0, 0.0], [0.1, 0.9], 0),
+        ([None, None], [None, None], 0),
+    ):
+        view = view_of([900, 0], [1, 0], waiting=waiting, kv_usage=kv_usage)
+        assert chosen(rule, view) == first, (waiting, kv_usage)
+
+
+@given(
+    cached=matches,
+    queued=st.lists(st.integers(0, 12), min_size=4, max_size=4),
+    shared=st.sampled_from([0.0, 1.0]),
+)
+@settings(max_examples=examples(60))
+def test_dynamo_takes_the_least_sum(cached: list[float], queued: list[int], shared: float) -> None:
+    view = view_of(cached, [0.0] * 4, queued=[100.0 * n for n in queued])
+    for slot, n in enumerate(queued):
+        view.table.queued_uncached_tokens[slot] = 30.0 * n
+        view.table.prefill_tokens[slot] = 10.0 * n
+    sums = [
+        2.0 * (1000 - c + 10 * n) + 30 * n + shared * 70 * n
+        for c, n in zip(cached, queued, strict=True)
+    ]
+    rule = Dynamo(overlap_weight=2.0, shared_weight=shared)
+    assert sums[chosen(rule, view)] == pytest.approx(min(sums))
 
 
 @pytest.mark.parametrize(

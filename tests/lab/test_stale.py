@@ -100,7 +100,7 @@ def test_the_code_of_a_run_is_what_it_reaches(
     assert (digest("a") == digest("b", **{changed: text})) is same
 
 
-def test_what_lies_beside_the_code_is_of_it(tmp_path: Path) -> None:
+def test_data_files_beside_the_code_are_part_of_its_digest(tmp_path: Path) -> None:
     def digest(room: str, rate: str) -> str:
         for name in ("laar", f"laar/{room}", f"laar/{room}/data"):
             (tmp_path / name).mkdir(exist_ok=True)

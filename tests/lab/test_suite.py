@@ -142,7 +142,7 @@ def test_bursts_keep_the_requests_and_move_their_times() -> None:
     assert busy == pytest.approx(0.75, abs=0.03)
 
 
-def test_strangers_weigh_on_engines_and_are_not_counted() -> None:
+def test_background_requests_load_engines_and_are_not_counted() -> None:
     """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
@@ -185,7 +185,7 @@ def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -
         assert not refuted or p <= 0.05
 
 
-def test_the_verdict_tells_a_loss_a_tie_and_too_few_seeds_apart() -> None:
+def test_the_verdict_distinguishes_a_loss_a_tie_and_too_few_seeds() -> None:
     rng = random.Random(7)
     seeds = 30
     base = [math.exp(rng.gauss(0, 0.5)) for _ in range(seeds)]
@@ -223,7 +223,7 @@ def test_only_baselines_that_are_far_behind_everywhere_fall_out() -> None:
     assert contenders(runs, list(runs)) == ["a", "c", "d"]
 
 
-def test_who_fell_out_is_still_in_the_table_and_in_no_comparison() -> None:
+def test_an_eliminated_baseline_stays_in_the_table_and_out_of_comparisons() -> None:
     results = {"one": runs_of({OURS: [2.0] * 7, "a": [2.1] * 7, "far": [1.0, 9.0]})}
     assert {each.best for each in compare(results, OURS, ["a", "far"])} == {"a"}
     name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")
@@ -240,6 +240,17 @@ def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None
     n = len(MARGINS)
     assert found[OURS] == pytest.approx([math.log(2)] * n + [0.0] * n)
     assert found["a"] == pytest.approx([0.0] * n + [math.log(2)] * n)
+
+
+@pytest.mark.parametrize("name", ["no-regret", "agents", "conversations"])
+def test_claims_ask_for_the_margins_by_which_the_table_is_judged(name: str) -> None:
+    asked = {
+        claim.name.partition("-")[2]: claim.bound
+        for claim in find_experiment(name).claims
+        if claim.name.startswith(("judge-", "choose-"))
+    }
+    slugs = ("mean-ttft", "p50-ttft", "p95-ttft", "mean-e2e", "p95-e2e")
+    assert asked == {slug: 1.0 + MARGINS[m] for slug, m in zip(slugs, MARGINS, strict=True)}
 
 
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
@@ -270,7 +281,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_is_told_and_a_part_of_it_is_no_verdict() -> None:
+def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]

@@ -78,7 +78,7 @@ def test_llm_d_of_three_scorers_orders_as_the_one_sum_ties_and_all(
     assert one.rng.random() == two.rng.random(), "later draws are the same too"
 
 
-def test_llm_d_tells_prefixes_apart_up_to_its_cap() -> None:
+def test_llm_d_distinguishes_prefixes_up_to_its_cap() -> None:
     scores = llm_d().score(view_of([4096, 9000], [0, 0], tokens=10_000))
     assert scores[1] > scores[0]
     scores = llm_d().score(view_of([131_072, 200_000], [0, 0], tokens=250_000))

@@ -15,7 +15,7 @@ def chain(tail):
     return HASHER.chain([SHARED, tail * 400])
 
 
-def test_what_all_share_counts_for_all_and_what_one_asks_for_once():
+def test_shared_blocks_count_for_every_request_and_own_blocks_once():
     demand = PrefixDemand()
     for number in range(10):
         demand.note(chain(f"question number {number}, "), 0.0)

@@ -58,7 +58,7 @@ def test_an_endpoint_that_left_teaches_nothing_about_the_one_that_takes_its_slot
     assert beliefs.bytes_per_token() == before
 
 
-def test_what_an_engine_says_is_bounded() -> None:
+def test_bytes_per_token_that_an_engine_reports_are_bounded() -> None:
     for tokens in (1, 10**9):
         beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
         beliefs.make_room(1)

@@ -79,7 +79,7 @@ def found(template, one, other):
 
 
 @pytest.mark.parametrize("template", TOLD)
-def test_a_tokenizer_tells_where_its_template_puts_what(template):
+def test_the_order_of_a_template_is_found_by_its_tokenizer(template):
     learned = told(template)
     assert learned._replace(tools_weight=1.0) == TOLD[template]
     assert 0.5 < learned.tools_weight < 1.5
@@ -97,7 +97,7 @@ def test_shared_prefixes_are_those_of_the_rendered_prompts(template, pair):
     assert shares[0] == pytest.approx(found(template, one, other), abs=0.08)
 
 
-def test_where_no_tokenizer_is_asked_answers_tell_it():
+def test_without_a_tokenizer_cached_tokens_reveal_the_template():
     """Tools before the system prompt: what was believed of another system prompt is not so."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
     for number in range(40):

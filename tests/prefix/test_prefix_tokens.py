@@ -88,7 +88,7 @@ def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
     beliefs.settle(receipt, None)
 
 
-def test_what_an_engine_lets_go_is_not_believed() -> None:
+def test_evicted_blocks_no_longer_count_as_cached() -> None:
     beliefs = beliefs_of(2)
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     served(beliefs, text)
@@ -101,7 +101,7 @@ def test_what_an_engine_lets_go_is_not_believed() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_what_others_sent_past_the_picker_is_believed() -> None:
+def test_prompts_sent_past_the_picker_count_as_cached() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
     known(beliefs, text)
@@ -310,7 +310,7 @@ def test_a_root_that_is_removed_takes_its_chain_along_without_any_token_ids() ->
     assert share(beliefs, other) > 0.9
 
 
-def test_what_is_left_was_used_later_once_the_first_block_of_an_older_prompt_is_removed() -> None:
+def test_an_evicted_first_block_removes_its_older_prompt() -> None:
     beliefs = beliefs_of(1)
     engine, older, newer = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     for at, each in ((5.0, older), (7.0, newer)):

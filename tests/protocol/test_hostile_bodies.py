@@ -110,7 +110,7 @@ def test_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400, DEEP])
-def test_what_pythons_json_takes_is_taken(value):
+def test_bodies_that_pythons_json_accepts_are_accepted(value):
     body = b'{"temperature":%b,%b,"model":"auto"}' % (value, MESSAGES)
     assert read_body(Api.CHAT, body).model == "auto"
     assert splice_model(body, "m") == body.replace(b'"auto"', b'"m"')

@@ -60,7 +60,7 @@ def test_the_document_is_kept_where_the_very_bytes_read_so(body, is_there):
         ("/", Api.OPAQUE),
     ],
 )
-def test_the_path_says_which_format_a_body_has(path, api):
+def test_the_path_determines_the_format_of_a_body(path, api):
     assert api_of(path) is api
 
 

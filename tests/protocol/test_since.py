@@ -23,7 +23,7 @@ def test_the_wait_adds_up_over_attempts() -> None:
     assert since.waited_s(since.stamp(second, 107.0), third, 120.0) == pytest.approx(20.0)
 
 
-def test_nobody_gains_by_lying() -> None:
+def test_no_reporter_gains_by_lying() -> None:
     since = Since()
     stamp = since.stamp(request(), 100.0)
     at, _, signature = stamp.partition(".")
@@ -40,5 +40,5 @@ def test_nobody_gains_by_lying() -> None:
 @pytest.mark.parametrize(
     "text", ["", ".", "x.y", "1", "9" * 100, "-5.ab", "١.ab", "1e5.ab", "\udc80.a"]
 )
-def test_malformed_stamps_say_nothing(text: str) -> None:
+def test_malformed_timestamps_mean_no_wait(text: str) -> None:
     assert Since().waited_s(text, request(), 1.0) == 0.0

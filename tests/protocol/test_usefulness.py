@@ -105,7 +105,7 @@ def test_a_stream_that_breaks_off_after_its_first_words_is_cut():
 
 @pytest.mark.parametrize("events", [True, False, None])
 @pytest.mark.parametrize("text", [b"<html>It works</html>", b"[]", b"\xff\xfe", b'{"choices": ['])
-def test_what_is_no_answer_is_unreadable(text, events):
+def test_a_body_that_is_no_answer_is_unreadable(text, events):
     assert found(Api.CHAT, text, events=events) == [Kind.UNREADABLE]
 
 

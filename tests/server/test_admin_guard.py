@@ -124,7 +124,7 @@ def test_without_a_token_others_see_metrics_and_health_alone():
         assert "viewers_token_file" in answer.text
 
 
-def test_who_guesses_has_to_wait():
+def test_repeated_wrong_tokens_have_to_wait():
     clock = Clock()
     there = client(token=TOKEN, clock=clock)
     right = {"authorization": f"Bearer {TOKEN}"}
@@ -297,7 +297,7 @@ async def test_a_first_request_buys_no_connection_for_ever(served):
         writer.close()
 
 
-async def test_who_reads_slowly_gets_the_whole_answer(served):
+async def test_a_slow_reader_gets_the_complete_answer(served):
     reader, writer = await asyncio.open_connection(*served, limit=1024)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     loop, read = asyncio.get_running_loop(), 0
@@ -340,6 +340,6 @@ async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 1
 
 
-async def test_who_asks_does_not_say_from_where(served):
+async def test_a_client_cannot_choose_the_address_it_is_seen_from(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")

@@ -349,7 +349,7 @@ async def test_in_shadow_it_only_observes(place, shape):
     assert reasons(there.runner, "observed") == 1
 
 
-async def test_observing_tells_what_would_be_gained(place):
+async def test_observing_reports_what_would_be_gained(place):
     there = await place("standalone", {**ON, "mode": "observe"})
     for ids in ([2, 1, 4], [4, 1, 2], [1, 2, 4], [2, 4, 1]):
         await there.send(raw(text(ids)))

@@ -389,7 +389,7 @@ async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path
         ]
 
 
-async def test_viewers_beyond_the_limit_are_told_to_come_back(tmp_path, http, monkeypatch):
+async def test_viewers_beyond_the_limit_get_a_503_with_retry_after(tmp_path, http, monkeypatch):
     monkeypatch.setattr("laar.server.admin.feed.MAX_VIEWERS", 1)
     async with watched_picker(tmp_path) as (_, url), http.get(f"{url}/events") as first:
         await event(first)

@@ -132,7 +132,7 @@ async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_
     ("shape", "status", "attempts"),
     crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
 )
-async def test_where_all_fail_the_client_sees_the_engines_own_error(
+async def test_when_all_endpoints_fail_the_client_sees_the_engines_error(
     gateway, http, shape, status, attempts
 ):
     only = await gateway.upstream()

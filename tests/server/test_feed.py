@@ -43,7 +43,7 @@ async def running(feed):
     return asyncio.create_task(feed.run())
 
 
-async def test_no_frame_is_made_while_nobody_looks_and_all_viewers_share_each():
+async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each():
     frames = Frames()
     feed = Feed(frames, interval_s=0.01)
     task = await running(feed)

@@ -118,7 +118,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_who_waits_goes_by_slack_and_not_by_arrival(gateway, http, shape):
+async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         patient = await busy.hold("patient", **{"x-slo-ttft-ms": "30000"})
         urgent = await busy.hold("urgent", **{"x-slo-ttft-ms": "2000"})

@@ -100,7 +100,7 @@ async def test_a_decision_for_a_client_that_has_just_gone_is_given_back():
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_client_that_leaves_as_another_takes_its_place_costs_nobody_an_answer():
+async def test_a_client_that_leaves_as_another_takes_its_place_costs_no_answer():
     door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
@@ -149,7 +149,7 @@ async def test_time_alone_ends_a_wait():
     assert door.outcomes[0].waited_s >= 0.05
 
 
-async def test_after_the_drain_nobody_waits_any_more():
+async def test_after_the_drain_no_request_waits():
     door = Door()
     await door.ask(0)
     held = door.ask(1)
@@ -162,7 +162,7 @@ async def test_after_the_drain_nobody_waits_any_more():
 
 
 @pytest.mark.parametrize("jump_s", [-1e6, 1e6])
-async def test_a_clock_that_jumps_leaves_nobody_hanging(jump_s):
+async def test_a_clock_that_jumps_leaves_no_request_hanging(jump_s):
     skew_s = 0.0
     time = asyncio.get_running_loop().time
     door = Door(clock=lambda: time() + skew_s, min_hold_s=0.3, max_hold_s=0.3)

@@ -194,7 +194,7 @@ async def test_traffic_follows_the_endpoints_file_and_a_bad_file_changes_nothing
     assert await reaches_b()
 
 
-async def test_a_forged_destination_reaches_nobody_it_should_not(gateway, http):
+async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
     a, victim = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "auto"))
     await gateway.picker()

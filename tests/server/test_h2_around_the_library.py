@@ -385,7 +385,7 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library lets pass
     ],
 )
-def test_what_is_an_error_is_the_same_error(frames, code):
+def test_errors_are_the_same_errors(frames, code):
     ended = assert_the_same(frames, [4, 9, 12])
     assert ended["closed"] is (code is not None)
     if code is not None:

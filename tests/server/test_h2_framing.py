@@ -58,7 +58,7 @@ def test_a_byte_at_a_time_costs_no_object_for_each():
         (b"\0\xff\xff\xff\xff", Code.RESOURCE_EXHAUSTED),
     ],
 )
-def test_what_cannot_be_taken_has_the_status_of_grpc(prefix, code):
+def test_invalid_frames_have_the_grpc_status(prefix, code):
     with pytest.raises(CallError) as found:
         list(Unframer(10).feed(prefix))
     assert found.value.code is code

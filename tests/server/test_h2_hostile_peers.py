@@ -76,7 +76,7 @@ async def ends(served, *data, greet=True):
         PREFACE + frame(SETTINGS, 0, 3, b""),
     ],
 )
-async def test_what_is_no_http2_is_closed(served, data):
+async def test_a_connection_without_http2_is_closed(served, data):
     await ends(served, data, greet=False)
 
 

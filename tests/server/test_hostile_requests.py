@@ -191,7 +191,7 @@ async def test_headers_that_are_not_utf_8_cost_no_decision(gateway, shape):
         assert bodies(upstream) == [chat("m")] * times
 
 
-async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(served):
+async def test_a_client_that_expects_100_continue_gets_it(served):
     _, upstream, envoy = served
     body = chat("m", "x" * 100_000)
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):

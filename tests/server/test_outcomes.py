@@ -367,7 +367,7 @@ async def test_switched_off_nothing_can_be_reported(gateway, http):
 # Retries.
 
 
-async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, http, doubtful):
+async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, http, doubtful):
     runner = await picker(gateway)
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
@@ -522,7 +522,7 @@ async def test_a_speed_that_is_no_measurement_is_ignored_with_a_warning(gateway,
     assert models["a"]["seconds_per_token"]["measured"] is None
 
 
-async def test_without_an_artifact_reports_alone_tell_models_apart(gateway, http):
+async def test_without_an_artifact_reports_alone_distinguish_models(gateway, http):
     gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
     runner = await gateway.picker(readings=slow, routing={"k_rtt": 0})
@@ -584,7 +584,7 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
 
 
 @pytest.mark.envoy
-async def test_the_library_reports_once_and_its_retries_tell_the_rest(gateway, http):
+async def test_one_report_by_the_library_settles_its_earlier_retries(gateway, http):
     upstreams = {name: await gateway.upstream() for name in "ab"}
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     token = gateway.directory / "token"

@@ -421,7 +421,7 @@ async def test_a_screen_reader_finds_names_for_everything(page):
     assert set(levels[1:]) == {"H2"}
 
 
-async def test_a_picker_that_goes_is_told_and_one_that_comes_back_is_found(page, tmp_path):
+async def test_a_picker_that_leaves_is_reported_and_one_that_returns_is_found(page, tmp_path):
     await page.open(page.url)
     await shows(page, "#link", "live")
     page.runner.picker.observability.feed.close()

@@ -332,7 +332,7 @@ FORGED = {
         ("sidecar", False, "m"),
     ],
 )
-async def test_what_a_gateway_says_of_its_clients_is_not_for_clients_to_say(
+async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
     gateway, http, shape, trust, model
 ):
     upstream = await gateway.upstream()

@@ -167,7 +167,7 @@ async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape):
+async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary, shape):
     async with world(tmp_path, shape) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGSTOP")

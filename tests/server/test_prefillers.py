@@ -39,7 +39,7 @@ async def ask(http, url, body, path="/v1/chat/completions", **headers):
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "standalone", "full-duplex"])
-async def test_the_sidecar_is_told_who_reads_the_prompt_and_a_client_is_not_believed(
+async def test_the_sidecar_gets_the_prefiller_from_the_picker_and_never_from_a_client(
     gateway, http, shape
 ):
     p, d = await gateway.upstream(), await gateway.upstream()
@@ -57,7 +57,7 @@ async def test_the_sidecar_is_told_who_reads_the_prompt_and_a_client_is_not_beli
     assert not p.asked
 
 
-async def test_a_client_has_no_say_where_no_endpoint_has_a_role(gateway, http):
+async def test_a_clients_prefiller_header_is_removed_without_roles(gateway, http):
     d = await gateway.upstream()
     gateway.members((d.address, "m"))
     await gateway.picker()

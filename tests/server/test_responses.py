@@ -72,7 +72,7 @@ async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
             assert not answer.content.at_eof()
 
 
-async def test_what_is_posted_beside_the_answers_is_about_none_of_them(gateway, http):
+async def test_posts_below_responses_continue_no_answer(gateway, http):
     async with three_engines(gateway, "standalone") as url:
         for name in ("render", "input_tokens"):
             body = {"model": "m", "input": "hi"}

@@ -59,7 +59,7 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_what_the_picker_would_refuse_goes_through(gateway, http, shape):
+async def test_in_shadow_mode_requests_that_would_be_refused_pass(gateway, http, shape):
     a = await gateway.upstream()
     gateway.members((a.address, "small"))
     await gateway.picker(routing={"mode": "shadow"}, bodies={"max_body_bytes": 1024})

@@ -48,7 +48,7 @@ def converted(tmp_path, text):
     return CliRunner().invoke(app, ["from-llm-d", str(tmp_path / "theirs.yaml"), "--pool", "p"])
 
 
-def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
+def test_settings_with_the_same_meaning_are_converted_and_others_named(tmp_path):
     got = converted(tmp_path, WHOLE)
     assert got.exit_code == 0, got.output
     assert yaml.safe_load(got.output) == {

@@ -46,7 +46,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 @pytest.mark.long
 @given(chosen)
 @settings(max_examples=examples(100))
-def test_what_would_run_is_always_valid(paths):
+def test_settings_after_any_change_are_valid(paths):
     """For any change, with the tuner on or off before."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):

@@ -93,7 +93,7 @@ def test_a_lost_load_is_made_good_by_the_next_full_one():
     assert q.missed == 1
 
 
-def test_what_comes_twice_counts_once():
+def test_a_duplicate_record_counts_once():
     p, q, net = pair()
     p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
     net.flush(p, 1.01)
@@ -277,7 +277,7 @@ def test_an_emptied_cache_is_no_news_after_an_outage():
     assert min(held(picker, text) for picker in (p, q) for text in texts) > 0.9
 
 
-def test_what_a_cache_lost_in_an_outage_is_believed_nowhere():
+def test_prefixes_lost_in_an_outage_count_as_cached_nowhere():
     p, q, net = pair(A)
     p.director.settle(p.director.decide(request("before " * 40), 2.0), OK)
     p.poll(9.0)
@@ -350,7 +350,7 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
         (b"x" * (5 << 20), "too-long"),
     ],
 )
-def test_what_is_no_batch_is_counted(data, reason):
+def test_invalid_batches_are_counted(data, reason):
     p, _, _ = pair()
     p.take(data, 1.0)
     assert p.refused[reason] == 1
@@ -437,7 +437,7 @@ def test_the_loads_of_few_endpoints_are_gathered_as_those_of_all():
         assert [engines.shared_at(slot) for slot in slots] == shared
 
 
-def test_what_concerns_the_next_decision_is_urgent():
+def test_records_that_affect_the_next_decision_are_urgent():
     p, _, net = pair()
     net.exchange(0.9)
     for tell in (

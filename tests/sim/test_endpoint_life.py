@@ -237,7 +237,7 @@ async def test_an_aborted_job_gets_nothing_more_and_the_others_go_on() -> None:
     assert driver.engine.load().running <= 1  # kept's last iteration may not be settled
 
 
-async def test_jobs_that_are_lost_or_refused_are_told_so() -> None:
+async def test_lost_or_refused_jobs_are_reported() -> None:
     driver = EngineDriver(engine, time_scale=1.0)
     task = asyncio.create_task(driver.run())
     flight = driver.submit(job("a", 5000))

@@ -107,7 +107,7 @@ def test_labels_are_in_alphabetical_order_and_values_are_escaped() -> None:
     assert all(dict(labels)["model_name"] == 'a"b\\c\n' for _, labels in read)
 
 
-def test_counters_tell_when_they_began() -> None:
+def test_counters_carry_their_creation_time() -> None:
     read = samples(filled().page(LOAD))
     totals = {name for name, _ in read if name.endswith("_total")}
     created = {name.replace("_total", "_created") for name in totals}

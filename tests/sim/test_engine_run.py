@@ -63,7 +63,7 @@ def poisson(count: int, load: float) -> list[Job]:
     return jobs
 
 
-def test_one_slot_waits_as_lindley_says() -> None:
+def test_one_slot_waits_by_lindleys_recursion() -> None:
     """With one slot each wait follows from the one before: W' = max(0, W + S - A)."""
     jobs = poisson(2000, 0.8)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)

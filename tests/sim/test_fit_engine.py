@@ -52,7 +52,7 @@ def written(path: Path, profile: EngineProfile) -> Path:
     return path
 
 
-def test_what_the_model_itself_would_show_is_fitted_exactly() -> None:
+def test_measurements_made_by_the_model_itself_are_fitted_exactly() -> None:
     seen = {name: predict(TRUE, point) for name, point in fit_points(LONGEST).items()}
     fitted = fit(seen, LONGEST, FACTS)
     for group in check_points(LONGEST).values():
@@ -142,7 +142,7 @@ def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_pa
         (["http://127.0.0.1:1", "--key-env", "LAAR_NO_SUCH_KEY"], "LAAR_NO_SUCH_KEY"),
     ],
 )
-def test_what_cannot_be_measured_exits_2_with_a_sentence(told: list[str], says: str) -> None:
+def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says: str) -> None:
     ran = RUN.invoke(commands.app, ["fit-engine", *told])
     assert ran.exit_code == 2
     assert says in ran.stderr

@@ -50,7 +50,7 @@ def other(number: int) -> Prompt:
     return Prompt(prompt_tokens=8000, output_tokens=2, blocks=spread(number << 30, 500))
 
 
-def test_what_has_no_room_waits_and_is_served_in_the_end() -> None:
+def test_requests_without_room_wait_and_are_served() -> None:
     fleet, ended, refused = serve([other(number) for number in range(1, 6)], FlowSettings())
     assert (len(ended), refused) == (5, [])
     waited_s = [exchange.decision.now - exchange.sent_s for exchange in ended]

@@ -101,7 +101,7 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
     assert [outcome.model for outcome in read.outcomes] == [other.models[0], *unknown]
 
 
-def test_in_shadow_nobody_served_unless_envoy_said_so():
+def test_in_shadow_mode_only_envoy_names_the_serving_endpoint():
     made, memory = remembering()
     unknown, known = (made.decide(request(shadow=True), 0.0) for _ in range(2))
     made.served_by(known, known.address)
@@ -205,7 +205,7 @@ async def test_without_old_files_the_log_begins_anew(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-async def test_a_full_disk_is_a_problem_told_and_counted_and_the_log_comes_back(tmp_path):
+async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path):
     logged = Logged(Path("/dev/full"))
     logged.decide(4)
     await logged.log.flush()

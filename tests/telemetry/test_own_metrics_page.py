@@ -65,7 +65,7 @@ def test_labels_follow_the_endpoints():
 
 
 @pytest.mark.long
-def test_what_clients_send_makes_no_series():
+def test_client_input_creates_no_metric_series():
     picker = picker_of(["a", "b"])
     director = picker.director
 

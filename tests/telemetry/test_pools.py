@@ -100,7 +100,7 @@ def test_lateness_is_counted_at_the_decision_and_only_beyond_the_objective() -> 
     assert fleet.pools.requests()["", "m"] == 12
 
 
-def test_what_was_held_too_long_is_late() -> None:
+def test_a_request_held_past_its_objective_counts_as_late() -> None:
     fleet = Fleet(endpoint("a:1"))
     decision = fleet.ask(ttft_objective_s=5.0)
     fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=1.0))

@@ -21,7 +21,7 @@ def test_a_problem_is_logged_once_and_so_is_its_end(logged):
     assert not problems
 
 
-def test_what_is_taken_out_does_not_work_again(logged):
+def test_a_removed_source_is_not_reported_as_recovered(logged):
     problems = Problems()
     for message in ("no answer", "", ""):
         problems.report("scrape a:1", message)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import SpanKind
 
-from laar.telemetry.otlp import resource
 from laar.telemetry.tracing import Spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -13,7 +12,7 @@ SAMPLED = f"00-{TRACE}-{PARENT}-01"
 
 
 def spans():
-    return Spans(None, resource("1"))
+    return Spans("http://127.0.0.1:1/v1/traces", "1")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_a_sampled_parent_is_joined(parent):
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_what_is_no_parent_is_as_good_as_none(parent):
+def test_an_invalid_parent_counts_as_none(parent):
     assert spans().join((), parent, "") is None
 
 

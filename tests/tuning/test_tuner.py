@@ -258,7 +258,7 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
     assert step(tuning, lambda _: 2.0) == START
 
 
-def test_failures_that_the_incumbent_has_too_stop_nobody() -> None:
+def test_failures_that_the_incumbent_shares_stop_no_proposal() -> None:
     tuning = tuner(window=40)
 
     def window(failures: int, seconds: float) -> None:

@@ -1,61 +1,19 @@
-"""Rules of others that are no policies of laar: formulas of peers, and gates for sessions.
+"""Gates for sessions as other routers have them; their formulas are in `laar_lab.policies`.
 
-By their documents of November 2026: Dynamo 1.6 (KV router; ThunderAgent, arXiv 2602.13692), Ray
-2.60 and vLLM router 0.1.17. None of their code was read.
+By their documents of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692), and vLLM router
+0.1.17 with program scheduling. None of their code was read.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from laar.core.endpoints import Floats
-from laar.core.interfaces import View
 from laar.core.request import Request
-from laar.policies.ranking import least, ranks
 from laar_lab.sim.fleet import Arrival, Exchange, VirtualFleet
 
 _TICK_S = 1.0
-
-
-class KvAware:
-    """The formula of Dynamo's router, which Ray's and vLLM router's `kv_aware` share.
-
-    Prompt tokens not yet answered, uncached tokens of this one, and the contexts in flight; the
-    least is taken. The documents leave open how what is shared counts: `once` counts the uncached
-    parts of those in flight.
-    """
-
-    def __init__(self, *, once: bool = False) -> None:
-        self._once = once
-
-    def score(self, view: View) -> Floats:
-        """Ties go to chance."""
-        table, slots = view.table, view.slots
-        active = (table.queued_uncached_tokens if self._once else table.queued_tokens)[slots]
-        uncached = np.maximum(view.tokens - view.cached_tokens, 0.0)
-        return ranks(least(table.prefill_tokens[slots] + uncached + active, view.rng))
-
-
-class Sticky:
-    """A session stays where it was first sent, by the fewest sessions."""
-
-    def __init__(self) -> None:
-        self._at: dict[str, int] = {}
-
-    def score(self, view: View) -> Floats:
-        """Return the session's own endpoint, or the one with the fewest."""
-        slots = view.slots.tolist()
-        session = view.request.session
-        if self._at.get(session, -1) not in slots:
-            held = Counter(self._at.values())
-            order = least(np.array([float(held[slot]) for slot in slots]), view.rng)
-            self._at[session] = slots[order[0]]
-        return np.array([float(slot == self._at[session]) for slot in slots])
 
 
 @dataclass(slots=True)

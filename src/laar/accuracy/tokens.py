@@ -37,7 +37,7 @@ _MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
 
 class TokenEstimator:
-    """Characters to tokens, learned.
+    """Learned ratio of characters to tokens, by model and language.
 
     Args:
         measured: characters per token by model, then language, from a capability artifact.
@@ -50,7 +50,7 @@ class TokenEstimator:
             tuple[tuple[str, ...], str], tuple[NDArray[np.float64], float]
         ] = {}
         self.refused = 0
-        """Reports ignored: for want of a free cell, or because they make no sense."""
+        """Reports ignored because no cell is free or their numbers are implausible."""
         self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:

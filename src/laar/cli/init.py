@@ -1,4 +1,4 @@
-"""`laar init`: a configuration for one's own engines, made by a look at them."""
+"""`laar init`: a configuration for existing engines, made by inspecting them."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def report_errors() -> Iterator[None]:
 def handle_signals() -> Iterator[None]:
     """SIGTERM and a closed terminal end a command as Ctrl-C does, with all that it has started.
 
-    Ctrl-C itself as well where it was ignored, as in a script's background. Commands that stop in
-    their own way take the signals over.
+    Ctrl-C itself as well where it was ignored, as in a script's background.
+    Commands with their own shutdown replace these handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -227,7 +227,7 @@ def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
     waits_s = _waits_s(processor)
     if waits_s >= MESSAGE_TIMEOUT_S:
         return None
-    effect = f"Envoy gives the picker up after {waits_s:g} s: a busy moment, and it is passed by"
+    effect = f"Envoy gives the picker up after {waits_s:g} s, so a short overload bypasses it"
     return Wrong(effect, duration(MESSAGE_TIMEOUT_S))
 
 
@@ -260,7 +260,7 @@ def _waits_s(processor: Json) -> float:
 
 @_warning(PROCESSOR, "response_attributes")
 def _response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want the picker to see whose error an error is, and which attempts failed."""
+    """Want the picker to see where an error comes from, and which attempts failed."""
     known = processor.get("response_attributes", [])
     effect = "Envoy's own errors pass for an endpoint's, and attempts that failed aren't known"
     return _has_all(known, (ATTEMPTED, DETAILS), effect)
@@ -445,7 +445,7 @@ def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
 
 @_warning(OVERRIDE_HOST, "fallback_policy", above="load_balancing_policy.")
 def _falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
-    """Want a list that is used up to lead to no endpoint of another model."""
+    """Want an exhausted list not to lead to an endpoint of another model."""
     if "least_request" not in str(override.get("fallback_policy"))[:200]:
         return None
     effect = "when the picker's list is used up, Envoy asks an endpoint of any other model"

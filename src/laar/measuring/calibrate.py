@@ -1,4 +1,4 @@
-"""`laar calibrate`: engines measured in a minute, and an artifact.
+"""`laar calibrate`: measure engines for a minute and fit an artifact.
 
 `laar measure` and `laar fit` in one, with questions that are made on the spot and an end by the
 clock. The questions come in an order that may be cut anywhere.
@@ -52,7 +52,7 @@ class Calibration:
 
 
 def calibrate(wanted: Calibration) -> Fit:
-    """Measure, fit, and say what the artifact is worth on questions that the fit had not seen.
+    """Measure, fit, and report the artifact's gain on questions that the fit had not seen.
 
     Raises:
         SettingError: an endpoint does not answer, or too few answers came in the time.

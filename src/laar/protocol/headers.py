@@ -345,7 +345,7 @@ def _name(value: str) -> str:
 def _tenant(value: str) -> str:
     """Return a tenant's name, or a digest of one that is no `_name`: a long token, accents.
 
-    Counted as absent, such tenants would be one: with one turn, and each other's prefixes.
+    Treated as absent, such tenants would share one turn and each other's prefixes.
     """
     value = value.strip()
     return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

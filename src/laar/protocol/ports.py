@@ -80,7 +80,7 @@ class Rework(Protocol):
 
     @property
     def renames(self) -> bool:
-        """Whether documents have other names in the body, which the answer may have as well."""
+        """Whether documents were renamed in the body, so that the answer may have the new names."""
         ...
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:

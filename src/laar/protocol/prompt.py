@@ -36,7 +36,7 @@ _SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
 
 
 class UnknownPromptError(Exception):
-    """The prompt has a form, or a number of parts, that is not looked into."""
+    """The prompt's form or number of parts is not supported."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from laar.datalayer import load_endpoints
 from laar.errors import SettingError
 from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
+from laar.server.otlp import begin
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
 from laar.server.token_file import read_reporter_tokens, read_token_file
@@ -67,7 +68,11 @@ def _assemble(loaded: Loaded) -> None:
     async def start() -> None:
         runner = Runner(loaded)
         runner.prepare()
-        runner.picker.observability.exports.rehearse()
+        if (spans := runner.picker.observability.spans) is not None:
+            try:  # what would stop a start, such as the environment's numbers
+                begin(spans)
+            finally:
+                spans.end()
 
     asyncio.run(start())
 

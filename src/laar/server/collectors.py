@@ -124,7 +124,7 @@ class Collectors:
             tasks.spawn(cluster.source, cluster.run)
 
     def have_listed(self) -> bool:
-        """Return whether every cluster has said what it knows."""
+        """Return whether every cluster has listed its endpoints once."""
         return self._fleet.has_all_of(self._listed_by)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:

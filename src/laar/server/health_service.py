@@ -12,15 +12,15 @@ Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
-from laar.server.h2 import CallError, Code, Service
+from laar.server.h2 import Call, Code, H2Server, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+_SERVICE = "grpc.health.v1.Health"
 _READY_NAMES = (
     "",
     "readiness",
@@ -40,12 +40,14 @@ class HealthService:
         self.ready = False
         self.laars_ask = False
         """Whether an Envoy of laar's has asked."""
-        self.service = Service(
-            "grpc.health.v1.Health", {"Check": self._check, "Watch": self._watch}
-        )
         self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
-        self._changed = asyncio.Event()
+        self._watches: set[_Watch] = set()
         self.leave()
+
+    def serve_on(self, server: H2Server) -> None:
+        """Add the methods to a server."""
+        server.add_method(_SERVICE, "Check", partial(_Check, self))
+        server.add_method(_SERVICE, "Watch", partial(_Watch, self))
 
     def leave(self) -> None:
         """Report not ready from now on, for new streams too."""
@@ -58,35 +60,76 @@ class HealthService:
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
             self._statuses[name] = status
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        for watch in tuple(self._watches):  # to write may end one
+            watch.answer()
 
-    async def _check(self, message: bytes) -> AsyncIterator[bytes]:
-        name = _asked(message)
+    def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
+        """Return the status of a name that was asked for once; None if it is unknown."""
         self.laars_ask = self.laars_ask or name == PICKING_SERVICE
-        status = self._statuses.get(name)
+        return self._statuses.get(name)
+
+    def watched(self, watch: _Watch) -> HealthCheckResponse.ServingStatus:
+        """Return the status that a watch asks for, and have it answer again after a change."""
+        self._watches.add(watch)
+        return self._statuses.get(watch.name, HealthCheckResponse.SERVICE_UNKNOWN)
+
+    def left(self, watch: _Watch) -> None:
+        """Forget a watch."""
+        self._watches.discard(watch)
+
+
+class _Question(Handler):
+    """A call with one message."""
+
+    def __init__(self, health: HealthService, call: Call) -> None:
+        self._health = health
+        self._call = call
+        self._has_asked = False
+        self.name = ""
+
+    def receive(self, message: bytes) -> None:
+        if self._has_asked:
+            self._call.end(Code.INTERNAL, "the method takes one message")
+            return
+        self._has_asked = True
+        try:
+            self.name = HealthCheckRequest.FromString(message).service
+        except DecodeError:
+            self._call.end(Code.INVALID_ARGUMENT, "not a HealthCheckRequest")
+            return
+        self.answer()
+
+    def half_closed(self) -> None:
+        if not self._has_asked:
+            self._call.end(Code.INTERNAL, "the method takes one message")
+
+    def closed(self) -> None: ...
+
+    def answer(self) -> None:
+        raise NotImplementedError
+
+    def _send(self, status: HealthCheckResponse.ServingStatus) -> None:
+        self._call.send(HealthCheckResponse(status=status).SerializeToString())
+
+
+class _Check(_Question):
+    def answer(self) -> None:
+        status = self._health.checked(self.name)
         if status is None:
-            raise CallError(Code.NOT_FOUND, "unknown service")
-        yield _answer(status)
-
-    async def _watch(self, message: bytes) -> AsyncIterator[bytes]:
-        name = _asked(message)
-        sent = None
-        while True:
-            changed = self._changed
-            status = self._statuses.get(name, HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != sent:
-                sent = status
-                yield _answer(status)
-            await changed.wait()
+            self._call.end(Code.NOT_FOUND, "unknown service")
+        else:
+            self._send(status)
+            self._call.end()
 
 
-def _asked(message: bytes) -> str:
-    try:
-        return HealthCheckRequest.FromString(message).service
-    except DecodeError:
-        raise CallError(Code.INVALID_ARGUMENT, "not a HealthCheckRequest") from None
+class _Watch(_Question):
+    _sent: HealthCheckResponse.ServingStatus | None = None
 
+    def closed(self) -> None:
+        self._health.left(self)
 
-def _answer(status: HealthCheckResponse.ServingStatus) -> bytes:
-    return HealthCheckResponse(status=status).SerializeToString()
+    def answer(self) -> None:
+        status = self._health.watched(self)
+        if status != self._sent:
+            self._sent = status
+            self._send(status)

@@ -58,7 +58,7 @@ class Picker:
     Args:
         settings: settings of the picker.
         problems: gets the faults of the parts; None for a log of its own.
-        seed: seed of every random draw; None for chance.
+        seed: seed of every random draw; None for a random seed.
         clock: monotonic seconds.
         snapshot: file in which it keeps what it knows where the settings name neither a store nor
             a file; None for none.
@@ -120,7 +120,7 @@ class Picker:
         """Follows the settings files of a picker that serves."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """Return the record of the decision on a request as it would fall now; reserves nothing.
+        """Return the record of the decision that would be made now; reserve nothing.
 
         Args:
             body: body of the request.

@@ -30,9 +30,9 @@ _STREAMS = 64
 connection to one worker, so a client with many streams at a time must open several."""
 
 _PROBING_STREAMS = 100
-"""On one connection to the health port, which may be open to the network: of probes."""
+"""Probes at a time on one connection to the health port, which may be open to the network."""
 _PROBE_BYTES = 4096
-"""Longest message there; a probe's is the name of a service."""
+"""Longest message of a probe, which is the name of a service."""
 
 
 @dataclass(slots=True)

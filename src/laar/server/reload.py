@@ -45,7 +45,7 @@ RESTART = "settings restart"
 """The source of the problem that lists the settings that wait for a restart."""
 
 _NAMED = 10
-"""Settings named in one problem; a file with more is another file."""
+"""Most settings that one problem names: a file with more changes is a different file."""
 
 Policies = Mapping[str, Policy]
 

@@ -139,7 +139,7 @@ class Runner:
         picking = picking_server(self.processor, settings.stream.max_body_bytes, together=together)
         probed = probed_server(together=together)
         for server in (picking, probed):
-            server.add_service(self.health.service)
+            self.health.serve_on(server)
         picker.learning.restore()
         admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
@@ -287,7 +287,7 @@ class Runner:
             flow=self._flow,
             hook=picker.context.in_use,
             held=picker.held,
-            spans=picker.observability.exports.spans,
+            spans=picker.observability.spans,
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
             unknown_model=lambda: picker.doubt_names(""),
         )

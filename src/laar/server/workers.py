@@ -55,12 +55,12 @@ class Worker:
 
     @property
     def snapshot(self) -> Path:
-        """The file in which it leaves what it knows to the next, where the settings name none."""
+        """Snapshot file for the next worker, unless the settings name one."""
         return self.home / "snapshot"
 
     @staticmethod
     def stand_by() -> bool:
-        """Wait for the parent's word to begin; return whether it came."""
+        """Wait for the parent's signal to start; return whether it came."""
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:

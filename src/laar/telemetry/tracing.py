@@ -9,10 +9,16 @@ Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+import time
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
@@ -24,7 +30,12 @@ from laar.errors import RequestError
 from laar.explain import fields
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
-from laar.telemetry.otlp import Sender
+
+LAST_S = 1.0
+"""At the end, for spans that wait still; a collector that is down must not hold up a picker that
+leaves."""
+
+_POLL_S = 0.01
 
 NAME = "laar.decision"
 
@@ -37,26 +48,54 @@ _MAX_CHARS = 1024
 
 
 class Spans:
-    """Makes spans of the decisions whose trace is sampled.
+    """Makes spans of the decisions whose trace is sampled; the SDK sends them, and logs its faults.
 
     Args:
-        sender: takes the spans.
-        of: the resource that sends them.
+        url: URL of the collector; None for the environment's.
+        version: laar's own, for the resource.
+
+    Raises:
+        ValueError: the environment gives the SDK numbers that can't be.
     """
 
-    def __init__(self, sender: Sender, of: Resource) -> None:
-        self._sender = sender
+    def __init__(self, url: str | None, version: str) -> None:
+        # A client can send any number of wrong headers, each a line of the SDK's.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.WARNING)
+        self._exporter: Any = OTLPSpanExporter(url)
         self._provider = TracerProvider(
             ParentBased(ALWAYS_OFF),
-            of,
+            resource(version),
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
         )
         self._tracer = self._provider.get_tracer("laar")
 
     def begin(self) -> None:
-        """Start to send."""
-        self._provider.add_span_processor(self._sender.begin(BatchSpanProcessor))
+        """Start the thread that sends.
+
+        Raises:
+            ValueError: the environment gives it numbers that can't be.
+        """
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+
+    def end(self) -> None:
+        """Send what waits, and end the thread; blocks."""
+        self._provider.shutdown()
+
+    async def run(self) -> None:
+        """Wait until cancelled, then a second at most for spans that wait."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # Not in the loop's own threads: a picker that ends waits for these.
+            ending = threading.Thread(target=self.end, daemon=True)
+            ending.start()
+            last = time.monotonic() + LAST_S
+            while ending.is_alive() and time.monotonic() < last:  # noqa: ASYNC110 - a thread's end
+                await asyncio.sleep(_POLL_S)
+            if ending.is_alive():
+                self._exporter.shutdown()
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
         """Return the trace of a decision that is asked for now; None if it is in none.
@@ -103,7 +142,16 @@ class Spans:
         span, trace.span = trace.span, None  # a remembered decision need not keep it
         span.set_attributes(_non_empty(values))
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
-        self._sender.made += 1
+
+
+def resource(version: str) -> Resource:
+    """Return the sender's resource, named by the environment or laar."""
+    ours = {
+        "service.name": "laar",
+        "service.version": version,
+        "service.instance.id": str(uuid.uuid4()),
+    }
+    return Resource(ours).merge(OTELResourceDetector().detect())
 
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:

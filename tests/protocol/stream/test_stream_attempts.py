@@ -86,7 +86,7 @@ def test_what_failed_before_an_answer_is_reported_in_order():
 
 
 @pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
-def test_who_was_asked_to_be_quicker_did_not_fail(served, attempts, failed):
+def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, attempts, failed):
     """The answer is an earlier endpoint's: those after it were asked while it was at work."""
     driven = Driven(3, 3, body(stream=True), latency_s=0.1)
     assert driven.sent.patience.begin_s == 5
@@ -167,7 +167,7 @@ def test_where_others_can_answer_the_head_is_expected_sooner(latency_s, fields, 
     assert Driven(2, 3, body(**fields), latency_s).sent.patience == patience
 
 
-def test_a_filter_in_front_that_answers_first_tells_the_shape():
+def test_an_answer_of_an_earlier_filter_determines_the_shape():
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
     stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0)
     (echoed,) = stream.receive(ResponseBody(b"no", True), 2.0)

@@ -468,7 +468,7 @@ def test_no_endpoints_is_a_503_that_says_when_to_come_back():
     assert ("retry-after", "1") in refused.headers
 
 
-def test_response_headers_tell_the_decision():
+def test_response_headers_show_the_decision():
     driver = Driver(models=("m1", "m2"))
     driver.feed(headers(Shape.NATIVE, extra={"x-laar-tried-models": "m1,nobody"}.items()))
     driver.feed(RequestBody(BODY, True))

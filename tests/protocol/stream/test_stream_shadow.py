@@ -171,7 +171,7 @@ class Lessons:
 
 
 @pytest.mark.parametrize("served", ["", "10.0.0.2:80"])
-def test_nothing_is_learned_of_an_endpoint_that_nobody_named(served):
+def test_nothing_is_learned_without_a_known_endpoint(served):
     lessons = Lessons(PlainAssessor())
     driven = Driven(assessor=lessons)
     driven.feed(ev.RequestHeaders(CHAT, end=False, shape=ev.Shape.GATEWAY))

@@ -12,7 +12,7 @@ __all__ = ["all_experiments", "find_experiment"]
 
 
 def all_experiments() -> dict[str, Experiment]:
-    """Every experiment by name, in the order of the names."""
+    """Return every experiment by name, sorted by name."""
     found: dict[str, Experiment] = {}
     for module in iter_modules(__path__):
         for experiment in getattr(import_module(f"{__name__}.{module.name}"), "EXPERIMENTS", ()):
@@ -21,7 +21,7 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment of that name.
+    """Return the experiment of that name.
 
     Raises:
         SettingError: there is none; the text names those there are.

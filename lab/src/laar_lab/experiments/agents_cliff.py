@@ -15,15 +15,13 @@ from itertools import product
 from pathlib import Path
 
 from laar.core.cost import CostWeights
-from laar.core.interfaces import Scorer
-from laar.core.policy import Policy
 from laar.flow.settings import FlowSettings
-from laar.policies import build_policies
+from laar.policies import build_policies, parse_policy
 from laar_lab.claims import Evidence, Runs, Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
-from laar_lab.peers import Gate, KvAware, Sticky
+from laar_lab.peers import Gate
 from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     FleetSettings,
@@ -57,22 +55,14 @@ RULES = {
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
     "smg": ("smg", ""),
-    "sticky": ("sticky", ""),
-    "kv-aware": ("kv-aware", ""),
-    "kv-aware, once": ("kv-aware, once", ""),
+    "smg-veto": ("smg-veto", ""),
+    "sticky": ("sticky-least-loaded", ""),
+    "dynamo": ("dynamo", ""),
+    "dynamo, shared once": ("dynamo:shared_weight=0", ""),
     "crude gate": ("laar", "gate"),
     "programs": ("laar", "programs"),
 }
 """Policy and the way in, by the name in the table."""
-
-_OTHERS = ("smg", "vllm-router")
-"""Policies that the lab installs, which are built if asked for."""
-
-_PEERS: dict[str, Callable[[], Scorer]] = {
-    "sticky": Sticky,
-    "kv-aware": KvAware,
-    "kv-aware, once": lambda: KvAware(once=True),
-}
 
 
 class _Run:
@@ -80,15 +70,13 @@ class _Run:
 
     def __init__(self, engines: int, rule: str, seed: int) -> None:
         policy, way = RULES[rule]
-        policies = build_policies(CostWeights(), {name: {} for name in _OTHERS})
-        for name, scorer in _PEERS.items():
-            policies[name] = Policy(name=name, scorers=[(scorer(), 1.0)])
+        name, values = parse_policy(policy)
         self.fleet = VirtualFleet(
             fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS),
-            FleetSettings(policy=policy),
+            FleetSettings(policy=name),
             seed=seed,
             assessor=fleets.nothing([]),
-            policies=policies,
+            policies=build_policies(CostWeights(), {name: values}),
             flow=FlowSettings() if way == "flow" else None,
         )
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
@@ -106,7 +94,7 @@ class _Run:
 def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int
 ) -> dict[str, float]:
-    """One run of a rule: `half` of the sessions, at `load` times what the caches hold."""
+    """Run one rule with `half` of the sessions, at `load` times what the caches hold."""
     run = _Run(engines, rule, seed)
     hold_sessions(
         run.fleet,
@@ -133,7 +121,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Every rule at every load, on four and eight engines."""
+    """Run every rule at every load, on four and on eight engines."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)

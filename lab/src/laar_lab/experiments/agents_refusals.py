@@ -69,7 +69,7 @@ class _Clients:
 
 
 def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, float]:
-    """One run: `at_once` sessions on eight engines."""
+    """Run `at_once` sessions on eight engines."""
     sites = [
         replace(
             site,
@@ -103,7 +103,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Every way with 56 and with 88 sessions."""
+    """Run each way of refusing with 56 and with 88 sessions."""
     assert scope.data is not None
     loads = SESSIONS[:1] if scope.quick else SESSIONS
     cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}

@@ -32,7 +32,7 @@ class Turns:
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Count a turn: among those done by when it ends, in all else by when it began."""
+        """Count a turn: as done by the time it ends, for all else by the time it began."""
         self._done += self._uncounted_s <= exchange.end_s < self._until_s
         if arrival.at_s < self._uncounted_s:
             return

@@ -47,7 +47,7 @@ RULES = ("laar", "lmetric", "smg", "llm-d")
 
 
 def _after_burst(shape: ChatShape, rng: Random, duration_s: float) -> Iterator[Arrival]:
-    """Return a stream of which a minute and a half arrives within half a minute."""
+    """Return a stream in which 90 s of arrivals are compressed into 30 s."""
     sooner_s = (_BURST - 1.0) * (_BURST_UNTIL_S - _BURST_FROM_S)
     for arrival in chats(shape, rng, duration_s + sooner_s):
         at_s = arrival.at_s
@@ -81,7 +81,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Every rule at every load and after the burst, on each fleet."""
+    """Run every rule at every load and after the burst, on each fleet."""
     minutes = 0.25 if scope.quick else _MINUTES
     cases = {}
     for fleet, (_, loads) in FLEETS.items():
@@ -113,7 +113,7 @@ def _evidence(runs: Mapping[tuple[str, str, str], Runs]) -> Evidence:
 
 
 def _edges(runs: Mapping[tuple[str, str, str], Runs], fleet: str, rule: str) -> list[float]:
-    """Return a rule's edge by seed; the heaviest load, where it carries that as well."""
+    """Return the highest load that a rule carries, by seed; the heaviest if it carries all."""
     loads = FLEETS[fleet][1]
 
     def logs(rule: str, load: float) -> NDArray[np.float64]:

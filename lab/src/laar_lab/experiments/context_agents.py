@@ -34,7 +34,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Both ways on the same questions."""
+    """Run the same questions with and without the hook."""
     questions = 60 if scope.quick else 200
     cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
     runs = grid(run_agents, cases, scope.seeds, label="context-agents")
@@ -46,7 +46,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
-    """A backlog of questions on fresh agents."""
+    """Run a backlog of questions on fresh agents."""
     sites = workers(load_profile(ENGINE), AGENTS, "agent")
     fleet = VirtualFleet(sites, FleetSettings(policy=way), seed=seed)
     tally = Tally()

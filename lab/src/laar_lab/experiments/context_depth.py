@@ -23,7 +23,7 @@ DEPTHS = (3, 5, 10, 15)
 
 
 def run(scope: Scope) -> Report:
-    """Each number of documents, as received and with the hook."""
+    """Run each number of documents, as received and with the hook."""
     requests = 200 if scope.quick else 600
     cases = {key: (*key, requests) for key in product(DEPTHS, (RECEIVED, HOOK))}
     runs = grid(run_depth, cases, scope.seeds, label="context-depth")
@@ -59,7 +59,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]:
-    """One backlog on a fresh fleet."""
+    """Run one backlog on a fresh fleet."""
     load = rag.topic(seed, requests=requests, docs=docs, noise=docs // 5, topic_docs=docs + 2)
     backlog = replay(load, way, seed, None)
     return {

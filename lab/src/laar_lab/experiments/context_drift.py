@@ -23,7 +23,7 @@ FIFTHS = 5
 
 
 def run(scope: Scope) -> Report:
-    """The same load as received and with the hook."""
+    """Run the same load as received and with the hook."""
     requests = 500 if scope.quick else 5000
     cases = {way: (way, requests) for way in (RECEIVED, HOOK)}
     runs = grid(run_way, cases, scope.seeds, label="context-drift")
@@ -50,7 +50,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_way(way: str, requests: int, seed: int) -> dict[str, float]:
-    """One backlog on a fresh fleet: by fifth, the share of its prompts that was found cached."""
+    """Run a backlog on a fresh fleet; return the share of prompt tokens found cached, by fifth."""
     cached, tokens = [0] * FIFTHS, [0] * FIFTHS
 
     def seen(arrival: Arrival, exchange: Exchange) -> None:

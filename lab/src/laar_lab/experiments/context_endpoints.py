@@ -55,7 +55,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_fleet(load: str, fleet: tuple[int, int], way: str, seed: int) -> dict[str, float]:
-    """Share of documents found cached, and requests of the busiest endpoint over the mean."""
+    """Return the share of documents found cached, and the busiest endpoint's load over the mean."""
     reorder, routing = _WAYS[way]
     endpoints, capacity_docs = fleet
     done = rag.replay(

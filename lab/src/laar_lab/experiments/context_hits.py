@@ -45,7 +45,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """The name in tables."""
         return f"{self.load}, {self.endpoints} x {self.capacity_docs}"
 
 
@@ -82,7 +82,7 @@ def run(scope: Scope) -> Report:
 
 
 def replayed(case: Case, reorder: bool, seed: int) -> dict[str, float]:
-    """Share of documents found cached, and requests of the busiest endpoint over the mean."""
+    """Return the share of documents found cached, and the busiest endpoint's load over the mean."""
     done = rag.replay(
         LOADS[case.load](seed),
         endpoints=case.endpoints,
@@ -93,7 +93,7 @@ def replayed(case: Case, reorder: bool, seed: int) -> dict[str, float]:
 
 
 def planned(load: str, capacity_docs: int | None, seed: int) -> dict[str, float]:
-    """Share of documents found cached by one endpoint, as received and as planned."""
+    """Return the share of documents that one endpoint finds cached, as received and as planned."""
     batch = plan(LOADS[load](seed), capacity_docs=capacity_docs)
     return {"received": batch.hit_received, "planned": batch.hit_planned}
 

@@ -109,7 +109,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
-    """One load on fresh fleets: a backlog, then Poisson arrivals (a batch has none)."""
+    """Run a load on fresh fleets: as a backlog, then with Poisson arrivals (a batch has none)."""
     contexts = LOADS[load](seed, requests)
     if way == PLAN:
         contexts = [list(planned.docs) for planned in plan(contexts).requests]
@@ -134,7 +134,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Send all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
+    """Send all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each result."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

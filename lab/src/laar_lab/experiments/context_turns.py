@@ -44,7 +44,7 @@ _Messages = list[dict[str, str]]
 
 
 def run_turns(scope: Scope) -> Report:
-    """Each way on the same conversations."""
+    """Run each way on the same conversations."""
     count = 30 if scope.quick else 120
     cases = {way: (way, count) for way in WAYS}
     runs = grid(run_conversations, cases, scope.seeds, label="context-turns")
@@ -55,7 +55,7 @@ def run_turns(scope: Scope) -> Report:
 
 
 def run_memories(scope: Scope) -> Report:
-    """Both numbers of memories, as received and ordered."""
+    """Run both numbers of memories, as received and ordered."""
     questions = 15 if scope.quick else 40
     ways = (RECEIVED, ORDER)
     cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}
@@ -69,13 +69,13 @@ def run_memories(scope: Scope) -> Report:
 
 
 def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
-    """Conversations on fresh engines."""
+    """Run conversations on fresh engines."""
     load = conversations(seed, count=count, turns=5, docs=8, repeats=0.4, every_s=3.0)
     return _replay(load, way, turn_messages(), seed)
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """The messages of a client at each turn: all earlier ones, and the turn's documents."""
+    """Return a client's messages at each turn: all earlier ones, and the turn's documents."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:
@@ -102,7 +102,7 @@ def turn_messages() -> Callable[[Turn], _Messages]:
 
 
 def run_questions(way: str, k: int, questions: int, seed: int) -> dict[str, float]:
-    """Questions over memories on fresh engines."""
+    """Run questions over memories on fresh engines."""
     load = memories(seed, users=12, questions=questions, k=k, pool=2 * k, every_s=k / 400)
 
     def messages(turn: Turn) -> _Messages:

@@ -107,7 +107,7 @@ class _Clients:
         self.kinds = {kind: Tally() for kind in KINDS}
 
     def begin(self) -> None:
-        """Wait for the next visit."""
+        """Schedule the next visit."""
         visit = next(self._visits, None)
         if visit is not None:
             self._fleet.clock.at(visit.at_s, self._come, visit)
@@ -157,7 +157,7 @@ def _fleet(policy: str, seed: int, endpoints: int) -> tuple[VirtualFleet, list[s
 
 
 def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
-    """The day under one rule."""
+    """Run the day under one rule."""
     day = traffic.day()
     fleet, names = _fleet(policy, seed, max(_TIMETABLE.values()) + 1)
     operation = Operation(fleet, names, _TIMETABLE[0], generator(seed, "operation"))
@@ -191,7 +191,7 @@ _BY_PART = ("ttft_p95_s", "e2e_p95_s", "hit_rate", "requests")
 
 
 def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
-    """The fewest endpoints that keep the objective in the busiest hour."""
+    """Return the fewest endpoints that keep the objective in the busiest hour."""
     day = replace(traffic.day(), only_hour=_BUSIEST, hours=1)
 
     def is_enough(endpoints: int) -> bool:
@@ -236,7 +236,7 @@ _CLAIMED = {
 
 
 def run_day(scope: Scope) -> Report:
-    """The day under each rule, and the endpoints that each needs."""
+    """Run the day under each rule, and find the number of endpoints that each needs."""
     traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
     rivals = _QUICK_RIVALS if scope.quick else RIVALS
     ours, *others = policies = scope.policies or (OURS, *rivals)

@@ -40,7 +40,7 @@ _PUBLISHED, _TUNED = "gorgo, published", "gorgo, tuned"
 
 
 def run(scope: Scope) -> Report:
-    """Every contestant at every load."""
+    """Run every contestant at every load."""
     minutes, windows = (2.0, 4) if scope.quick else (6.0, 20)
     results = {}
     for load in _LOADS:

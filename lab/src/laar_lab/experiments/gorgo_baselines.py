@@ -39,7 +39,7 @@ _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 
 
 def run(scope: Scope) -> Report:
-    """Every policy at every load."""
+    """Run every policy at every load."""
     baselines = _QUICK if scope.quick else _BASELINES
     tables: list[Table] = []
     evidence: dict[str, dict[str, Seen]] = {}
@@ -64,7 +64,7 @@ def run(scope: Scope) -> Report:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """The number of seeds in which ours is lower, and its mean gain, per cent."""
+    """Return the number of seeds in which ours is lower, and its mean gain in per cent."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

@@ -50,7 +50,7 @@ _CLIMBS = {
 
 
 def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
-    """The published climb over one run's trace; its best weights."""
+    """Run the published climb over one run's trace; return its best weights."""
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
     def prepare(fleet: Any) -> None:
@@ -61,7 +61,7 @@ def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
 
 
 def run(scope: Scope) -> Report:
-    """The middle one of `gorgo-reward-hack`'s rates."""
+    """Run both climbs at the middle rate of `gorgo-reward-hack`."""
     base = Run(
         minutes=10.0 if scope.quick else 60.0,
         profile="gorgo-hack",

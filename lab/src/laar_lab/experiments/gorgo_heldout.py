@@ -50,13 +50,13 @@ def tune_and_run(
 
 
 def best_baseline(results: Runs, name: str) -> list[float]:
-    """The best of GORGO's baselines, seed by seed: chosen in hindsight."""
+    """Return the best of GORGO's baselines, chosen for each seed in hindsight."""
     columns = [[run[name] for run in results[policy]] for policy in PAPER_BASELINES]
     return [min(values) for values in zip(*columns, strict=True)]
 
 
 def run(scope: Scope) -> Report:
-    """Half-loaded fleet, time stretched by 1.5."""
+    """Run on a half-loaded fleet, arrivals stretched by 1.5."""
     results, weights = tune_and_run(scope, 1.5, "gorgo-heldout")
     evidence = {}
     for name, called in _NAMES.items():

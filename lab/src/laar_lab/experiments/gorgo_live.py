@@ -44,7 +44,7 @@ _LIVE = {
 
 
 def run_live(run: Run, name: str) -> dict[str, float]:
-    """A run with one of the climbs under way."""
+    """Run with one of the climbs in progress."""
     bounds, guarded = _LIVE[name]
     climb = (
         Tuner(TunerSettings(bounds=bounds, objective="ttft-p95", seed=run.seed), PAPER_INITIAL)
@@ -59,7 +59,7 @@ def run_live(run: Run, name: str) -> dict[str, float]:
 
 
 def run(scope: Scope) -> Report:
-    """Time stretched by 1.5."""
+    """Run each climb live and frozen, arrivals stretched by 1.5."""
     label = "gorgo-live"
     minutes, windows = (6.0, 6) if scope.quick else (20.0, 50)
     base = Run(time_scale=1.5, minutes=minutes)

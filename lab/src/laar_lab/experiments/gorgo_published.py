@@ -57,11 +57,11 @@ class PublishedClimb:
         self.frozen = False
 
     def weights(self, now: float) -> Weights:
-        """The proposal that is live."""
+        """The proposal in use."""
         return Weights(1, self._live)
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Take a completion; failures are invisible to it."""
+        """Record a completion; failures are not seen."""
         if not sample.ok or self.frozen:
             return
         self._recent.append(sample.ttft_s if self._ttft else sample.e2e_s)
@@ -71,7 +71,7 @@ class PublishedClimb:
             self.report(-float(np.quantile(np.array(self._recent), 0.95)))
 
     def report(self, score: float) -> None:
-        """Take the live proposal's score, higher is better, and make the next one."""
+        """Record the live proposal's score (higher is better) and make the next proposal."""
         if self._best_score is None:
             self._best_score = score
         else:

@@ -24,7 +24,7 @@ _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))
 
 
 def run(scope: Scope) -> Report:
-    """The same traces with the load weight at zero and restored."""
+    """Run the same traces with the load weight at zero and restored."""
     tables = []
     evidence: dict[str, dict[str, Seen]] = {}
     for rate in RATES[: 1 if scope.quick else None]:

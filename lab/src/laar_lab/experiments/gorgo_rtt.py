@@ -74,7 +74,7 @@ def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualF
 
 
 def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """The endpoint that an idle fleet chooses for a prompt; it is then forgotten again."""
+    """Return the endpoint that an idle fleet chooses for a prompt, which is then forgotten."""
     exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
     assert exchange is not None  # no flow control holds it
     fleet.clock.run()
@@ -82,11 +82,11 @@ def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
 
 
 def _ignored(_exchange: object) -> None:
-    """No session waits for the answer."""
+    """Discard the answer: no session waits for it."""
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:
-    """Share of short cold prompts that go to the near endpoint."""
+    """Return the share of short cold prompts that go to the near endpoint."""
     fleet, rng = _fleet(policy, seed, long_answers=long_answers), random.Random(seed)
     near = 0
     for number in range(1, _PROMPTS + 1):
@@ -96,10 +96,10 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 
 
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
-    """Whether a prefix cached far away is followed just if that saves time.
+    """Return whether a distant cache is used exactly where that saves time.
 
-    Either is right where the two differ by less than the picker's near-ties. Some prompts come
-    before, since a picker learns how its engines read: these know no attention.
+    Either is right where the two differ by less than the picker's near-ties. Some prompts are
+    sent first, since a picker learns its engines' prefill times: these have no quadratic term.
     """
     fleet, rng = _fleet(policy, seed), random.Random(seed)
     for number in range(2, 2 + _LEARNED):
@@ -134,7 +134,7 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
 
 
 def run(scope: Scope) -> Report:
-    """Both kinds of decision, for the physical, the default and the published weights."""
+    """Run both kinds of decision with the physical, the default and the published weights."""
     policies = {
         "physical": Policy(name="x", scorers=[(ExpectedTime(_PHYSICAL), 1.0)]),
         "laar": build_policies(CostWeights())["laar"],

@@ -104,7 +104,7 @@ Runs = dict[str, list[dict[str, float]]]
 
 
 def sites_of(profile: str) -> list[Site]:
-    """The three endpoints."""
+    """Return the three endpoints."""
     engine = load_profile(profile)
     blocks = engine.settings.num_blocks * engine.settings.block_size // _BLOCK_TOKENS
     settings = replace(engine.settings, num_blocks=blocks, block_size=_BLOCK_TOKENS)
@@ -113,13 +113,13 @@ def sites_of(profile: str) -> list[Site]:
 
 
 def arrivals_of(run: Run) -> list[Arrival]:
-    """The trace: the same for every policy of a seed."""
+    """Return the trace, which is the same for every policy of a seed."""
     drawn = chats(run.shape, generator(run.seed, "conversations"), run.minutes * 60.0)
     return [replace(arrival, at_s=arrival.at_s * run.time_scale) for arrival in drawn]
 
 
 def policies_of(run: Run) -> dict[str, Policy]:
-    """The product's policies and the run's own, GORGO's with the run's weights."""
+    """Return laar's policies and the run's own, GORGO's with the run's weights."""
     policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
     # As published, the smallest score wins outright: our picker's near-ties would go to the less
     # loaded, and hide the effect of a zero load weight.
@@ -129,7 +129,7 @@ def policies_of(run: Run) -> dict[str, Policy]:
 
 
 def picker_of(run: Run) -> FleetSettings:
-    """The picker of a run."""
+    """Return the picker of a run."""
     settings = FleetSettings(policy=run.policy)
     if run.interval_s is None:
         return settings
@@ -137,7 +137,7 @@ def picker_of(run: Run) -> FleetSettings:
 
 
 def run_one(run: Run) -> dict[str, float]:
-    """The tally's numbers, and `near_share`: requests that went to the nearest endpoint."""
+    """Run once; return the tally's numbers and `near_share`, sent to the nearest endpoint."""
     return run_policies(run, policies_of(run))
 
 
@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Like `run_one`, with other policies, and a last change to the fleet."""
+    """Run once like `run_one`, with other policies, and a last change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -162,17 +162,17 @@ def run_policies(
 
 
 def on_seeds(base: Run, seeds: Sequence[int], **changed: Any) -> list[Run]:
-    """The run on each seed's trace, some of it changed."""
+    """Return the run on each seed's trace, with changed fields."""
     return [replace(base, seed=seed, **changed) for seed in seeds]
 
 
 def by_policy(base: Run, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Run]]:
-    """The run on each seed's trace, by policy."""
+    """Return the run on each seed's trace, by policy."""
     return {policy: on_seeds(base, seeds, policy=policy) for policy in policies}
 
 
 def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
-    """Every contestant's runs, on all cores."""
+    """Run every contestant on all cores."""
     cases = [(run,) for of_one in runs.values() for run in of_one]
     results = iter(sweep(run_one, cases, label=label))
     return {name: [next(results) for _ in of_one] for name, of_one in runs.items()}
@@ -191,14 +191,14 @@ _SHOWN = {
 
 
 def results_table(results: Runs, title: str) -> Table:
-    """One row for each contestant, means over the seeds."""
+    """Return a table with a row for each contestant, means over the seeds."""
     return means_table(title, "policy", results, _SHOWN, digits=3)
 
 
 def below(
     ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
 ) -> Estimate:
-    """The share by which ours is below theirs, seed by seed."""
+    """Return the share by which ours is below theirs, by seed."""
     return gain([run[name] for run in ours], [run[name] for run in theirs])
 
 
@@ -208,7 +208,7 @@ def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]],
 
 
 def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -> list[Run]:
-    """The run on each seed's trace, with weights that were tuned in the box on another trace."""
+    """Return the run on each seed's trace, with weights tuned on another trace."""
     training = on_seeds(base, [seed + TRAINING_SEEDS for seed in seeds])
     cases = [(run, PAPER_BOX, PAPER_INITIAL, windows) for run in training]
     weights = sweep(tuned, cases, label=f"{label}: tuning")
@@ -216,7 +216,7 @@ def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -
 
 
 def with_weights(runs: Sequence[Run], weights: Sequence[Mapping[str, float]]) -> list[Run]:
-    """Each run with its own weights of the policy `gorgo`."""
+    """Return each run with its own weights for the policy `gorgo`."""
     pairs = zip(runs, weights, strict=True)
     return [replace(run, gorgo=tuple(found.items())) for run, found in pairs]
 

@@ -17,7 +17,7 @@ _LOADS = (1.0, 0.85)
 
 
 def run(scope: Scope) -> Report:
-    """At the trace's own pace, and 18 % faster."""
+    """Run at the trace's own rate, and 18 % faster."""
     tables, remarks = [], []
     evidence: dict[str, dict[str, Seen]] = {}
     for time_scale in _LOADS[: 1 if scope.quick else None]:

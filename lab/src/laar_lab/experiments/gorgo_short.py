@@ -34,7 +34,7 @@ _RIVALS = ("gorgo", _AFFINITY, "least-request", "least-load")
 
 
 def run(scope: Scope) -> Report:
-    """Both kinds of prompts."""
+    """Run both kinds of prompts."""
     tables, evidence = [], {}
     for name, shape in _SHAPES.items():
         base = Run(minutes=1.0 if scope.quick else 3.0, shape=shape, gorgo=PAPER_WILDCHAT)

@@ -35,13 +35,13 @@ def _bowl(weights: Mapping[str, float]) -> float:
 
 
 def _grid() -> float:
-    """The best of a grid of seven by seven: what sweeping would have found."""
+    """Return the best of a grid of seven by seven: what a sweep would have found."""
     steps = [10.0 ** (power / 2.0) for power in range(-4, 3)]
     return min(_bowl({"rtt_weight": a, "queue_weight": b}) for a in steps for b in steps)
 
 
 def _ours(seed: int, windows: int, noise: float) -> float:
-    """The true cost of the weights that the product's tuner exports."""
+    """Return the true cost of the weights that laar's tuner exports."""
     settings = TunerSettings(bounds=_BOX, window=_WINDOW, max_windows=windows, seed=seed)
     tuner, rng = Tuner(settings, _START), random.Random(f"noise {seed}")
     version, error = 0, 1.0
@@ -58,7 +58,7 @@ def _ours(seed: int, windows: int, noise: float) -> float:
 
 
 def _published(seed: int, windows: int, noise: float) -> float:
-    """The same for the published climb."""
+    """Return the true cost of the weights that the published climb ends with."""
     climb, rng = PublishedClimb(_BOX, _START, seed=seed), random.Random(f"noise {seed}")
     for _ in range(windows):
         climb.report(-_bowl(climb.weights(0.0).values) * math.exp(noise * rng.gauss(0.0, 1.0)))
@@ -66,7 +66,7 @@ def _published(seed: int, windows: int, noise: float) -> float:
 
 
 def run(scope: Scope) -> Report:
-    """Both climbs, without noise and with it."""
+    """Run both climbs, without and with noise."""
     grid = _grid()
     quiet = [_ours(seed, _FEW, 0.0) for seed in scope.seeds]
     noisy = [_ours(seed, _MANY, _NOISE) for seed in scope.seeds]

@@ -151,7 +151,7 @@ def _table_of_parts(scope: Scope, cells: list[Cell]) -> tuple[Table, dict[str, _
 
 
 def _of_all(ratios: _Ratios) -> list[float]:
-    """The mean over the cells, by seed."""
+    """Return the mean over the cells, by seed."""
     return [float(value) for value in np.mean(ratios, axis=0)]
 
 
@@ -175,7 +175,7 @@ def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, _Ratios]:
 def _seconds(
     scope: Scope, variants: Sequence[str], cells: Sequence[Cell], *, shared: int, label: str
 ) -> dict[tuple[str, Cell], Floats]:
-    """Times to correct answer of each variant on each cell, by seed."""
+    """Return each variant's time to correct answer on each cell, by seed."""
     cases = {key: (*key, shared, scope.fleet) for key in product(variants, cells)}
     runs = grid(run_variant, cases, scope.seeds, label=f"laar-ablation, {label}")
     return {key: np.array([run.ttca_s for run in found]) for key, found in runs.items()}
@@ -184,7 +184,7 @@ def _seconds(
 def run_variant(
     variant: str, cell: Cell, shared: int, fleet_file: Path | None, seed: int
 ) -> CellResult:
-    """One variant on one cell; engines keep prompts only where documents are shared."""
+    """Run one variant on one cell; engines keep prompts only where documents are shared."""
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
     if variant == "without conditional Q":
@@ -230,9 +230,9 @@ def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
 
 
 def mistakes(known: Capability) -> dict[str, dict[str, str]]:
-    """Ways to be wrong: by model, whose accuracies it is given.
+    """Return the permutations of models: for each model, the one whose accuracies it gets.
 
-    All cyclic shifts of the models, and the turned order of their overall accuracy.
+    All cyclic shifts of the models, and the reversed order of their overall accuracy.
     """
     names = list(known.models)
     found = {
@@ -302,7 +302,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
 def run_arm(
     arm: str, way: str, users: int, quick: bool, fleet_file: Path | None, seed: int
 ) -> tuple[float, int]:
-    """Queries of all cells in random order.
+    """Run the queries of all cells in random order.
 
     Returns:
         Mean time to correct answer after the warm-up, each by the mean latency of one attempt in
@@ -342,7 +342,7 @@ def run_arm(
 
 
 def permuted(known: Capability, whose: Mapping[str, str]) -> Capability:
-    """The artifact with each model's accuracies taken from another, its speed kept."""
+    """Return the artifact with each model's accuracies taken from another, its speed kept."""
     models = {
         name: known.models[whose[name]].model_copy(update={"speed": model.speed})
         for name, model in known.models.items()

@@ -100,14 +100,14 @@ _Key = tuple[str, int, bool]
 
 
 def contestants_of(scope: Scope) -> tuple[str, ...]:
-    """The steps of the ladder; Q by request needs questions with a text."""
+    """Return the steps of the ladder; Q by request needs questions with a text."""
     if scope.records is None:
         return (*_SHIPPED, *_RULE, *_OURS, *_ORACLES)
     return (*_SHIPPED, *_RULE, *_OURS, _BY_REQUEST, _ORACLES[1])
 
 
 def run(scope: Scope) -> Report:
-    """Every step with every number of users, in both cache regimes."""
+    """Run every step with every number of users, in both cache regimes."""
     world = world_of(scope) if scope.records is None else records_world(scope.records)
     users = (2, 8) if scope.quick else USERS
     steps = contestants_of(scope)
@@ -136,7 +136,7 @@ def run_one(
     quick: bool,
     seed: int,
 ) -> _Run:
-    """One contestant, one number of users, one regime, one seed."""
+    """Run one contestant with one number of users, one cache regime and one seed."""
     asked = _asked(world, seed, quick)
     if not cached:
         asked = [uncached(question) for question in asked]
@@ -179,7 +179,7 @@ def run_one(
 
 
 def _asked(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question]:
-    """The questions of a seed, shuffled as traffic comes."""
+    """Return the questions of a seed in random order, as traffic mixes them."""
     if isinstance(world, RecordsWorld):
         return world.questions(seed, _PER_RUN // (3 if quick else 1))
     drawn = queries(
@@ -193,7 +193,7 @@ def _asked(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question
 
 
 def _limit_s(world: World | RecordsWorld, question: Question) -> float:
-    """T: twice the time of an idle fleet to put the question to every model once."""
+    """Return T: twice the time that an idle fleet takes to ask every model once."""
     prompt = question.prompt
     return 2.0 * sum(
         model.seconds_per_token * prompt.prompt_tokens
@@ -238,7 +238,7 @@ def _table(results: _Results, steps: Sequence[str], users: Sequence[int], cached
 
 
 def _best_rule(results: _Results, users: int, cached: bool) -> str:
-    """The baseline with the retry rule that does best here: the one that we have to beat."""
+    """Return the baseline with the retry rule that does best here: the one to beat."""
     return min(_RULE, key=lambda step: float(np.mean(_restricted(results, (step, users, cached)))))
 
 
@@ -250,7 +250,7 @@ def _against_best(results: _Results, users: int, cached: bool, ours: str) -> See
 
 
 def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """The share of the best baseline's restricted mean time (retry rule) that each step saves."""
+    """Return the share of the best baseline's restricted mean time that each step saves."""
     columns = [(n, cached) for cached in (False, True) for n in users]
     rows: list[tuple[Value, ...]] = [
         ("best baseline", *(_best_rule(results, *column).split(",")[0] for column in columns))

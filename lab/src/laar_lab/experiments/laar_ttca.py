@@ -38,7 +38,7 @@ from laar_lab.statistics import Estimate, estimate, gain
 
 
 def run(scope: Scope) -> Report:
-    """Run every contestant on every cell, without and with prompts kept by the engines."""
+    """Run every contestant on every cell, without and with prefix caching by the engines."""
     cells = cells_of(scope)
     contestants = list(dict.fromkeys((*CONTESTANTS, *BOUNDS)))
     repeat = run_cells(scope, contestants, cached=False, label="laar-ttca, retries pay again")
@@ -82,12 +82,12 @@ def _gain(results: Results, ours: str, other: str, cell: Cell) -> Estimate:
 
 
 def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
-    """The mean over the cells, seed by seed."""
+    """Return the mean over the cells, by seed."""
     return [float(value) for value in np.mean(_shorter(results, ours, other, cells), axis=0)]
 
 
 def _shorter(results: Results, ours: str, other: str, cells: list[Cell]) -> list[Floats]:
-    """The share by which ours is shorter, by cell and seed."""
+    """Return the share by which ours is shorter, by cell and seed."""
     return [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Largest possible gain by length: the oracle's."""
+    """Return the largest possible gain by length: the oracle's."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]
@@ -178,7 +178,7 @@ def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
 
 
 def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """The growth of the gain for each doubling of the prompt, by seed; NaN from one length."""
+    """Return the growth of the gain per doubling of the prompt, by seed; NaN for one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
     several = len(set(lengths)) > 1
     return [
@@ -188,7 +188,7 @@ def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[
 
 
 def _covered(results: Results, cells: list[Cell]) -> list[float]:
-    """Share of the way from load-aware to the oracle, mean of the cells, by seed."""
+    """Return the share of the gap from load-aware to the oracle that is closed, by seed."""
     shares = []
     for cell in cells:
         ours, theirs, bound = (
@@ -219,7 +219,7 @@ def _at_64k(results: Results, cells: list[Cell]) -> str:
 
 
 def _overhead(scope: Scope) -> str:
-    """Decision times at the longest length, by the wall clock of this machine."""
+    """Return decision times at the longest length, by this machine's wall clock."""
     world, seed = world_of(scope), scope.seeds[0]
     surface = world.surface
     cell = (surface.languages[0], max(surface.lengths_tokens))

@@ -87,7 +87,7 @@ def _of(runs: list[dict[str, float]], name: str, scale: float = 1.0) -> Estimate
 
 
 def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> list[float]:
-    """Milliseconds that the median latency gains from fewest to most sessions, by seed."""
+    """Return the rise of the median latency from fewest to most sessions in ms, by seed."""
     first, last = runs[size, policy, counts[0]], runs[size, policy, counts[-1]]
     return [1e3 * (b[_LATENCY] - a[_LATENCY]) for a, b in zip(first, last, strict=True)]
 

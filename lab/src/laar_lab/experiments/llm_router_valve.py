@@ -75,12 +75,12 @@ def run(scope: Scope) -> Report:
 
 
 def run_valve(valve: int, seed: int) -> dict[str, float]:
-    """One run at one threshold."""
+    """Run once with one threshold."""
     return run_on(LAPTOP, _WORKERS, "llm-router", _SHAPE, seed, valve)
 
 
 def _trend(runs: dict[str, list[dict[str, float]]], name: str) -> list[float]:
-    """Least-squares slope over the thresholds in their order, by seed."""
+    """Return the least-squares slope over the thresholds in their order, by seed."""
     by_seed = zip(*([run[name] for run in runs[valve]] for valve in VALVES), strict=True)
     return [float(np.polyfit(range(len(VALVES)), values, 1)[0]) for values in by_seed]
 

@@ -88,7 +88,7 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean over the queries; one without a correct answer counts the time until giving up."""
+        """Mean over the queries; one that is never right counts the time until giving up."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
@@ -102,7 +102,7 @@ class CellResult:
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
     def success_by(self, attempts: int) -> float:
-        """Share of the queries answered correctly within that number of attempts."""
+        """Return the share of queries answered correctly within that number of attempts."""
         return float((self.correct & (self.attempts <= attempts)).mean())
 
 
@@ -120,7 +120,7 @@ class World:
 
 @lru_cache(maxsize=4)
 def world_from(fleet: Path | None) -> World:
-    """The world of a fleet file; without one, the package's with the artifact that comes with it.
+    """Return the world of a fleet file, by default that of the package with its artifact.
 
     Raises:
         SettingError: the file can't be used.
@@ -132,27 +132,27 @@ def world_from(fleet: Path | None) -> World:
 
 
 def world_of(scope: Scope) -> World:
-    """The world of a run."""
+    """Return the world of a run."""
     return world_from(scope.fleet)
 
 
 def surface_of() -> AccuracySurface:
-    """The fleet of laar-fleet.yaml."""
+    """Return the fleet of laar-fleet.yaml."""
     return AccuracySurface.load()
 
 
 def artifact() -> Capability:
-    """The fleet's artifact from `laar measure` and `laar fit`, on queries no experiment asks."""
+    """Return the fleet's artifact by `laar measure` and `laar fit`, on queries of their own."""
     return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
 
 
 def best_single(known: Capability) -> str:
-    """The model that was right most often when measured: the choice if there can be one only."""
+    """Return the model that was right most often when measured: the best choice of just one."""
     return max(known.models, key=lambda name: known.models[name].mean)
 
 
 def cells_of(scope: Scope) -> list[Cell]:
-    """All 15 cells; three of them in the small version."""
+    """Return all 15 cells; three of them in the small version."""
     surface = world_of(scope).surface
     languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:
@@ -161,17 +161,17 @@ def cells_of(scope: Scope) -> list[Cell]:
 
 
 def name_of(cell: Cell) -> str:
-    """A cell in a table."""
+    """Return the name of a cell in a table."""
     return f"{cell[0]} {length_name(cell[1])}"
 
 
 def length_name(tokens: int) -> str:
-    """A length in a table; no two lengths have the same one."""
+    """Return the name of a length in a table; no two lengths share one."""
     return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
 
 
 def sites_of(surface: AccuracySurface) -> list[Site]:
-    """One endpoint for each model."""
+    """Return one endpoint for each model."""
     blocks = load_profile("qwen2.5-7b-a100").settings.num_blocks * 16 // _BLOCK_TOKENS
     settings = EngineSettings(num_blocks=blocks, block_size=_BLOCK_TOKENS)
     return [
@@ -193,7 +193,7 @@ def sites_of(surface: AccuracySurface) -> list[Site]:
 
 
 def run_cells(scope: Scope, contestants: Sequence[str], *, cached: bool, label: str) -> Results:
-    """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
+    """Run every contestant on every cell and seed; return results by both, in order of seeds."""
     cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
     return grid(run_cell, cases, scope.seeds, label=label)
 
@@ -204,7 +204,7 @@ def by_cell(
     contestants: Sequence[str],
     number: Callable[[CellResult], float],
 ) -> Table:
-    """A row for each cell: a number of each contestant, mean over the seeds."""
+    """Return a row for each cell: one number of each contestant, mean over the seeds."""
     return Table(
         title=title,
         columns=("cell", *contestants),
@@ -221,7 +221,7 @@ def by_cell(
 def run_cell(
     contestant: str, cell: Cell, cached: bool, fleet_file: Path | None, seed: int
 ) -> CellResult:
-    """One run; see the module's text."""
+    """Run once; see the module's docstring."""
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
     asked = questions_of(surface, cell, seed, cached=cached)
@@ -244,7 +244,7 @@ def run_cell(
 def questions_of(
     surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
 ) -> list[Question]:
-    """A cell's held-out queries; without block ids where nothing is to be cached."""
+    """Return a cell's held-out queries; without block ids where nothing is to be cached."""
     language, length = cell
     drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
     asked = as_questions(drawn, surface, seed=seed, shared=shared)
@@ -252,12 +252,12 @@ def questions_of(
 
 
 def uncached(question: Question) -> Question:
-    """The same question with a prompt that no engine keeps."""
+    """Return the question with a prompt that no engine caches."""
     return replace(question, prompt=replace(question.prompt, blocks=array("Q")))
 
 
 def result_of(answered: Sequence[Answered]) -> CellResult:
-    """A run's answers as arrays."""
+    """Return a run's answers as arrays."""
     latencies = np.zeros((len(answered), MAX_ATTEMPTS))
     for row, record in zip(latencies, answered, strict=True):
         row[: len(record.latencies_s)] = record.latencies_s
@@ -278,7 +278,7 @@ class TrueAccuracies(CapabilityAssessor):
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The fleet's accuracies, moved by the failures so far as in the artifact."""
+        """Assess by the fleet's accuracies, adjusted for earlier failures as in the artifact."""
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
@@ -314,12 +314,12 @@ class AllRight:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The same probability for all, and each model's own speed."""
+        """Assess by the same probability for all, and each model's own speed."""
         known = self._inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Pass it on."""
+        """Forward to the wrapped accuracy."""
         self._inner.usage(request, model, prompt_tokens)
 
 
@@ -333,12 +333,12 @@ class Oracle:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Probability 1 or 0."""
+        """Assess by the known outcome: probability 1 or 0."""
         question = self._truth[request.id.rpartition("/")[0]]
         known = self._inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
         return replace(known, probability=right)
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Pass it on."""
+        """Forward to the wrapped accuracy."""
         self._inner.usage(request, model, prompt_tokens)

@@ -48,7 +48,7 @@ Results = dict[str, list[Numbers]]
 
 
 def run_four(scope: Scope) -> Report:
-    """Four pickers on agents and on conversations, by the delay."""
+    """Run four pickers on agents and on conversations, by delay."""
     tables, evidence = [], {}
     for part, name in _WORKLOADS.items():
         found = _runs(scope, name, _FOUR)
@@ -60,7 +60,7 @@ def run_four(scope: Scope) -> Report:
 
 
 def run_large(scope: Scope) -> Report:
-    """A thousand endpoints behind eight pickers."""
+    """Run a thousand endpoints behind eight pickers."""
     found = _runs(scope, _LARGE, _EIGHT)
     seen = paired(found["8, 20 ms"], found["one"], "ttft_p95_s")
     return Report(tables=[_table(_LARGE, found)], evidence={"large-ttft": {"": seen}})
@@ -81,7 +81,7 @@ def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
 
 
 def _large(endpoints: int) -> Case:
-    """The agents of the suite on a larger fleet, for half a minute: many, not long."""
+    """Return the suite's agents on a larger fleet for half a minute: many, not long."""
     at_once = _SESSIONS_EACH * endpoints
     return Case(
         name=_LARGE,

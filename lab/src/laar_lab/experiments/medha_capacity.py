@@ -26,7 +26,7 @@ _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE
 
 
 def capacity(profile: str, requests: int, seed: int) -> float:
-    """The largest rate of the grid that a system carries; binary search."""
+    """Return the largest rate of the grid that a system carries, by binary search."""
     low, high = 0, len(_RATES)  # carried at low (taken for granted), not at high
     while high - low > 1:
         middle = (low + high) // 2
@@ -40,7 +40,7 @@ def capacity(profile: str, requests: int, seed: int) -> float:
 
 
 def run_capacity(scope: Scope) -> Report:
-    """Every system's capacity on every seed."""
+    """Find every system's capacity on every seed."""
     requests = _REQUESTS // 4 if scope.quick else _REQUESTS
     cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
     rates = grid(capacity, cases, scope.seeds, label="medha-capacity")

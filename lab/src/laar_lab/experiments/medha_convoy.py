@@ -29,7 +29,7 @@ _PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
 def first_tokens(profile: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Percentiles of the seconds to the first token, of all requests and of the short ones."""
+    """Return percentiles of the time to first token in seconds, of all requests and the short."""
     seen = run(profile, mix, seed)
     return {p: percentile(seen.ttft_s, percent) for p, percent in _PERCENTS.items()} | {
         f"short {p}": percentile(seen.short_ttft_s, percent) for p, percent in _PERCENTS.items()
@@ -37,7 +37,7 @@ def first_tokens(profile: str, mix: Mix, seed: int) -> dict[str, float]:
 
 
 def run_convoy(scope: Scope) -> Report:
-    """Every system at every share of long requests."""
+    """Run every system at every share of long requests."""
     duration_s = 300.0 if scope.quick else 1200.0
     cases = {
         (system, share): (
@@ -49,7 +49,7 @@ def run_convoy(scope: Scope) -> Report:
     runs = grid(first_tokens, cases, scope.seeds, label="medha-convoy")
 
     def longer(system: str, name: str) -> Seen:
-        """Beside Medha's, at the largest share of long requests."""
+        """Return the ratio to Medha's at the largest share of long requests."""
         return paired(runs[system, _SHARES[-1]], runs["medha", _SHARES[-1]], name)
 
     ratios: list[tuple[Value, ...]] = []

@@ -43,7 +43,7 @@ def _profile(row: str) -> EngineProfile:
 
 
 def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
-    """Median, 99 % and longest gap between the decodes' tokens, and the prefill's time.
+    """Return median, p99 and longest gap between decoded tokens, and the prefill's time.
 
     Conversations, 4 to 32, differ by seed.
     """
@@ -78,7 +78,7 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
 
 
 def run_iterations(scope: Scope) -> Report:
-    """Adaptive and static chunks beside the same conversations."""
+    """Run adaptive and static chunks beside the same conversations."""
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
     cases = {row: (row, prompt_tokens) for row in _ROWS}
     runs = grid(gaps, cases, scope.seeds, label="medha-iterations")

@@ -64,7 +64,7 @@ def _profile(layout: str, target: str) -> EngineProfile:
 
 
 def latencies(layout: str, target: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Median and p90 of the first token and of the time between tokens, seconds."""
+    """Return median and p90 of time to first token and time between tokens, in seconds."""
     seen = run(_profile(layout, target), mix, seed)
     return {
         "ttft_p50_s": percentile(seen.ttft_s, 50.0),
@@ -79,7 +79,7 @@ def _tokens_in_ms(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def run_parallelism(scope: Scope) -> Report:
-    """Both layouts at every load, and at the highest one with the other reading of the target."""
+    """Run both layouts at every load; at the highest also with the other reading of the target."""
     duration_s = 40.0 if scope.quick else 600.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
     low, high = rates[0], rates[-1]

@@ -70,7 +70,7 @@ class _Asked:
 
 
 def _fleet(route: str, seed: int) -> VirtualFleet:
-    """The fleet behind one of `_ROUTES`. Nothing is shared between prompts."""
+    """Return the fleet behind one of `_ROUTES`; prompts share nothing."""
     flow = QUEUES["slack" if route == _SAMPLED else route]
     settings = FleetSettings(
         use_prefixes=False, sample_answers=0.0, quadratic_tokens=QUADRATIC_TOKENS
@@ -81,7 +81,7 @@ def _fleet(route: str, seed: int) -> VirtualFleet:
 def _serve(
     fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
 ) -> list[_Asked]:
-    """Serve a load to its end."""
+    """Serve a load until all of it is answered."""
     asked = [_Asked(ask=ask) for ask in load]
 
     def arrive(one: _Asked) -> None:
@@ -117,7 +117,7 @@ def _serve(
 
 @lru_cache(maxsize=4)
 def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
-    """The `weight` that the fleet carries per second, by requests that all arrive at once."""
+    """Return the `weight` per second that the fleet carries when all requests arrive at once."""
     load = asks(math.inf, requests, FIRST_SEED)
     fleet = _fleet("no queue", FIRST_SEED)
     _serve(fleet, load, _sampler("no queue", FIRST_SEED), PROBE_POLICY)
@@ -125,7 +125,7 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 
 
 def _sampler(route: str, seed: int) -> Sampler:
-    """Draw the requests whose first tokens are seen."""
+    """Return a sampler of the requests whose first tokens are recorded."""
     return Sampler(
         _BODIES.sample_answers if route == _SAMPLED else 1.0,
         every_s=_BODIES.sample_every_s,
@@ -134,7 +134,7 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """One minute of overload by one route: shares within the objective, of all and by class.
+    """Run a minute of overload by one route; return shares within the objective, also by class.
 
     `left` are requests that were never answered; 0 unless something leaks.
     """
@@ -155,7 +155,7 @@ def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
 
 
 def run_picker(scope: Scope) -> Report:
-    """The same minutes by every route."""
+    """Run the same minutes by every route."""
     duration_s = 20.0 if scope.quick else _MINUTE_S
     cases = {route: (route, duration_s) for route in _ROUTES}
     runs = grid(serve, cases, scope.seeds, label="medha-picker")

@@ -58,7 +58,7 @@ def _engine(contestant: str) -> EngineProfile:
 
 
 def _alone_s(profile: EngineProfile) -> PrefillTable:
-    """A lone prefill on this engine; with stages, its chunks follow each other closely."""
+    """Return the time of a lone prefill; with pipeline stages its chunks overlap."""
     cost, target_s = profile.cost, profile.settings.slack.target_s
 
     def chunk_s(chunk: int, context: int) -> float:
@@ -70,7 +70,7 @@ def _alone_s(profile: EngineProfile) -> PrefillTable:
 
 
 def outcome(contestant: str, mix: Mix, seed: int) -> dict[str, float]:
-    """One run's figures."""
+    """Run once; return its figures."""
     profile = _engine(contestant)
     seen = run(profile, mix, seed)
     slack = profile.settings.slack
@@ -89,7 +89,7 @@ def outcome(contestant: str, mix: Mix, seed: int) -> dict[str, float]:
 
 
 def run_policies(scope: Scope) -> Report:
-    """Every order at every load."""
+    """Run every order at every load."""
     rates = (0.25, 1.0, 1.75) if scope.quick else _RATES
     duration_s = 300.0 if scope.quick else 900.0
     cases = {

@@ -53,7 +53,7 @@ def _group(instances: int) -> EngineProfile:
 
 
 def pool(system: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Long requests answered by the end of the arrivals, and the shorts' median first token."""
+    """Return the long requests answered in time, and the short ones' median time to first token."""
     if system in ("medha", "shared"):
         seen = run(load_profile(MEDHA) if system == "medha" else _group(_INSTANCES), mix, seed)
         return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)
@@ -75,7 +75,7 @@ def _figures(first_s: Floats, short_ttft_s: Floats, mix: Mix) -> dict[str, float
 
 
 def run_pool(scope: Scope) -> Report:
-    """Three arrangements of the same devices under the same requests."""
+    """Run three arrangements of the same devices under the same requests."""
     mix = Mix(rate=_RATE, duration_s=300.0 if scope.quick else 1800.0)
     cases = {system: (system, mix) for system in _SYSTEMS}
     runs = grid(pool, cases, scope.seeds, label="medha-pool")

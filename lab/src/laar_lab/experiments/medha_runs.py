@@ -62,7 +62,7 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
 
 
 def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.0) -> EngineProfile:
-    """Medha's engine with another order or batching, all its other mechanisms kept."""
+    """Return Medha's engine with another order or batching, everything else kept."""
     profile = load_profile(MEDHA)
     slack = replace(
         profile.settings.slack, order=order, multi_prefill=multi_prefill, late_share=late_share
@@ -71,7 +71,7 @@ def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.
 
 
 def percentile(values: Floats, percent: float) -> float:
-    """Interpolated; NaN for none."""
+    """Return the interpolated percentile; NaN without values."""
     known = values[~np.isnan(values)]
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
@@ -91,6 +91,6 @@ class Ratio:
 
 
 def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """The ratio of theirs to ours, paired by seed."""
+    """Return the ratio of theirs to ours, paired by seed."""
     logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
     return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

@@ -25,13 +25,13 @@ _SHOWN = {"p50": "median", "p90": "90 %", "p99": "99 %"}
 
 
 def tpot(profile: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Percentiles of the time between tokens, ms."""
+    """Return percentiles of the time between tokens in ms."""
     seen = run(profile, mix, seed).tpot_s
     return {name: 1e3 * percentile(seen, percent) for name, percent in _PERCENTS.items()}
 
 
 def run_tpot(scope: Scope) -> Report:
-    """Both systems at every load."""
+    """Run both systems at every load."""
     duration_s = 60.0 if scope.quick else 180.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
     cases = {

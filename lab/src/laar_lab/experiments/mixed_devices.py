@@ -28,14 +28,14 @@ _KNOWN = "mixed-devices, speeds known"
 
 
 def _known_speeds() -> list[Site]:
-    """The same devices, each kind with a model of its own."""
+    """Return the same devices, each kind with its own model."""
     sites = _UNKNOWN.fleet()
     kinds = {site.engine.cost: site.name for site in reversed(sites)}
     return [replace(site, model=f"on {kinds[site.engine.cost]}") for site in sites]
 
 
 def run(scope: Scope) -> Report:
-    """The default with and without knowledge, and two rules that have none."""
+    """Run the default with and without known speeds, and two rules that use none."""
     share = 0.3 if scope.quick else 1.0
     policies = scope.policies or _POLICIES
     results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)

@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def chosen(self) -> Judged:
-        """The highest P(correct) alone, and the share right of the models that have it."""
+        """The highest P(correct), and the share of right answers of the models that have it."""
         predicted = self.predicted.max(axis=1, keepdims=True)
         best = self.predicted == predicted
         right = (self.right * best).sum(axis=1, keepdims=True) / best.sum(axis=1, keepdims=True)
@@ -97,7 +97,7 @@ Learned = Mapping[str, Sequence[Judged]]
 
 
 def run(scope: Scope) -> Report:
-    """Both fleets, every task left out, every seed.
+    """Run both fleets, with every task left out, on every seed.
 
     Raises:
         SettingError: `--data` has no graded answers.
@@ -119,7 +119,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_fleet(path: Path, fleet: str, seeds: Sequence[int]) -> list[Learned]:
-    """One fleet, each seed."""
+    """Run one fleet on each seed."""
     capability, questions = _fleet(path, fleet)
     return [
         {way: _lived(capability, questions, way, random.Random(f"{seed}/{fleet}")) for way in WAYS}
@@ -156,7 +156,7 @@ def _fleet(path: Path, fleet: str) -> tuple[CapabilityModel, list[_Question]]:
 def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
-    """Return what is known after each of `STEPS`, of a day that is learned from in this way."""
+    """Return what is known after each of `STEPS` of a day, learning in this way."""
     assessor = CapabilityAssessor(capability, OnlineOutcomes())
     reports = OutcomeReports(assessor.success)
     reports.signs = None if way == REPORTS else Signs()
@@ -200,19 +200,19 @@ def _judged(
 
 
 def _error(judged: Sequence[Judged]) -> float:
-    """The calibration error of P(correct), over all fleets, questions and models."""
+    """Return the calibration error of P(correct) over all fleets, questions and models."""
     predicted = np.concatenate([each.predicted.ravel() for each in judged])
     right = np.concatenate([each.right.ravel() for each in judged])
     return calibration_error(predicted, right, np.ones(len(right)))
 
 
 def _right(fleets: Sequence[Learned], way: str, step: int) -> float:
-    """The share right of the choice, the mean over fleets."""
+    """Return the share of choices that are right, mean over fleets."""
     return float(np.mean([each[way][step].chosen.right.mean() for each in fleets]))
 
 
 def _share(fleets: Sequence[Learned], way: str) -> float:
-    """The share of the gain of reports that another way brings after all requests."""
+    """Return the share of the gain of reports that another way brings after all requests."""
     start = _right(fleets, REPORTS, 0)
     gained = _right(fleets, REPORTS, -1) - start
     return (_right(fleets, way, -1) - start) / max(gained, 1e-9)
@@ -221,7 +221,7 @@ def _share(fleets: Sequence[Learned], way: str) -> float:
 def _errors(
     by_seed: Sequence[Sequence[Learned]], way: str, step: int
 ) -> tuple[list[float], list[float]]:
-    """The calibration errors of all models and of the chosen one, by seed."""
+    """Return the calibration errors of all models and of the chosen one, by seed."""
     judged = [[each[way][step] for each in fleets] for fleets in by_seed]
     everyone = [_error(each) for each in judged]
     return everyone, [_error([known.chosen for known in each]) for each in judged]

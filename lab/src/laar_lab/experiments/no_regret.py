@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from laar.errors import SettingError
-from laar_lab.claims import ALONE, Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import Estimate, log_ratios
 from laar_lab.suite.case import Case, Numbers
@@ -36,13 +37,12 @@ _CALLED = {
     "e2e_mean_s": "mean E2E",
     "e2e_p95_s": "p95 E2E",
 }
-_LEAD = {"ttft_p95_s": 0.10, "e2e_mean_s": 0.05, "e2e_p95_s": 0.05}
-"""Over all workloads, against the best single baseline."""
-_ALL_OPTIONS = frozenset({"data", "policies", "workloads"})
+_LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
+"""Metrics in which to lead over all workloads, against the best single baseline."""
 
 
 def run_suite(scope: Scope) -> Report:
-    """Any policies on any workloads; by default on those to choose on."""
+    """Run any policies on any workloads, by default on those to choose on."""
     known = cases(scope.data)
     picked = scope.workloads or tuple(case.name for case in known if case.role == "choose")
     policies = scope.policies or (OURS, *_SHOWN_BASELINES)
@@ -63,18 +63,18 @@ def run_suite(scope: Scope) -> Report:
 
 
 def run_no_regret(scope: Scope) -> Report:
-    """The default against the best baseline of each workload."""
+    """Judge the default against the best baseline of each workload."""
     baselines = _QUICK_BASELINES if scope.quick else BASELINES
     return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
 
 
 def run_agents(scope: Scope) -> Report:
-    """Real sessions of coding agents."""
+    """Judge the default on real sessions of coding agents."""
     return _real(scope, agent_cases, "agents")
 
 
 def run_conversations(scope: Scope) -> Report:
-    """A real trace of a chat service."""
+    """Judge the default on a real trace of a chat service."""
     return _real(scope, conversation_cases, "conversations")
 
 
@@ -158,14 +158,17 @@ _Lead = tuple[str, str, Estimate, Seen]
 
 def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
     found = []
-    for metric in _LEAD:
+    for metric in _LEADS:
         best, less = geometric(results, ours, baselines, metric)
         found.append((f"lead-{_slug(metric)}", best, less, _by_seed(results, ours, best, metric)))
     return found
 
 
 def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
-    """Geometric means over the workloads; a workload's own where a baseline fell out early."""
+    """Return geometric means over the workloads, by seed.
+
+    Seeds that an eliminated baseline did not run count with the workload's mean.
+    """
     seeds = max(len(runs[ours]) for runs in results.values())
     logs = []
     for runs in results.values():
@@ -180,7 +183,7 @@ def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
 
 
 def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
-    names = [_CALLED[metric] for metric in _LEAD]
+    names = [_CALLED[metric] for metric in _LEADS]
     return Table(
         title=f"{ours} against the best single baseline: share less, geometric mean over workloads",
         columns=("metric", "best single baseline", "less"),
@@ -192,7 +195,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """How often each policy is within the margins of the best, and its mean and worst gap."""
+    """Return how often each policy is within the margins of the best, its mean and worst gap."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():
@@ -218,104 +221,12 @@ def _regrets(results: Results, policies: Sequence[str]) -> Table:
     )
 
 
-_SOURCE = "decision 13"
-
-
-def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
-    """Decision 13: refuted for every workload, which needs no correction."""
-    return (
-        *(
-            Claim(
-                name=f"{role}-{_slug(metric)}",
-                says=f"Workloads to {role} on: {_CALLED[metric]} is at most {margin:.0%} above the "
-                "best baseline's, on every one",
-                metric=f"{_CALLED[metric]}, laar / the workload's best baseline",
-                effect="ratio",
-                direction="below",
-                bound=1.0 + margin,
-                seeds=seeds,
-                family=ALONE,
-            )
-            for role in roles
-            for metric, margin in MARGINS.items()
-        ),
-        Claim(
-            name="none-fails",
-            says="None of laar's requests fails",
-            metric="share that fails",
-            effect="every",
-            direction="below",
-            bound=0.0,
-            seeds=seeds,
-        ),
-    )
-
-
-_REAL_CLAIMS = _claims(("judge",), 10)
-CLAIMS = (
-    *_claims(("judge", "choose"), 30),
-    *(
-        Claim(
-            name=f"lead-{_slug(metric)}",
-            says=f"Over all workloads {_CALLED[metric]} is {wanted:.0%} below the best single "
-            "baseline's, geometric mean",
-            metric=f"{_CALLED[metric]}, laar / the best single baseline, geometric mean",
-            effect="ratio",
-            direction="below",
-            bound=1.0 - wanted,
-            seeds=30,
-            family=ALONE,
-        )
-        for metric, wanted in _LEAD.items()
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="suite",
-        minutes=2,
-        about="Policies by workload, to choose with; nothing is claimed",
-        source=_SOURCE,
-        run=run_suite,
-        seeds=4,
-        quick_seeds=1,
-        first_seed=100,
-        takes=_ALL_OPTIONS,
-    ),
-    Experiment(
-        name="no-regret",
-        minutes=7,
-        about="On every workload the default is as good as the best policy for it",
-        source=_SOURCE,
-        run=run_no_regret,
-        claims=CLAIMS,
-        seeds=30,
-        quick_seeds=1,
-        first_seed=50_000,
-        takes=_ALL_OPTIONS,
-    ),
-    Experiment(
-        name="agents",
-        minutes=3,
-        about="On real sessions of coding agents the default is as good as the best policy",
-        source=_SOURCE,
-        run=run_agents,
-        needs_data=True,
-        claims=_REAL_CLAIMS,
-        quick_seeds=1,
-        first_seed=50_000,
-        takes=_ALL_OPTIONS,
-    ),
-    Experiment(
-        name="conversations",
-        minutes=3,
-        about="On a real chat trace the default is as good as the best policy",
-        source=_SOURCE,
-        run=run_conversations,
-        needs_data=True,
-        claims=_REAL_CLAIMS,
-        quick_seeds=1,
-        first_seed=50_000,
-        takes=_ALL_OPTIONS,
-    ),
+EXPERIMENTS = declared(
+    __name__,
+    {
+        "suite": run_suite,
+        "no-regret": run_no_regret,
+        "agents": run_agents,
+        "conversations": run_conversations,
+    },
 )

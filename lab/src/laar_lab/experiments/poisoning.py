@@ -66,7 +66,7 @@ class _Lots:
 
 
 def run(scope: Scope) -> Report:
-    """Every way to invert, each seed."""
+    """Run every way of inverting reports on each seed."""
     results = sweep(run_one, [(scope.records, seed) for seed in scope.seeds], label="poisoning")
     rows = []
     for way in (_NONE, _TRUE, _SPREAD, _LIAR, _QUARTER, _NO_NAMES):
@@ -85,7 +85,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(records: Path | None, seed: int) -> dict[str, float]:
-    """The share of right answers, by the way reports are inverted."""
+    """Return the share of right answers by the way reports are inverted."""
     lots = _lots_of_lab(seed) if records is None else _lots_of(records, seed)
     rng = random.Random(f"{seed}/poisoning")
     names = [rng.randrange(REPORTERS) for _ in lots.reported]
@@ -114,7 +114,7 @@ def run_one(records: Path | None, seed: int) -> dict[str, float]:
 
 
 def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> float:
-    """The share right of the choice, after these reports."""
+    """Return the share of choices that are right after these reports."""
     online = OnlineOutcomes(half_life_s=math.inf, cap_per_hour=1e9)
     success = SuccessModel(CapabilityModel(lots.capability), online)
     for at, (features, scores) in enumerate(lots.reported):
@@ -146,7 +146,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """The records' questions; those that are not fitted to are dealt out again for each seed."""
+    """Draw the records' questions; those not fitted to are dealt anew for each seed."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)
@@ -156,7 +156,7 @@ def _lots_of(path: Path, seed: int) -> _Lots:
 
 @lru_cache(maxsize=1)
 def _fitted(path: Path) -> tuple[Capability, Sequence[tuple[Features, _Scores]]]:
-    """An artifact of most of the records, and the other questions."""
+    """Return an artifact fitted to most of the records, and the other questions."""
     outcomes = read_records([path]).outcomes
     ids = sorted({outcome.query_id for outcome in outcomes})
     random.Random("poisoning").shuffle(ids)

@@ -124,7 +124,7 @@ LOADS = {
 
 
 def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float]:
-    """One load under one rule, once."""
+    """Run one load under one rule, once."""
     apart, tokens = RULES[rule]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
     fleet = VirtualFleet(load.sites(), settings, seed=seed)
@@ -156,7 +156,7 @@ _Results = dict[str, dict[str, list[dict[str, float]]]]
 
 
 def run(scope: Scope) -> Report:
-    """Every load under every rule."""
+    """Run every load under every rule."""
     seconds = 10.0 if scope.quick else SECONDS
     names = ("half",) if scope.quick else tuple(LOADS)
     cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}

@@ -45,7 +45,7 @@ class RecordsWorld:
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
 
     def questions(self, seed: int, count: int) -> list[Question]:
-        """Draw `count` of the questions, in an order of the seed's own."""
+        """Draw `count` of the questions in random order by seed."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]

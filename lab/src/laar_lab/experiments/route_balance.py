@@ -85,7 +85,7 @@ class WeightedSum:
 
 
 def run(scope: Scope) -> Report:
-    """Every contestant at every load."""
+    """Run every contestant at every load."""
     world = world_of(scope)
     cases = {
         (contestant, load): (world, contestant, load, scope.quick)
@@ -96,7 +96,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(world: World, contestant: str, load: float, quick: bool, seed: int) -> dict[str, float]:
-    """One contestant, one load, one seed; see `_FIGURES`."""
+    """Run one contestant, load and seed; return `_FIGURES`."""
     known = CapabilityModel(world.capability)
     assessor: Assessor = CapabilityAssessor(known)
     asked = _asked(world, seed, quick)
@@ -156,7 +156,7 @@ def _asked(world: World, seed: int, quick: bool) -> list[Question]:
 
 
 def _sites(world: World) -> list[Site]:
-    """The engines, the models dealt to them from the fastest on."""
+    """Return the engines, with the models dealt to them from the fastest on."""
     models = sorted(sites_of(world.surface), key=lambda site: _pace(world, site.model))
     dealt = islice(cycle(models), ENGINES)
     return [replace(site, name=f"{number}-{site.name}") for number, site in enumerate(dealt)]
@@ -167,20 +167,20 @@ def _pace(world: World, model: str) -> float:
 
 
 def _capacity(world: World, asked: Sequence[Question]) -> float:
-    """Requests a second that the engines can read together."""
+    """Return the requests per second that the engines can prefill together."""
     tokens = np.mean([question.prompt.prompt_tokens for question in asked])
     return float(sum(1 / (_pace(world, site.model) * tokens) for site in _sites(world)))
 
 
 def _alone_s(world: World, model: str, question: Question) -> float:
-    """Seconds that an idle engine of the model takes for the question."""
+    """Return the seconds that an idle engine of the model takes for the question."""
     prompt, speed = question.prompt, world.surface.models[model]
     read_s = speed.seconds_per_token * prompt.prompt_tokens
     return read_s + speed.decode_s_per_token * prompt.output_tokens
 
 
 def _routed(world: World, assessor: Assessor, rule: str, question: Question) -> Question:
-    """The question with the model that a router without a view of the load chooses."""
+    """Return the question with the model that a router chooses without knowing the load."""
     models = list(world.surface.models)
     right = assessor.assess(question.request, models, (), 0.0).probability
     alone_s = np.array([_alone_s(world, model, question) for model in models])

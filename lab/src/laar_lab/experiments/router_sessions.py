@@ -49,7 +49,7 @@ class _FirstLeastLoaded:
 
 
 def run_sessions(policy: str, size: str, sessions: int, seed: int) -> dict[str, float]:
-    """One run of the cloud benchmark; the tally's numbers and `routing_hits`."""
+    """Run the cloud benchmark once; return the tally's numbers and `routing_hits`."""
     short_tokens, long_share = ANSWERS[size]
     shape = RouterShape(sessions=sessions, output_tokens=short_tokens, long_share=long_share)
     return run_on(load_profile(PROFILES[size]), WORKERS, policy, shape, seed, CLOUD_VALVE)
@@ -63,7 +63,7 @@ def run_on(
     seed: int,
     valve: int,
 ) -> dict[str, float]:
-    """Sessions on several endpoints of one engine; `routing_hits`: share routed by a prefix."""
+    """Run sessions on endpoints of one engine; `routing_hits` is the share routed by a prefix."""
     scorer = PrefixAware(saturation_inflight=valve, shuffle_fallback=False)
     policies = build_policies(CostWeights())
     policies["llm-router"] = Policy(name="llm-router", scorers=[(scorer, 1.0)])

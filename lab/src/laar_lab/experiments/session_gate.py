@@ -48,7 +48,7 @@ def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
 
 
 def run(scope: Scope) -> Report:
-    """Every workload by every way, and how much longer it takes than without flow control."""
+    """Run every workload every way; report how much longer it takes than without flow control."""
     names = scope.workloads or (_QUICK_CASES if scope.quick else ())
     picked = chosen(cases(scope.data), names)
     share = 0.2 if scope.quick else 1.0

@@ -73,7 +73,7 @@ class Judged:
 
     @property
     def gain(self) -> float:
-        """Share right beyond the best single model's."""
+        """Share of right answers beyond the best single model's."""
         return float(np.mean(self.laar - self.single))
 
 
@@ -99,7 +99,7 @@ class Run:
 
 
 def run(scope: Scope) -> Report:
-    """Every task left out, every seed.
+    """Run every seed with every task left out.
 
     Raises:
         SettingError: `--data` has no graded answers.
@@ -119,7 +119,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(path: Path, left_out: str, seed: int) -> Run:
-    """One task left out, a fit to most questions of the others."""
+    """Leave one task out and fit to most questions of the others."""
     known, unseen = _parted(path, left_out)
     fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
     rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
@@ -128,14 +128,14 @@ def run_one(path: Path, left_out: str, seed: int) -> Run:
 
 
 def run_everything(path: Path, left_out: str) -> Strange:
-    """One task left out, a fit to all questions of the others."""
+    """Leave one task out and fit to all questions of the others."""
     known, unseen = _parted(path, left_out)
     (judged,), printed = _asked(known, [unseen])
     return Strange(judged=judged, printed=printed)
 
 
 def _parted(path: Path, task: str) -> tuple[list[MeasuredOutcome], list[MeasuredOutcome]]:
-    """Outcomes of the other tasks, and of this one."""
+    """Return the outcomes of the other tasks, and of this one."""
     outcomes = _read(path).outcomes
     return [o for o in outcomes if o.task != task], [o for o in outcomes if o.task == task]
 
@@ -245,7 +245,7 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
 
 
 def _told_share(seed: Sequence[Run]) -> float:
-    """The share of the gain from named tasks that words alone achieve, over known questions."""
+    """Return the share of the gain of named tasks that words alone achieve."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
     told = np.concatenate([each.known.told - each.known.single for each in seed])
     return float(gained.mean() / max(told.mean(), 1e-9))
@@ -258,9 +258,9 @@ def _calibration(judged: Sequence[Judged]) -> float:
 
 
 def _by_means(runs: Sequence[Run], seed: int) -> float:
-    """The calibration error of each model's mean over all tasks, the mean over draws of tasks.
+    """Return the calibration error of each model's mean over all tasks, averaged over draws.
 
-    Who foretells no task's difficulty can do no better than know these means.
+    Without predicting a task's difficulty, no method does better than these means.
     """
     tasks = [each.strange.judged.observed for each in runs]
     means = np.mean([observed.mean(axis=0) for observed in tasks], axis=0)

@@ -3,7 +3,9 @@
 The gateway is SMG today (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's router
 is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The thresholds
 are those of all three command lines, 0.3, 64 and 1.5; SMG's documentation advises lower balance
-thresholds for bursts and for mixed workers. `lmetric` stands in SGLang's `src/policies` (2026).
+thresholds for bursts and for mixed workers, and its command line since 1.13 takes no overloaded
+worker (8 requests waiting, or .8 of the cache in use). `lmetric` stands in SGLang's `src/policies`
+(2026).
 
 They count characters; tokens by the same estimate order endpoints in the same way. Their trees
 never learn that an engine evicted something; here laar's index stands in for them, which does.
@@ -12,11 +14,12 @@ never learn that an engine evicted something; here laar's index stands in for th
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
 from laar.core.endpoints import Floats
-from laar.core.interfaces import View
+from laar.core.interfaces import Scorer, View
 from laar.policies.ranking import least, ranks
 
 _SESSION_S = 3600.0
@@ -65,31 +68,52 @@ class CacheAware:
         return most - fewest > self._abs_threshold and most > self._rel_threshold * fewest
 
 
+class Vetoed:
+    """A rule among the endpoints that are not overloaded; among all where every one is.
+
+    Args:
+        rule: the rule.
+        veto_waiting: requests waiting, as scraped, from which an endpoint is overloaded.
+        veto_kv_usage: share of the cache in use, as scraped, from which it is.
+    """
+
+    def __init__(
+        self, rule: Scorer, *, veto_waiting: float = 8.0, veto_kv_usage: float = 0.8
+    ) -> None:
+        self._rule = rule
+        self._waiting = veto_waiting
+        self._kv_usage = veto_kv_usage
+
+    def score(self, view: View) -> Floats:
+        """Rank by the rule; overloaded endpoints score zero."""
+        waiting, kv_usage = view.table.waiting[view.slots], view.table.kv_usage[view.slots]
+        left = np.flatnonzero(~((waiting >= self._waiting) | (kv_usage >= self._kv_usage)))
+        if not 0 < len(left) < len(view.slots):
+            return self._rule.score(view)
+        scores = np.zeros(len(view.slots))
+        scores[left] = self._rule.score(view.at(left))
+        return scores
+
+
 class SessionsFirst:
-    """vLLM router's cache-aware policy: a session's own endpoint first, then `CacheAware`.
+    """A session's own endpoint first, then another rule.
 
     A session that was seen in the last hour goes where it was, unless load is out of balance.
 
     Args:
-        cache_threshold: as for `CacheAware`, like the two others.
+        rule: where a session goes that was not seen.
+        out_of_balance: whether load alone decides; never by default.
     """
 
     def __init__(
-        self,
-        *,
-        cache_threshold: float = 0.3,
-        balance_abs_threshold: float = 64.0,
-        balance_rel_threshold: float = 1.5,
+        self, rule: Scorer, out_of_balance: Callable[[View], bool] = lambda _view: False
     ) -> None:
-        self._rule = CacheAware(
-            cache_threshold=cache_threshold,
-            balance_abs_threshold=balance_abs_threshold,
-            balance_rel_threshold=balance_rel_threshold,
-        )
+        self._rule = rule
+        self._out_of_balance = out_of_balance
         self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def score(self, view: View) -> Floats:
-        """Ranks, by the rule above."""
+        """Rank the session's endpoint first, and the others by the rule."""
         scores = self._rule.score(view)
         session = view.request.session
         if not session:
@@ -97,7 +121,7 @@ class SessionsFirst:
         slot, at = self._seen.pop(session, (-1, view.now))
         known = np.flatnonzero(view.slots == slot)
         recent = view.now - at <= _SESSION_S
-        if len(known) and recent and not self._rule.out_of_balance(view):
+        if len(known) and recent and not self._out_of_balance(view):
             scores[known[0]] = 2.0
         self._seen[session] = (int(view.slots[np.argmax(scores)]), view.now)
         if len(self._seen) > _MAX_SESSIONS:

@@ -24,7 +24,10 @@ BASELINES = (
     "lmetric",
     "smg",
     "smg:balance_abs_threshold=8",
+    "smg-veto",
     "vllm-router",
+    "dynamo",
+    "dynamo:shared_weight=0",
     "llm-d",
     "llm-d-guide:prefill_tokens_per_s=0",
     "aibrix-prefix-cache",
@@ -34,14 +37,16 @@ BASELINES = (
     "llm-router",
     "llm-router:saturation_inflight=4",
     "session-affinity",
+    "sticky-least-loaded",
     "round-robin",
 )
 """Every rule at its best: as published, and as its authors advise where that is another setting.
 
 SMG's documentation wants lower balance thresholds for bursts and mixed workers; llm-d's guide has
-the prefill rate measured; AIBrix has one deviation in its code, two in its readme; llm-router's
-benchmark has a valve of 4, its code 8. GORGO's second weights are the middle ones of three climbs
-with its own tuner, box and start on the seeds 100 to 102 of its conversations at time x 1.5."""
+the prefill rate measured; Dynamo's sum stands in both readings of its documentation; AIBrix has one
+deviation in its code, two in its readme; llm-router's benchmark has a valve of 4, its code 8.
+GORGO's second weights are the middle ones of three climbs with its own tuner, box and start on the
+seeds 100 to 102 of its conversations at time x 1.5."""
 
 _SHOWN = {
     "ttft_mean_s": "TTFT mean s",

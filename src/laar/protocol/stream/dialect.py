@@ -116,7 +116,7 @@ class Dialect:
 
 
 class _KeptHeaders(Dialect):
-    """The same of an Envoy that keeps the headers; its routes take the control ones off."""
+    """The same for an Envoy that keeps the headers; its routes remove the control headers."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         super().__init__(shows_answers=shows_answers)

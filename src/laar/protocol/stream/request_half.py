@@ -154,7 +154,7 @@ class RequestHalf(StreamState):
         )
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body beyond the limit: unread, it might go to any model."""
+        """Refuse a body beyond the limit: without reading it, the model is unknown."""
         limit = self.env.settings.max_body_bytes
         error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
         return self._refuse(error, out)

@@ -30,14 +30,14 @@ WAIT_S = 10.0
 line and headers."""
 
 _LOOKS = 3
-"""Looks without a change after which a client reads no more: on a slow way the system takes the
-next megabyte of an answer only now and then."""
+"""Checks without progress after which a client counts as stalled: on a slow network the system
+accepts the next megabyte of an answer only now and then."""
 
 _TICK_S = 1.0
-"""Between two looks of uvicorn's at its date."""
+"""Seconds between two updates of uvicorn's date header."""
 
 _WARN_EVERY_S = 10.0
-"""Between two of uvicorn's warnings, such as of a request that is none."""
+"""Seconds between two of uvicorn's warnings, e.g. about malformed requests."""
 
 
 def admin_app(

@@ -1,4 +1,4 @@
-"""Explanations over HTTP: of decisions that were made, and of one as it would fall now.
+"""Explanations over HTTP: of past decisions, and of the one that would be made now.
 
     POST /explain          a request's body, as the endpoint would get it; headers as on the data
                            path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)

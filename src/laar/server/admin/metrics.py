@@ -216,11 +216,6 @@ class _Scrape:
             yield "written", log.written
             yield "dropped", log.dropped
 
-    def spans_sent(self) -> _Series:
-        if sender := self._picker.observability.exports.sender:
-            yield "sent", sender.sent
-            yield "failed", sender.failed
-
     # -- the context hook ----------------------------------------------------------------------
 
     def hook_requests(self) -> _Series:

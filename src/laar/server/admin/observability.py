@@ -1,4 +1,4 @@
-"""Observability of a running picker: decision memory and log, exports, the page and its feed.
+"""Observability of a running picker: decision memory and log, spans, the page and its feed.
 
 One object has what observes decisions and their ends, routes to mount and tasks to run. No decision
 needs it.
@@ -25,7 +25,7 @@ from laar.protocol.ports import GatewayRules
 from laar.server.admin.answers import as_json
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
-from laar.server.otlp import Exports
+from laar.server.otlp import begin, spans_of
 from laar.settings import Settings
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
@@ -65,7 +65,7 @@ class Observability:
         clock: monotonic seconds.
         calibrated: whether the accuracy of any model is known.
         sharing: state of the sharing with other pickers; None where it shares with none.
-        problems: gets the faults of the decision log and of the exports.
+        problems: gets the faults of the decision log.
     """
 
     def __init__(
@@ -101,14 +101,16 @@ class Observability:
         )
         if self.log is not None:
             reports.on_verdict = self.log.judged
-        self.exports = Exports(settings, problems)
+        self.spans = spans_of(settings)
+        """Makes spans of decisions; None where none are wanted."""
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
         ]
         if self.log is not None:
             on_settled.append(self.log.add)
-        on_settled += self.exports.observers()
+        if self.spans is not None:
+            on_settled.append(self.spans.settled)
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
@@ -171,8 +173,15 @@ class Observability:
         return as_json({} if self.sessions is None else self.sessions(self._clock()))
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Return the tasks to run, by name."""
-        found = [("feed", self.feed.run), *self.exports.tasks()]
+        """Begin to send spans; return the tasks to run, by name.
+
+        Raises:
+            SettingError: the environment's ``OTEL_*`` can't be used.
+        """
+        found: list[tuple[str, Callable[[], Awaitable[None]]]] = [("feed", self.feed.run)]
+        if self.spans is not None:
+            begin(self.spans)
+            found.append(("otlp traces", self.spans.run))
         if self.log is not None:
             found.append(("decision log", self.log.run))
         return found

@@ -38,7 +38,7 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""More than any Envoy makes; anything else is no number of attempts."""
+"""More attempts than any Envoy makes; any other text is ignored."""
 
 
 def _plain(field: str) -> bytes:

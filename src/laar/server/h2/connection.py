@@ -53,7 +53,7 @@ KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 whose machine has gone sends no reset; its requests would count for two hours."""
 
 SLOW_S = 0.5
-"""Seconds after which a call whose message is still coming has its peer wait. An Envoy that
+"""Seconds until a peer's timeout is extended while its message is still arriving. An Envoy that
 hears nothing gives the picker up after 1.8 s, which a long body may take."""
 
 _UNSENT_BYTES = 256 << 10

@@ -42,7 +42,7 @@ _SMALL_DATA_BYTES = 256
 
 
 class Frame:
-    """Types of frames: numbers, since a look at a member of an enum takes 0.1 us."""
+    """Types of frames: numbers, since reading a member of an enum takes 0.1 us."""
 
     DATA = 0
     HEADERS = 1

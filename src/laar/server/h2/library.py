@@ -38,7 +38,7 @@ the connection."""
 _FIRST_WINDOW_BYTES = 65535
 _FIRST_TABLE_BYTES = 4096
 _MOST_LITERAL_BYTES = 126
-"""A length beyond takes more than a byte."""
+"""A greater length takes more than a byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
 """Lists of headers that are remembered, and their length: 6 MiB at most, some 20 KB where Envoy is

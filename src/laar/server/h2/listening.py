@@ -13,7 +13,6 @@ from collections.abc import Callable
 from laar.datalayer import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
-from laar.server.h2.coroutine_methods import Service, opened
 from laar.server.h2.guard import Share
 from laar.server.listener import listener
 
@@ -50,7 +49,7 @@ class H2Server:
     """A gRPC server; `bind`, `start` and `stop` as grpc.aio's.
 
     Args:
-        longest_bytes: longest message that is taken.
+        longest_bytes: longest message accepted.
         max_streams: streams on one connection at a time; those beyond are refused. All connections
             together have twice as many, in fair shares.
         advertised_streams: limit of streams that peers learn; None for `max_streams`. More are
@@ -89,11 +88,6 @@ class H2Server:
     def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
         """Serve a method; `begin` is called for each call."""
         self.methods[f"/{service}/{name}".encode()] = begin
-
-    def add_service(self, service: Service) -> None:
-        """Serve a service whose methods take one message."""
-        for name, method in service.methods.items():
-            self.add_method(service.name, name, opened(method))
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class Store:
         return data
 
     async def _agreed(self, key: bytes) -> bytes:
-        """Return the key that all use, which is this one if the store has none."""
+        """Return the key that all pickers use: this one if the store has none."""
         if self._secret is not None:
             return key
         await self._ask("SET", self._key, key.hex(), "NX")

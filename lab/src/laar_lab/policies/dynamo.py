@@ -1,0 +1,39 @@
+"""The sum by which Dynamo's router chooses, and Ray Serve's `KVAwareRouter` with it.
+
+By their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray Serve
+LLM 2.60; 2026): blocks to prefill, times a weight, plus blocks that are being decoded, least first.
+Here the blocks are tokens, and laar's own prefix index and counts stand in for theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.policies.ranking import least, ranks
+
+
+class Dynamo:
+    """`overlap_weight * (uncached + prefills in flight) + contexts in flight`, least first.
+
+    Contexts are the prompts in flight. Whether a block that two of them share is counted once is
+    not documented, so `shared_weight` says how much of a context counts that was cached when its
+    request was sent: 1 counts it for every request, 0 only where it was computed.
+
+    Args:
+        overlap_weight: weight of a token to prefill beside one that is being decoded.
+        shared_weight: weight of a token in flight that was cached.
+    """
+
+    def __init__(self, *, overlap_weight: float = 1.0, shared_weight: float = 1.0) -> None:
+        self._overlap_weight = overlap_weight
+        self._shared_weight = shared_weight
+
+    def score(self, view: View) -> Floats:
+        """Rank by the sum; ties go to chance."""
+        table, slots = view.table, view.slots
+        prefill = view.tokens - view.cached_tokens + table.prefill_tokens[slots]
+        computed = np.minimum(table.queued_uncached_tokens[slots], view.queued_tokens)
+        contexts = computed + self._shared_weight * (view.queued_tokens - computed)
+        return ranks(least(self._overlap_weight * prefill + contexts, view.rng))
