@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_712,
-    "statements": 32_958,
+    "lines": 55_720,
+    "statements": 32_960,
     "modules": 233,
-    "lines loaded": 34_692,
+    "lines loaded": 34_700,
     "settings": 148,
 }
 """The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules."""

@@ -530,27 +530,28 @@ class BruteForce:
             self.beliefs.stored(self.slot, "m", event)
 
 
-@settings(max_examples=examples(25), deadline=None)
-@given(st.sampled_from([16, 32, 64]), st.randoms(use_true_random=False))
-def test_prompts_of_token_ids_are_believed_to_the_block(size: int, random: Random) -> None:
-    beliefs = beliefs_of(2)
+@pytest.mark.parametrize("size", [16, 32, 128])
+@pytest.mark.parametrize("seed", range(3))
+def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int) -> None:
+    random, beliefs = Random(seed), beliefs_of(2)
     engines = [BruteForce(beliefs, slot, size) for slot in range(2)]
     for engine in engines:
         engine.store([1] * size)
-    talks: list[list[int]] = [[n] for n in range(3)]
-    for number in range(24):
+    talks: list[list[int]] = [[n] for n in range(8)]
+    total = off = 0.0
+    for number in range(80):
         talk, engine = random.choice(talks), random.choice(engines)
         talk += random.choices(range(5, 250), k=random.choice([0, size, random.randint(40, 200)]))
         spans = (str(talk),)
         prompt = Request(id="r", api=Api.COMPLETIONS, spans=spans, chars=0, tokens=len(talk))
         match = beliefs.look_up(prompt, "", ["m"], np.full(1, float(len(talk))), 2, float(number))
         found, session = engine.found(talk), f"s{number}"
-        if found and beliefs.blocks_held.texts and len(talk) > size:
-            believed = float(match.shares[engine.slot]) * len(talk)
-            assert believed == pytest.approx(found, abs=1e-6)
+        total += len(talk)
+        off += float(match.shares[engine.slot]) * len(talk) - found
         receipt = beliefs.insert(engine.slot, match.chain, float(number))
         beliefs.blocks_held.expect(session, engine.slot, match.chain, float(len(talk)))
         engine.store(talk, session)
         engine.store(talk + random.choices(range(5, 250), k=9), session)  # as it is generated
         beliefs.blocks_held.answered(session, "m", len(talk))
         beliefs.settle(receipt, found / len(talk), len(talk), "m")
+    assert abs(off) <= 0.01 * total
