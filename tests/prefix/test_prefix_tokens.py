@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import PromptHasher
 from laar.prefix.tiers import HOST
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from support.exploring import examples
@@ -555,3 +556,17 @@ def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int) 
         beliefs.blocks_held.answered(session, "m", len(talk))
         beliefs.settle(receipt, found / len(talk), len(talk), "m")
     assert abs(off) <= 0.01 * total
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_text_that_shares_no_block_with_a_known_one_is_believed_not_held(count: int) -> None:
+    blocks, hasher = TokenBlocks(), PromptHasher(b"k")
+    blocks.emptied(0, "m")
+    for number, letter in enumerate("ab"):  # both begin alike, by less than a block of tokens
+        ids = np.arange(16 * count, dtype=np.uint32) + 999 * number
+        own = hash_blocks(ids, 16, root("", ""))
+        blocks.stored(0, "m", Stored(hashes=list(own), ids=ids, block_size=16))
+        blocks.learn("m", hasher.chain_of(b"x" * 128 + letter.encode() * 1000), len(ids), 16, own)
+    shares = np.zeros(2)
+    blocks.correct(hasher.chain_of(b"x" * 128 + b"z" * 500), shares, lambda _slot: 0.0)
+    assert shares[0] == 0.0

@@ -449,9 +449,10 @@ class TokenBlocks:
                 continue
             known_bytes, text = place
             share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
-            wanted = int(tokens - (tokens == chain.tokens)) // held.size  # one is always computed
+            wanted = int(tokens - (0 < tokens == chain.tokens)) // held.size  # the last is computed
             found = self._held(slot, text.blocks, wanted)
-            of_text = found * held.size / (chain.tokens or max(tokens, 1.0) / share)
+            of_text = found * held.size / max(chain.tokens or tokens, 1.0)
+            of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
             # Of token ids no part of a block counts; a chat goes on with an answer that does.
             if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
