@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_720,
+    "lines": 55_715,
     "statements": 32_960,
     "modules": 233,
-    "lines loaded": 34_700,
+    "lines loaded": 34_695,
     "settings": 148,
 }
 """The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules."""

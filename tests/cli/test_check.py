@@ -303,18 +303,6 @@ def test_what_serving_would_ignore_is_a_warning(tmp_path: Path, text: str, says:
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
-def test_the_label_of_cache_events_without_the_packages_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("laar.settings.ignored.find_spec", lambda _name: None)
-    endpoint = {"address": "127.0.0.1:1", "model": "m", "labels": {"laar.dev/kv-events": "5557"}}
-    (tmp_path / "laar.yaml").write_text(yaml.safe_dump({"endpoints": [endpoint]}))
-    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
-    assert done.exit_code == 0
-    assert "laar.yaml:2: endpoints.0: label laar.dev/kv-events of 127.0.0.1:1" in done.stderr
-    assert "pip install '.[kv-events]'" in done.stderr
-
-
 def test_sharing_without_its_package_is_a_fault_of_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 
 from laar.errors import SettingError
 from laar.policies import parse_policy
+from laar.settings.reading import Bodies, Readings
+from laar.settings.routing import Prefix
 from laar_lab.cli import lab as commands
 from laar_lab.experiments import find_experiment
-from laar_lab.sim.fleet import Arrival, generator
+from laar_lab.sim.fleet import Arrival, FleetSettings, generator
 from laar_lab.statistics import holm
 from laar_lab.suite.case import Case, Closed, Open, Together, run_case
 from laar_lab.suite.real import agent_cases, conversation_cases, day_chats
@@ -63,6 +65,15 @@ def test_both_roles_have_workloads_of_their_own_kind() -> None:
     assert len(set(names)) == len(names)
     assert {case.role for case in SUITE} == {"choose", "judge"}
     assert all(parse_policy(policy) for policy in BASELINES)
+
+
+def test_a_run_has_the_defaults_of_the_settings_file() -> None:
+    run, readings, bodies, prefix = FleetSettings(), Readings(), Bodies(), Prefix()
+    assert (run.use_prefixes, run.prefix_bytes) == (prefix.enabled, prefix.max_bytes)
+    assert run.scrape_interval_s == readings.scrape_interval_s
+    assert run.probe_interval_s == readings.probe_interval_s
+    assert run.sample_answers == bodies.sample_answers
+    assert run.sample_every_s == bodies.sample_every_s
 
 
 def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:

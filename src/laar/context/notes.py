@@ -27,7 +27,8 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     """
     if any(label is None for label in labels):
         names = " > ".join(str(place + 1) for place in order)
-        return f"(The documents above, counted from the top, by relevance: {names}.)"
+        count = len(order)  # others may stand before these, which did not move
+        return f"(The last {count} documents above, counted from 1, by relevance: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
     return f"(The documents above by relevance, most relevant first: {names}.)"
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 
-from laar.core.membership import EVENTS_LABEL, EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer import load_endpoints
 from laar.datalayer.endpoints_file import split_address
-from laar.errors import SettingError, install, unknown
+from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
 _Needs = Callable[[Settings], bool]
@@ -58,7 +57,6 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
     yield from _twice(loaded, specs)
-    yield from _kv_events(loaded, specs)
     if settings.share.url is not None and settings.share.snapshot_file is not None:
         yield (
             f"{loaded.at('share.snapshot_file')}has no effect beside share.url: the store keeps "
@@ -116,13 +114,3 @@ def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterato
                 f"{loaded.at(source)}{spec.address} serves {', '.join(other.models)} by the "
                 f"settings and {', '.join(spec.models)} by the file; the first counts: keep one"
             )
-
-
-def _kv_events(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
-    labelled = [(source, spec.address) for source, spec in specs if EVENTS_LABEL in spec.labels]
-    if labelled and not find_spec("zmq"):
-        yield (
-            f"{loaded.at(labelled[0][0])}label {EVENTS_LABEL} of "
-            f"{', '.join(address for _, address in labelled[:5])}: KV cache events need a package "
-            f"that is not installed; {install('kv-events')}"
-        )

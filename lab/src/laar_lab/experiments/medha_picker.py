@@ -23,7 +23,6 @@ from functools import lru_cache
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.sampling import Sampler
-from laar.settings.reading import Bodies
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import FIRST_SEED, Scope
@@ -46,7 +45,6 @@ from laar_lab.workloads.overload import (
 )
 
 _MINUTE_S = 60.0
-_BODIES = Bodies()
 _SAMPLED = "slack, 1 in 100 read"
 _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
@@ -127,8 +125,8 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 def _sampler(route: str, seed: int) -> Sampler:
     """Return a sampler of the requests whose first tokens are recorded."""
     return Sampler(
-        _BODIES.sample_answers if route == _SAMPLED else 1.0,
-        every_s=_BODIES.sample_every_s,
+        FleetSettings().sample_answers if route == _SAMPLED else 1.0,
+        every_s=FleetSettings().sample_every_s,
         rng=generator(seed, "read"),
     )
 

@@ -1,4 +1,8 @@
-"""The settings of the picker in a run in virtual time."""
+"""The settings of the picker in a run in virtual time.
+
+Defaults of the settings file stand here as numbers, since importing `laar.settings` would make each
+run depend on all that a file can set (`laar_lab.stale`); `tests/lab/test_suite.py` compares them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,6 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Retries
 from laar.core.filters import FilterSettings
 from laar.health import HealthSettings
-from laar.settings.reading import Bodies, Readings
-from laar.settings.routing import Prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,16 @@ class FleetSettings:
     parameters: Mapping[str, object] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
     filters: FilterSettings = field(default_factory=FilterSettings)
-    use_prefixes: bool = Prefix().enabled
-    prefix_bytes: int = Prefix().max_bytes
-    scrape_interval_s: float = Readings().scrape_interval_s
-    probe_interval_s: float = Readings().probe_interval_s
+    use_prefixes: bool = True
+    prefix_bytes: int = 128 << 20
+    scrape_interval_s: float = 1.0
+    probe_interval_s: float = 5.0
     retries: Retries = DirectorSettings().retries
     quadratic_tokens: float | None = DirectorSettings().quadratic_tokens
     fallbacks: int = 0
     health: HealthSettings | None = None
-    sample_answers: float = Bodies().sample_answers
-    sample_every_s: float = Bodies().sample_every_s
+    sample_answers: float = 0.01
+    sample_every_s: float = 0.25
     first_tokens: Literal["seen", "sampled"] = "seen"
     apart: ApartRule = DirectorSettings().apart
     apart_tokens: int = DirectorSettings().apart_tokens
