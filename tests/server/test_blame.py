@@ -36,12 +36,13 @@ class Engine(ServedEngine):
 
     def __init__(self, how="500", most=10**6, took_s=0.03):
         self.how, self.most, self.took_s = how, most, took_s
-        self.in_flight = self.refused = 0
+        self.in_flight = self.refused = self.pages = 0
         self.dead = False
         self.asked = Counter()
 
     async def _handle(self, request):
         if request.path == "/metrics":
+            self.pages += 1
             return web.Response(text=self._page())
         if request.method != "POST":
             return web.Response(text="{}")
@@ -152,6 +153,8 @@ async def test_an_engine_that_refused_a_burst_has_its_share_again(gateway, http,
     gateway.members((small.address, "m"), (large.address, "m"))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
+    # Refusals are those counted since the first page, which is read before the second is asked for.
+    await eventually(lambda: small.pages >= 2, what="a page from before the bursts")
     for _ in range(3):
         burst = await asyncio.gather(*(post(http, envoy, chat(f"b{n}")) for n in range(30)))
         assert Counter(status for status, _ in burst) == {200: 30}
