@@ -140,7 +140,7 @@ class _Piece:
 
     @property
     def is_document(self) -> bool:
-        """Whether it came between different neighbours."""
+        """Return whether it was seen between different neighbours."""
         return not self.before and not self.after
 
 

@@ -17,7 +17,7 @@ _EAGER = 16
 _TOGETHER = 8
 """Samples that are taken in together, once the first `_EAGER` are in: solving costs most."""
 _LARGEST = 1e9
-"""Seconds or tokens beyond it are no sample: the squares have to stay finite."""
+"""Larger values are not samples: their squares have to stay finite."""
 
 
 class Line:

@@ -109,10 +109,10 @@ class Answer:
         self._content = content
 
     async def read(self, max_bytes: int) -> bytes:
-        """Return the body up to a little over `max_bytes`; past it, give the connection up.
+        """Return the body up to a little over `max_bytes`; close the connection beyond that.
 
         Raises:
-            ClientError: it breaks off.
+            ClientError: the body breaks off.
         """
         return await read_capped(self._content, max_bytes)
 

@@ -77,7 +77,7 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
     Field("model", lambda of: of.model, "laar.decision.model"),
 )
-"""Before the candidates."""
+"""The fields of a decision that stand before its candidates."""
 
 TAIL: tuple[Field[DecisionRecord], ...] = (
     Field(

@@ -20,7 +20,7 @@ _MOST = 1024
 """Traits remembered; those longest unseen make room. A tenant who varies the prompt makes a new one
 with each request, and refreshes its own."""
 _LEAST = 2.5
-"""Failures before a trait is a culprit: three, a little while ago."""
+"""Failures that make a trait a culprit: three, faded a little."""
 _CULPRIT = 1 / 3
 """Share of failures from which a trait is a culprit: half of the requests, less chance. A tenant
 with less sends good requests in the main, which must keep their fallbacks."""

@@ -24,7 +24,7 @@ _SUSPECT = 1.8
 _HABIT = 0.7
 """Share from which an endpoint does it always; less, and it is some of the clients."""
 _ROW = 4
-"""So often in a row is a change of habit."""
+"""Outcomes in a row that are a change of habit."""
 _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not do it."""

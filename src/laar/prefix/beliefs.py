@@ -144,7 +144,7 @@ class PrefixBeliefs:
 
     @cached_property
     def advisor(self) -> Advisor:
-        """What breaks prefixes; a picker without prompts has none."""
+        """Reports what breaks prefixes; None in a picker that has no prompts."""
         from laar.prefix.advice import Advisor
 
         return Advisor()

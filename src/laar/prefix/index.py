@@ -261,7 +261,7 @@ class PrefixIndex:
         """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
         Claims of open requests stay. An engine reports that it emptied its cache together with the
-        blocks of the first request after, which is one of those.
+        blocks of the next request, which is one of these.
         """
         cache = self._caches[slot]
         while cache.by_age:

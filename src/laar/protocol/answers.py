@@ -343,7 +343,7 @@ class NameRestorer:
 
     @staticmethod
     def _partial(data: bytes, pattern: bytes, start: int) -> int:
-        """Length of the longest end of `data`, behind `start`, that begins `pattern`."""
+        """Return the length of the longest end of `data[start:]` that begins `pattern`."""
         start = max(start, len(data) - len(pattern) + 1)
         while (start := data.find(pattern[:1], start)) >= 0:
             if pattern.startswith(data[start:]):

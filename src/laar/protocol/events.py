@@ -277,7 +277,7 @@ class Immediate:
 class Attempted:
     """These endpoints failed before the one that answers, or before Envoy gave up; oldest first.
 
-    An endpoint stands there once for each time that it failed.
+    An endpoint is listed once per failure.
     """
 
     decision: Decision

@@ -34,11 +34,11 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""A change is in effect within two looks, as with the endpoints file."""
+"""A change is in effect within two polls, as with the endpoints file."""
 
 AGAIN_S = 15.0
-"""How soon files that can't be used are read again though none of them has changed: the fault may
-be in a file that isn't known to belong to the settings before they can be read."""
+"""Seconds after which files that can't be used are read again, even if none of them has changed:
+the fault may be in a file that isn't known to belong to the settings before they can be read."""
 
 _SOURCE = "settings"
 RESTART = "settings restart"

@@ -42,7 +42,7 @@ class SharedPrefixes:
         self.beliefs = beliefs
         self.chains = Chains()
         self.now = 0.0
-        """Moves with the sharing: `clear` has no time of its own."""
+        """The present, set by the sharer: `clear` is called without a time."""
         self._table = table
         self._add = add
         self._next = 1

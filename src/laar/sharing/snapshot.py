@@ -135,7 +135,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
 
 
 def key_of(document: dict[str, Any]) -> bytes | None:
-    """Return the secret of its hashes, if it is in it."""
+    """Return the secret that its hashes were made with, if it has one."""
     try:
         return bytes.fromhex(document["key"])
     except (KeyError, ValueError, TypeError):

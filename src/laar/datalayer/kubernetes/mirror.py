@@ -31,7 +31,7 @@ LAST_WAIT_S = 30.0
 STEADY_S = 5.0
 """A watch that lasted this long and then ended was in order; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
-"""How often it is looked whether an optional kind of object has been installed meanwhile."""
+"""Interval of checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
 """How many such looks must find nothing before known objects are dropped: meanwhile another version
 of the same objects is found, where the cluster went over to it."""

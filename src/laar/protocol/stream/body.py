@@ -17,7 +17,7 @@ _SLOW_BYTES_PER_S = 16 << 10
 an hour."""
 
 _WINDOW_S = 10.0
-"""Time over which a body's speed is taken."""
+"""Seconds over which a body's rate is measured."""
 
 _LOOK_EVERY_S = 1.0
 

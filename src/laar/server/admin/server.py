@@ -22,7 +22,7 @@ from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_to
 from laar.settings import Settings
 
 TOKENS_S = 5.0
-"""Between two looks at the files of tokens: a token that was replaced is good for that long."""
+"""Seconds between checks of the token files: a replaced token is valid for that long."""
 
 
 class AdminPort:

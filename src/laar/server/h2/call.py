@@ -28,7 +28,7 @@ _CHOKED_BYTES = 1 << 20
 """Answers that wait for the peer, beyond which it is not listened to on this stream."""
 
 FRAME_BYTES = 1 << 16
-"""Most that a frame is given, so that calls take turns; many peers take 16 KB only."""
+"""Longest payload of a frame: calls take turns, and many peers accept no more than 16 KB."""
 
 _CREDIT_SHARE = 2
 """A stream's window is given back when this part of it is used up: a half."""
@@ -324,7 +324,7 @@ class Call:
         self.end(Code.UNKNOWN, "internal error")
 
     def _leave(self) -> None:
-        """Part with the handler."""
+        """Detach from the handler."""
         if self.deadline is not None:
             self.deadline.cancel()
         self._inbox.clear()

@@ -56,7 +56,7 @@ LIBRARY = -1
 """Stands for a type where bytes are for the library."""
 
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
-"""Frames that may go around the library, and the flags they have then."""
+"""Frame types that may bypass the library, with the flags that are allowed."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
 """Least length of such a frame that needs no judgement: resets are judged by `Connection`."""
