@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES = 32 << 20
 """Longest answer of ``/tokenize``: a million ids take about 7 MB."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
-"""Until models that are new, or whose engines did not answer, are asked for their template."""
+"""Seconds until new models, and those whose engines failed, are asked for their template."""
 
 _LOG = logging.getLogger(__name__)
 

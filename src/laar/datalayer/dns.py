@@ -24,9 +24,9 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """A name's IP addresses; raises OSError when there are none."""
 
 INTERVAL_S = 10.0
-"""Between two look-ups of a name: the records of a fleet change as pods come and go."""
+"""Seconds between two look-ups of a name: the records of a fleet change as pods come and go."""
 RETRY_S = 2.0
-"""How soon a name that failed is asked for again."""
+"""Seconds until a failed look-up is repeated."""
 TIMEOUT_S = 5.0
 """The system resolver's own first timeout."""
 MAX_AT_ONCE = 4

@@ -33,7 +33,7 @@ MAX_ENDPOINTS = 10_000
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_CHARS = 4096
 POLL_S = 0.5
-"""A change is in use within two looks; more often would not help."""
+"""A change is in use within two polls; more often would not help."""
 
 _PORTS = {"http": ":80", "https": ":443"}
 _BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)

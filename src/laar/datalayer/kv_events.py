@@ -30,7 +30,7 @@ from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
 LOOK_S = 1.0
-"""How soon a new endpoint is listened to."""
+"""Seconds until a new endpoint is subscribed to."""
 REPLAY_S = 5.0
 """Timeout for all batches of a gap together; what takes longer is lost."""
 REACH_S = 10.0

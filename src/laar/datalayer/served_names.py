@@ -32,11 +32,11 @@ from laar.datalayer.interface import GONE, Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 30.0
-"""Between two looks at an endpoint's names: loading an adapter takes seconds and is rare."""
+"""Seconds between checks of an endpoint's names: loading an adapter takes seconds and is rare."""
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 DOUBT_S = 1.0
-"""Between two looks at one endpoint that answers 404."""
+"""Seconds between checks of an endpoint that answers 404."""
 DOUBT_ALL_S = 5.0
 """The same where a client names an unknown model: it may be mistaken, again and again."""
 MAX_LIST_BYTES = 1 << 20

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 _TICK_S = 0.1
-"""Seconds between two looks at the queue without an event; a tenth of a scrape's interval."""
+"""Seconds between checks of the queue without an event; a tenth of a scrape's interval."""
 
 
 class Waiting:

@@ -29,7 +29,7 @@ _LOST_BEATS = 3.0
 """Heartbeats that were not sent, after which the connection was lost: this picker's lease."""
 
 FULL_S = 5.0
-"""Between two batches with all loads: that long a lost one can matter."""
+"""Seconds between batches with all loads: a lost one matters no longer than that."""
 
 _FEW = 4
 """Loads that are gathered one by one: arrays take longer for so few."""

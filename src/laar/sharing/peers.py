@@ -20,7 +20,7 @@ MAX_PEERS = 256
 """Pickers known at a time, with those that left; beyond it the one not heard for longest goes."""
 
 FORGET_S = 600.0
-"""A picker not heard for so long is forgotten, with the numbers of its batches."""
+"""Seconds of silence after which a picker and the numbers of its batches are forgotten."""
 
 TAG_CHARS = 6
 

@@ -33,8 +33,8 @@ STEADY_S = 5.0
 ABSENT_WAIT_S = 60.0
 """Interval of checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
-"""How many such looks must find nothing before known objects are dropped: meanwhile another version
-of the same objects is found, where the cluster went over to it."""
+"""Checks in a row that must find nothing before known objects are dropped: meanwhile another
+version of the same objects is found, if the cluster went over to it."""
 
 
 class Mirror(Generic[Kept]):

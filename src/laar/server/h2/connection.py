@@ -43,7 +43,7 @@ TURN_S = 0.002
 sends beyond that waits for the other connections' turns, and then in its own socket."""
 
 GREETING_S = 10.0
-"""Until the peer's preface and settings are here."""
+"""Seconds to wait for the peer's preface and settings."""
 
 LINGER_S = 1.0
 """Seconds for a peer to read why its connection is closed."""

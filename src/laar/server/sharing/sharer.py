@@ -42,7 +42,7 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""How long a start waits for the records of others or of the file; then it serves without."""
+"""Seconds that a start waits for records of others or of the file; then it serves without."""
 
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until it connects again, at first and at most
