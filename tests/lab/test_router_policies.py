@@ -18,9 +18,11 @@ from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies, parse_policy
 from laar.policies.registry import Kind, Registry
+from laar.testing import make_view
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar_lab.policies.llm_d_latency import llm_d_latency
 from laar_lab.policies.llm_router import REASONS, PrefixAware
 from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
 from support.conformance import check_all
@@ -175,6 +177,38 @@ def test_dynamo_takes_the_least_sum(cached: list[float], queued: list[int], shar
     ]
     rule = Dynamo(overlap_weight=2.0, shared_weight=shared)
     assert sums[chosen(rule, view)] == pytest.approx(min(sums))
+
+
+@pytest.mark.parametrize(
+    ("cached", "in_flight", "rtt_s", "scored"),
+    [
+        ([995, 850, 0], [1, 1, 1], [0, 0, 0], {0}),  # nearly all of the prompt
+        ([900, 850, 0], [1, 1, 1], [0, 0, 0], {0, 1}),  # most of it
+        ([900, 850, 0], [0, 1, 0], [0, 0, 0], {0}),  # the idle one of these
+        ([700, 0, 0], [1, 1, 1], [0, 0, 0], {0, 1, 2}),
+        ([995, 0, 0], [1, 1, 1], [5, 0, 0], {0}),
+        ([995, 0, 0], [1, 1, 1], [7, 0, 0], {0, 1, 2}),  # it would answer over 5 s later
+    ],
+)
+def test_llm_d_keeps_to_the_cache_up_to_a_price(
+    cached: list[float], in_flight: list[float], rtt_s: list[float], scored: set[int]
+) -> None:
+    view = make_view(
+        3, cached_tokens=cached, in_flight=in_flight, rtt_s=rtt_s, seconds_per_token=1e-3
+    )
+    assert set(llm_d_latency().score(view).nonzero()[0].tolist()) == scored
+
+
+def test_llm_d_draws_by_predicted_latency() -> None:
+    policy = llm_d_latency()
+    view = view_of([700, 350, 0], [1, 1, 1])
+    scores = policy.score(view)
+    assert scores == pytest.approx([1.0, 0.5, 0.01], abs=0.01)
+    draws = Counter(policy.order(scores, view, ())[0] for _ in range(600))
+    assert draws[0] > draws[1] > draws[2]
+    best = llm_d_latency(drawn=0.0)
+    assert {best.order(scores, view, ())[0] for _ in range(20)} == {0}
+    assert set(policy.score(view_of([0] * 3, [0] * 3)).tolist()) == {1.0}
 
 
 @pytest.mark.parametrize(

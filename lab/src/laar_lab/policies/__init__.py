@@ -15,6 +15,7 @@ from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.laar_paper import LaarPaper
+from laar_lab.policies.llm_d_latency import llm_d_latency as llm_d_latency
 from laar_lab.policies.llm_router import PrefixAware
 from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
 

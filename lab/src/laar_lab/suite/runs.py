@@ -30,6 +30,8 @@ BASELINES = (
     "dynamo:shared_weight=0",
     "llm-d",
     "llm-d-guide:prefill_tokens_per_s=0",
+    "llm-d-latency",
+    "llm-d-latency:drawn=0,tpot_weight=0.2",
     "aibrix-prefix-cache",
     "aibrix-prefix-cache:stdevs=2",
     "gorgo",
@@ -43,7 +45,8 @@ BASELINES = (
 """Every rule at its best: as published, and as its authors advise where that is another setting.
 
 SMG's documentation wants lower balance thresholds for bursts and mixed workers; llm-d's guide has
-the prefill rate measured; Dynamo's sum stands in both readings of its documentation; AIBrix has one
+the prefill rate measured, and its predicted latency draws by chance, as its chart has it, or takes
+the best; Dynamo's sum stands in both readings of its documentation; AIBrix has one
 deviation in its code, two in its readme; llm-router's benchmark has a valve of 4, its code 8.
 GORGO's second weights are the middle ones of three climbs with its own tuner, box and start on the
 seeds 100 to 102 of its conversations at time x 1.5."""
