@@ -16,7 +16,7 @@ class CheapFirst:
         self._label = label
 
     def score(self, view: View) -> Floats:
-        """One score for each candidate. Those without a price count as the dearest."""
+        """Return a score for each candidate. Those without a price count as the most expensive."""
         prices = np.array([self._price(view, slot) for slot in view.slots])
         if np.isnan(prices).all():
             return np.ones(len(prices))

@@ -282,7 +282,7 @@ IGNORED = {
     "endpoints_file: endpoints.yaml": "the first counts",
     "share: {url: 'redis://s', ca_file: not.pem}": "has no effect without share.url: rediss://",
     "share: {password_file: short.token}": "has no effect without share.url;",
-    "share: {url: 'redis://s', snapshot_file: s}": "has no effect beside share.url",
+    "share: {url: 'redis://s', snapshot_file: s}": "has no effect without share.url: null",
     "listen: {admin: '0.0.0.0:FREE'}": "are refused without decisions.viewers_token_file",
 }
 

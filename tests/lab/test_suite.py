@@ -27,6 +27,7 @@ from laar_lab.statistics import holm
 from laar_lab.suite.case import Case, Closed, Open, Together, run_case
 from laar_lab.suite.real import agent_cases, conversation_cases, day_chats
 from laar_lab.suite.runs import BASELINES, OURS, run_screened
+from laar_lab.suite.split import split
 from laar_lab.suite.table import SUITE, cases
 from laar_lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
 from laar_lab.workloads.shared_prompts import (
@@ -74,6 +75,23 @@ def test_a_run_has_the_defaults_of_the_settings_file() -> None:
     assert run.probe_interval_s == readings.probe_interval_s
     assert run.sample_answers == bodies.sample_answers
     assert run.sample_every_s == bodies.sample_every_s
+
+
+def test_counts_are_split_by_what_a_workload_was_for() -> None:
+    level = {"laar": [1.0, 1.0], "a": [1.0, 1.0], "b": [2.0, 2.0]}
+    behind = {"laar": [1.2, 1.2], "a": [1.3, 1.3], "b": [1.0, 1.0]}
+    numbers = {
+        "router-8": dict.fromkeys(MARGINS, level | {"b": [2.0]}),  # dropped after one seed
+        "router-12": dict.fromkeys(MARGINS, level) | {"ttft_p50_s": behind},
+        "agents": dict.fromkeys(MARGINS, level) | {"e2e_p95_s": behind},
+    }
+    text = split(numbers)
+    assert text is not None
+    assert "best of 2 rules in 13 of 15 cases (5 of 5 generated, to choose on;" in text
+    assert "; 4 of 5 generated, to judge on; 4 of 5 real, to judge on)" in text
+    assert "laar in 13, the next, `a`, in 13." in text
+    assert split({}) is None
+    assert split({"x": {"another metric": {"laar": [1.0]}}}) is None
 
 
 def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:

@@ -98,6 +98,18 @@ async def test_an_endpoint_that_leaves_while_envoy_learns_of_it_is_taken_out(eds
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
 
 
+async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way_to_it(eds):
+    one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec(one), spec(two)])
+        await eventually(lambda: len(table) == 2, what="the endpoints")
+        fleet.replace("a", [spec(one), spec(three)])
+        assert [each.address for each in table.specs()] == [one]
+        await eventually(lambda: three in listed(eds), what="the change in the file")
+        assert set(listed(eds)) == {one, two, three}
+        await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
+
+
 async def test_an_endpoint_that_is_back_while_envoy_forgets_it_is_a_newcomer(eds):
     """It was used at once, and Envoy, which did not know it any more, asked any other."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))

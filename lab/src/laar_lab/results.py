@@ -21,6 +21,7 @@ from laar_lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
 from laar_lab.experiment import Experiment, Scope, spoken_time
 from laar_lab.figure import draw
 from laar_lab.report import Report
+from laar_lab.suite.split import split
 from laar_lab.sweep import PACKAGES
 
 _DIGITS = 7
@@ -203,6 +204,9 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
             rows[group].append(row)
             if note:
                 notes[group].append(note)
+        counted = split(run.numbers) if run else None
+        if counted:
+            notes[group].append(f"* {experiment.name}: {counted}")
         if run and run.picture:
             notes[group].append(f"* [Picture of {experiment.name}]({run.picture})")
     hours = sum(each.hours(each.seeds) for each in experiments.values() if each.claims)

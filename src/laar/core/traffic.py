@@ -87,7 +87,7 @@ class Traffic:
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
-        """Return requests a second to an endpoint of these, or prompts to read, on average."""
+        """Return the mean rate at which requests, or prompts to read, come to one of these."""
         faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 

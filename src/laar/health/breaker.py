@@ -330,7 +330,7 @@ class Breaker:
             self._close(now)
 
     def pause(self, until: float) -> None:
-        """Keep requests away until a time, unless all others pause as well."""
+        """Send it no requests until then, unless all others are paused as well."""
         self.full_until = max(self.full_until, until)
 
     # -- states --------------------------------------------------------------------------------

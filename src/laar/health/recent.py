@@ -78,9 +78,9 @@ class Habit(Recent):
     def __init__(self) -> None:
         super().__init__()
         self.row = 0
-        """How often in a row, to this moment."""
+        """How often in a row, up to now."""
         self.row_at = float("-inf")
-        """Time at which that row began."""
+        """When that row began."""
         self.last_at = float("-inf")
         """Time of the last event."""
 

@@ -191,7 +191,7 @@ class StickyUntilSaturated:
 
 
 def _ahead(view: View) -> Floats:
-    """Uncached tokens at each candidate whose prefill is not seen to be over."""
+    """Return the uncached tokens at each candidate that wait or prefill, as far as is seen."""
     ahead: Floats = view.table.prefill_tokens[view.slots]
     return ahead
 

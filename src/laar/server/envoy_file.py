@@ -26,6 +26,7 @@ class EnvoyFile:
         self._path = path
         self._is_first = True
         self._problems = problems
+        self._listed: Mapping[str, EndpointSpec] = {}
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
@@ -33,36 +34,39 @@ class EnvoyFile:
         directory be mounted late."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
-        """Write the endpoints, by address, and return whether Envoy knows them."""
-        known = self.known
+        """Write the endpoints, by address, and return whether Envoy knows them.
+
+        Those that left are listed a moment longer: requests that were sent there are on their way.
+        """
+        known, listed = self.known, {**self._listed, **wanted}
         self.known &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
+        wrote = await self._write(listed)
+        if wrote and not self._is_first and wanted.keys() != known:
+            # Requests may wait for a newcomer, also where the fleet was empty.
+            await asyncio.sleep(ENVOY_LEARNS_S)
+            wrote = await self._write(wanted)
+        if not wrote:
+            self.known = known
+            return False
+        self._is_first, self._listed, self.known = False, wanted, frozenset(wanted)
+        return True
+
+    async def _write(self, listed: Mapping[str, EndpointSpec]) -> bool:
         # Thousands of endpoints are tens of milliseconds of writing.
         fault = await asyncio.to_thread(
-            _write, self._path, list(wanted.values()), known=bool(known)
+            _write, self._path, list(listed.values()), known=bool(self._listed)
         )
         self._problems.report("eds", fault)
         self.again_s = None if fault is None else WRITE_AGAIN_S
-        if fault is not None:
-            self.known = known
-            return False
-        if not self._is_first and not known.issuperset(wanted):
-            # Requests may wait for a newcomer, also where the fleet was empty.
-            await asyncio.sleep(ENVOY_LEARNS_S)
-        self._is_first = False
-        self.known = frozenset(wanted)
-        return True
+        return fault is None
 
 
 def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
     """Write the file; return the text of the problem, if any.
 
     A picker that starts has no endpoint until the first list of its cluster, or the first answer of
-    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.
-
-    Args:
-        path: the file.
-        specs: the endpoints.
-        known: whether Envoy knows endpoints of this picker, so that none means an empty fleet.
+    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then,
+    while Envoy is not `known` to have endpoints of this picker.
     """
     addresses = []
     for spec in specs:

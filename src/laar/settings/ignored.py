@@ -26,6 +26,8 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
     ("share.username", "share.url", lambda s: s.share.url is not None),
     ("share.password_file", "share.url", lambda s: s.share.url is not None),
+    # The store keeps the snapshots.
+    ("share.snapshot_file", "share.url: null", lambda s: s.share.url is None),
     *(
         (
             f"share.{name}_file",
@@ -57,18 +59,12 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
     yield from _twice(loaded, specs)
-    if settings.share.url is not None and settings.share.snapshot_file is not None:
+    host, _ = split_address(settings.listen.admin)
+    is_local = host.startswith("127.") or host in {"localhost", "::1"}
+    if settings.decisions.viewers_token_file is None and not is_local:
         yield (
-            f"{loaded.at('share.snapshot_file')}has no effect beside share.url: the store keeps "
-            "the snapshots; take one of them out"
-        )
-    listen = settings.listen.admin
-    host, _ = split_address(listen)
-    shut = settings.decisions.viewers_token_file is None
-    if shut and not (host.startswith("127.") or host in {"localhost", "::1"}):
-        yield (
-            f"{loaded.at('listen.admin')}{listen} is open to the network, so the page, "
-            "/explain and /config are refused without decisions.viewers_token_file; set that"
+            f"{loaded.at('listen.admin')}{settings.listen.admin} is open to the network, so the "
+            "page, /explain and /config are refused without decisions.viewers_token_file; set that"
         )
 
 

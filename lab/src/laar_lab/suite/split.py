@@ -1,0 +1,71 @@
+"""In how many cases laar is within the margins of the best rule, from a stored run's numbers.
+
+Workloads that policies were shaped on, others of the same generators, and real traces are counted
+apart: a figure over all of them would hide which it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from laar_lab.suite.case import Numbers
+from laar_lab.suite.runs import OURS
+from laar_lab.suite.table import cases
+from laar_lab.suite.verdict import MARGINS, Comparison, compare, regrets
+
+Stored = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""Numbers by workload, metric and policy, one for each seed."""
+
+
+def split(numbers: Stored) -> str | None:
+    """Return a sentence with the counts, and the rule that comes next; None for other numbers."""
+    if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
+        return None
+    results = {case: _runs(metrics) for case, metrics in numbers.items()}
+    baselines = [policy for policy in next(iter(results.values())) if policy != OURS]
+    compared = compare(results, OURS, baselines)
+    roles = {case.name: f"generated, to {case.role} on" for case in cases()}
+    of, within = Counter[str](), Counter[str]()
+    for each in compared:
+        role = roles.get(each.case, "real, to judge on")
+        of[role] += 1
+        within[role] += _is_within(each)
+    by_role = "; ".join(f"{within[role]} of {count} {role}" for role, count in sorted(of.items()))
+    counts = _by_means(results, [OURS, *baselines])
+    second = max(baselines, key=counts.__getitem__)
+    verdicts = Counter(each.verdict for each in compared)
+    tested = ", ".join(f"{verdicts[name]} {name}" for name in ("shown", "within", "open", "lost"))
+    return (
+        f"laar is within the margins of the best of {len(baselines)} rules in {within.total()} of"
+        f" {of.total()} cases ({by_role}); by the tests {tested}. By plain means over the"
+        f" seeds that all rules ran on, laar in {counts[OURS]}, the next, `{second}`, in"
+        f" {counts[second]}."
+    )
+
+
+def _runs(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[Numbers]]:
+    policies = next(iter(metrics.values()))
+    return {
+        policy: [
+            dict(zip(metrics, values, strict=True))
+            for values in zip(*(metrics[metric][policy] for metric in metrics), strict=True)
+        ]
+        for policy in policies
+    }
+
+
+def _is_within(compared: Comparison) -> bool:
+    return compared.log_ratio.mean <= math.log1p(MARGINS[compared.metric])
+
+
+def _by_means(
+    results: Mapping[str, Mapping[str, Sequence[Numbers]]], policies: Sequence[str]
+) -> dict[str, int]:
+    """Return how often each policy is within the margins of the best of all."""
+    limits = [math.log1p(margin) for margin in MARGINS.values()]
+    return {
+        policy: sum(log <= limits[at % len(limits)] for at, log in enumerate(logs))
+        for policy, logs in regrets(results, policies).items()
+    }
