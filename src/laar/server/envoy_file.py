@@ -30,35 +30,33 @@ class EnvoyFile:
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
-        """Seconds until it is tried again, after it could not be written: a disk may be full, or a
-        directory be mounted late."""
+        """Seconds until it has to be written again: endpoints left, or it could not be written (a
+        full disk, a directory that is mounted late)."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address, and return whether Envoy knows them.
 
-        Those that left are listed a moment longer: requests that were sent there are on their way.
+        Those that left are listed until the next write without a change, which `again_s` asks for:
+        requests that were sent there are on their way.
         """
-        known, listed = self.known, {**self._listed, **wanted}
+        known = self.known
+        listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
         self.known &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
-        wrote = await self._write(listed)
-        if wrote and not self._is_first and wanted.keys() != known:
-            # Requests may wait for a newcomer, also where the fleet was empty.
-            await asyncio.sleep(ENVOY_LEARNS_S)
-            wrote = await self._write(wanted)
-        if not wrote:
-            self.known = known
-            return False
-        self._is_first, self._listed, self.known = False, wanted, frozenset(wanted)
-        return True
-
-    async def _write(self, listed: Mapping[str, EndpointSpec]) -> bool:
         # Thousands of endpoints are tens of milliseconds of writing.
         fault = await asyncio.to_thread(
             _write, self._path, list(listed.values()), known=bool(self._listed)
         )
         self._problems.report("eds", fault)
-        self.again_s = None if fault is None else WRITE_AGAIN_S
-        return fault is None
+        left_s = ENVOY_LEARNS_S if len(listed) > len(wanted) else None
+        self.again_s = left_s if fault is None else WRITE_AGAIN_S
+        if fault is not None:
+            self.known = known
+            return False
+        if not self._is_first and not known.issuperset(wanted):
+            # Requests may wait for a newcomer, also where the fleet was empty.
+            await asyncio.sleep(ENVOY_LEARNS_S)
+        self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
+        return True
 
 
 def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
