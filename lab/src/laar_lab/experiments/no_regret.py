@@ -24,7 +24,7 @@ from laar_lab.suite.case import Case, Numbers
 from laar_lab.suite.real import agent_cases, conversation_cases
 from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
 from laar_lab.suite.table import cases
-from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets
+from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets, within_margins
 
 _QUICK_SHARE = 0.2
 _QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
@@ -199,15 +199,12 @@ def _regrets(results: Results, policies: Sequence[str]) -> Table:
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():
-        within = sum(
-            log <= math.log1p(MARGINS[metric]) for log, (_, metric) in zip(logs, pairs, strict=True)
-        )
         worst = max(range(len(logs)), key=logs.__getitem__)
         case, metric = pairs[worst]
         rows.append(
             (
                 policy,
-                f"{within} of {len(pairs)}",
+                f"{within_margins(logs)} of {len(pairs)}",
                 100.0 * math.expm1(sum(logs) / len(logs)),
                 100.0 * math.expm1(logs[worst]),
                 f"{case}, {_CALLED[metric]}",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from laar_lab.suite.case import Numbers
 from laar_lab.suite.runs import OURS
 from laar_lab.suite.table import cases
-from laar_lab.suite.verdict import MARGINS, Comparison, compare, regrets
+from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
 Stored = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 """Numbers by workload, metric and policy, one for each seed."""
@@ -31,9 +31,10 @@ def split(numbers: Stored) -> str | None:
     for each in compared:
         role = roles.get(each.case, "real, to judge on")
         of[role] += 1
-        within[role] += _is_within(each)
+        within[role] += each.log_ratio.mean <= math.log1p(MARGINS[each.metric])
     by_role = "; ".join(f"{within[role]} of {count} {role}" for role, count in sorted(of.items()))
-    counts = _by_means(results, [OURS, *baselines])
+    distances = regrets(results, [OURS, *baselines])
+    counts = {policy: within_margins(logs) for policy, logs in distances.items()}
     second = max(baselines, key=counts.__getitem__)
     verdicts = Counter(each.verdict for each in compared)
     tested = ", ".join(f"{verdicts[name]} {name}" for name in ("shown", "within", "open", "lost"))
@@ -53,19 +54,4 @@ def _runs(metrics: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, lis
             for values in zip(*(metrics[metric][policy] for metric in metrics), strict=True)
         ]
         for policy in policies
-    }
-
-
-def _is_within(compared: Comparison) -> bool:
-    return compared.log_ratio.mean <= math.log1p(MARGINS[compared.metric])
-
-
-def _by_means(
-    results: Mapping[str, Mapping[str, Sequence[Numbers]]], policies: Sequence[str]
-) -> dict[str, int]:
-    """Return how often each policy is within the margins of the best of all."""
-    limits = [math.log1p(margin) for margin in MARGINS.values()]
-    return {
-        policy: sum(log <= limits[at % len(limits)] for at, log in enumerate(logs))
-        for policy, logs in regrets(results, policies).items()
     }

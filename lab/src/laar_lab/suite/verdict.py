@@ -180,3 +180,9 @@ def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, l
             for policy, value in logs.items():
                 found[policy].append(value - min(logs.values()))
     return found
+
+
+def within_margins(logs: Sequence[float]) -> int:
+    """Return how many of a policy's distances, as `regrets` has them, are within the margins."""
+    limits = [math.log1p(margin) for margin in MARGINS.values()]
+    return sum(log <= limits[at % len(limits)] for at, log in enumerate(logs))
