@@ -445,7 +445,6 @@ def test_an_id_that_waits_already_is_a_defect():
         {"max_held_bytes": -1},
         {"patience": -1.0},
         {"patience": math.nan},
-        {"min_hold_s": 10.0, "max_hold_s": 5.0},
         {"max_hold_s": math.inf},
     ],
 )

@@ -19,7 +19,7 @@ from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
-CACHE_TOKENS = 10_000
+CACHE_TOKENS = 6_500
 SPEED = 1e-4
 """Seconds a token where nothing was measured: 6,000 tokens are .6 s, and a place costs 1.2 s."""
 

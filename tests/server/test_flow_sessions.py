@@ -17,7 +17,6 @@ CACHE = b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
 """10,240 tokens: the context of one of these sessions."""
 
 WAITING = 'laar_flow_sessions{state="waiting"}'
-PLACED = 'laar_flow_sessions{state="placed"}'
 
 
 def chat(session):
@@ -28,8 +27,8 @@ def chat(session):
 class Full:
     """An endpoint whose cache the turn in flight of session `one` fills, until `release`."""
 
-    def __init__(self, gateway, http, shape):
-        self.gateway, self.http, self.shape = gateway, http, shape
+    def __init__(self, gateway, http, shape, **flow):
+        self.gateway, self.http, self.shape, self.flow = gateway, http, shape, flow
         self.release = asyncio.Event()
 
     async def __aenter__(self):
@@ -37,7 +36,7 @@ class Full:
         self.upstream = await gateway.upstream()
         self.upstream.default_answer = Answer(body=CACHE)
         gateway.members((self.upstream.address, "m"))
-        self.runner = await gateway.picker(flow={"enabled": True})
+        self.runner = await gateway.picker(flow=self.flow)
         self.envoy = await gateway.envoy(self.shape)
         table = self.runner.picker.table
         await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
@@ -49,7 +48,7 @@ class Full:
         answers = chain([Answer(chunks=answer())], repeat(Answer()))
         self.upstream.chat_answer = lambda: next(answers)
         self.first = asyncio.create_task(self.ask("one"))
-        await eventually(lambda: metric(self.runner, PLACED) == 1, what="the first to be in")
+        await eventually(lambda: bool(table.in_flight.sum() == 1), what="the first to be in")
         return self
 
     async def __aexit__(self, *_failure):
@@ -72,9 +71,10 @@ class Full:
         return task
 
 
+@pytest.mark.parametrize("by_load", [False, True])
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape):
-    async with Full(gateway, http, shape) as full:
+async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape, by_load):
+    async with Full(gateway, http, shape, enabled=by_load) as full:
         two = await full.hold("two")
         assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 10_240
         assert 0 < metric(full.runner, "laar_flow_missing_endpoints") <= 1
@@ -98,9 +98,29 @@ async def test_a_client_that_leaves_gives_its_turn_to_the_next(gateway, http, sh
 async def test_a_new_picker_knows_no_places_and_lets_all_in(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         ports = {"ext_proc": gateway.settings.listen.ext_proc}
-        full.runner = await gateway.picker(flow={"enabled": True}, listen=ports)
+        full.runner = await gateway.picker(listen=ports)
         assert await full.ask("two") == 200  # while the turn of the first goes on
         assert not full.first.done()
+
+
+async def test_a_picker_that_stops_lets_in_those_that_wait(gateway, http):
+    async with Full(gateway, http, "standalone") as full:
+        two = await full.hold("two")
+        stopping = asyncio.create_task(gateway.stop_picker())
+        assert await two == 200
+        full.release.set()
+        await stopping
+
+
+@pytest.mark.parametrize("flow", [{"max_waiting": 0}, {"max_held_bytes": 0}, {"max_hold_s": 0}])
+async def test_a_turn_that_may_not_wait_goes_at_once(gateway, http, flow):
+    async with Full(gateway, http, "standalone", **flow) as full:
+        assert await full.ask("two") == 200
+
+
+async def test_a_request_without_a_session_is_not_held(gateway, http):
+    async with Full(gateway, http, "standalone") as full:
+        assert await full.ask("") == 200
 
 
 async def test_an_explanation_says_what_room_costs_and_who_waits(gateway, http):

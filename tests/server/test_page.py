@@ -271,11 +271,12 @@ async def test_an_address_opens_the_page_at_a_decision_or_at_a_moment(page):
         assert answer.status == 400
 
 
-async def test_the_sessions_are_shown_with_flow_control(page):
+async def test_sessions_are_shown_once_there_are_some(page):
     await page.open(page.url)
     await shows(page, "#link", "live")
     assert await page.run("return document.querySelector('#sessions').hidden")
-    place = {"endpoint": "10.9.0.1:8000", "tokens": 9000, "busy": 0, "idle_s": 12.0, "price_s": 3.5}
+    place = {"endpoint": "10.9.0.1:8000", "tokens": 9000, "busy": 0, "idle_s": 12.0}
+    place["reread_s"] = 3.5
     page.runner.picker.observability.sessions = lambda _now: {
         "counts": {"placed": 1, "waiting": 1},
         "inside": [{"session": HOSTILE, **place}],

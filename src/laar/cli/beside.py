@@ -53,9 +53,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
             eds_path=str(settings.envoy.eds_file.absolute()),
             endpoint_cas=endpoint_cas(settings),
             max_body_bytes=settings.stream.max_body_bytes,
-            longest_hold_s=settings.flow.admission.limits.max_hold_s
-            if settings.flow.enabled
-            else 0.0,
+            longest_hold_s=settings.flow.admission.limits.max_hold_s,
             tenant_header=settings.stream.tenant_header,
         ),
     )

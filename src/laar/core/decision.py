@@ -99,7 +99,7 @@ class Prefilling:
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """A request between its decision and its end. The director alone changes it; others look.
+    """A request between its decision and its end. The director changes it; others look.
 
     Args:
         slot: slot of the endpoint that serves: the chosen one, until Envoy names another.
@@ -120,6 +120,7 @@ class InFlight:
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
+        admitted: flow control counts it until its end.
         prefilling: its records at the endpoint that reads its prompt; None if no other one does.
     """
 
@@ -139,6 +140,7 @@ class InFlight:
     served: bool = False
     answering: bool = False
     settled: bool = False
+    admitted: bool = False
     prefilling: Prefilling | None = None
 
 

@@ -115,8 +115,7 @@ class Doctor:
             max_body_bytes=self._settings.stream.max_body_bytes,
             tenant_header=self._settings.stream.tenant_header,
             endpoint_cas=endpoint_cas(self._settings),
-            message_timeout_s=(flow.admission.limits.max_hold_s if flow.enabled else 0.0)
-            + DECISION_MARGIN_S,
+            message_timeout_s=flow.admission.limits.max_hold_s + DECISION_MARGIN_S,
         )
 
     async def examine(self) -> list[Finding]:

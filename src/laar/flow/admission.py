@@ -5,7 +5,9 @@ queue, and the director is asked again each time a request leaves. The decision 
 reservation, stays one synchronous call.
 
 A turn whose context has a place (`laar.flow.sessions`) goes to it without waiting. Another one
-needs room for its context as well; if it waits for that, it goes after `max_hold_s` at the latest.
+needs room for its context as well; if it waits for that, it goes after `max_hold_s` at the latest,
+and where the queue has no room for it, at once. That is all where load holds nothing back, the
+default: requests without a session name are decided as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 probably does not hold, long prompts by their quadratic price.
@@ -50,8 +52,8 @@ _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
 
 _OWN_READ = 2.0
-"""Weight of reading a context again for its own session, as the default cost weighs first
-tokens."""
+"""Weight of reading a context again, as the default cost weighs first tokens. That others wait
+meanwhile is counted neither here nor for a turn that is held."""
 
 _SHOWN = 50
 """Sessions that an explanation lists, at most."""
@@ -82,6 +84,8 @@ class Admission:
     Args:
         director: decides.
         settings: how requests are admitted.
+        by_load: requests wait while all endpoints are full; otherwise only turns of sessions wait,
+            for room for their contexts.
 
     Attributes:
         queue: the waiting requests.
@@ -90,7 +94,8 @@ class Admission:
         sessions: the contexts that have a place.
     """
 
-    def __init__(self, director: Director, settings: FlowSettings) -> None:
+    def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
+        self.by_load = by_load
         self.queue: Queue[Verdict] = Queue(settings.limits)
         self.ready = True
         self.prefills = Prefills(director.table)
@@ -118,7 +123,8 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue takes no more.
         """
-        if request.api is Api.OPAQUE or request.shadow:  # no model's work, or not ours to hold
+        # No model's work, not ours to hold, or without a context that is worth keeping.
+        if request.api is Api.OPAQUE or request.shadow or not (self.by_load or request.session):
             return self._director.decide(request, now)
         if not self.ready:
             return self._hold(request, self._blind(request, now), now, ready=False)
@@ -142,13 +148,13 @@ class Admission:
             return _engine_priority(self._item(request, view, now))
 
         try:
-            decision = self._director.decide(request, now, room, priority)
+            decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
             item = self._item(request, full.view, now, full.fits)
             item = replace(item, for_context=for_context)
             return self._hold(request, item, now, ready=True)
         except RequestError as error:
-            if not _waiting_can_help(error, request):
+            if not self.by_load or not _waiting_can_help(error, request):
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
         self._count(decision, now)
@@ -183,9 +189,11 @@ class Admission:
         """Refuse all waiting requests, and all that will come."""
         return self._outcomes(self.queue.drain(), now)
 
-    def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> int:
+    def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
         held = self.queue.enqueue(item, now, endpoints_ready=ready)
         if isinstance(held, Shed):
+            if held.reason == LET_IN:
+                return self._decide(request, now)
             raise _error(held)
         self._held[item.id] = request
         return self._tickets  # the item's id: it was made just before
@@ -206,7 +214,7 @@ class Admission:
                     self._room(view, item, now, shorts_wait=shorts_wait)
                     & self._places(request, view, now)
                 ),
-                lambda _view: _engine_priority(item),
+                (lambda _view: _engine_priority(item)) if self.by_load else None,
             )
         except NoRoomError:
             return None
@@ -215,12 +223,9 @@ class Admission:
         self._count(decision, now)
         return decision
 
-    def _let_in(self, request: Request, now: float) -> Verdict:
+    def _decide(self, request: Request, now: float) -> Decision:
         """Decide without asking for room."""
-        try:
-            decision = self._director.decide(request, now)
-        except Exception as error:  # noqa: BLE001 - as in `dispatch`
-            return error
+        decision = self._director.decide(request, now)
         self._count(decision, now)
         return decision
 
@@ -230,7 +235,10 @@ class Admission:
             request = self._held.pop(item.id)
             waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed) and verdict.reason == LET_IN:
-                verdict = self._let_in(request, now)
+                try:
+                    verdict = self._decide(request, now)
+                except Exception as error:  # noqa: BLE001 - as in `dispatch`
+                    verdict = error
             elif isinstance(verdict, Shed):
                 verdict = _error(verdict)
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
@@ -266,22 +274,20 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return where a preview's context would lie and at which price, and who has a place.
 
-        `price_s` is what its room costs the others beyond what they have waited for it: 0 if it
-        goes at once, None where turns in flight have the room. `wait_s` is how long it would wait
-        for room that costs nobody anything.
+        `wait_s` is how long it would wait for room that is worth less to others, and `price_s` what
+        that saves them: 0 if it goes at once, None where turns in flight have the room.
         """
         view = decision.view
         if view is None:
             return {}
         own = self._own(decision.request, view)
         needs = own is None and decision.request.session
-        price_s = self.sessions.prices_s(view, now).min().item() if needs else 0.0
+        wait_s, price_s = self.sessions.wait_s(view, now) if needs else (0.0, 0.0)
         longest_s = self._settings.limits.max_hold_s
-        wait_s = min(longest_s, self.sessions.wait_s(view, now)) if price_s else 0.0
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
-            "wait_s": round(wait_s, 3),
+            "wait_s": round(min(longest_s, wait_s), 3),
             "longest_hold_s": longest_s,
             **self.shown(now),
         }
@@ -371,9 +377,7 @@ class Admission:
         """Return the candidates with a place for its context; all if it is no session's turn."""
         named = request.session
         return (
-            self.sessions.prices_s(view, now) <= 0.0
-            if named
-            else np.ones(len(view.slots), np.bool_)
+            self.sessions.prices(view, now) <= 1.0 if named else np.ones(len(view.slots), np.bool_)
         )
 
     def _room(
@@ -391,6 +395,8 @@ class Admission:
     def _open(
         self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
     ) -> NDArray[np.bool_]:
+        if not self.by_load:
+            return np.ones(len(slots), np.bool_)
         loads = self._loads(slots, now)
         room = self._settings.saturation.has_room(loads, is_long=is_long, shorts_wait=shorts_wait)
         return room & self._apart(loads.longs > 0.5, item, now, is_long=is_long)
@@ -459,10 +465,11 @@ class Admission:
         at = decision.position
         engine = self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
         read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
-        # As the policy counts it: others there are slowed, or have to wait for their turn.
-        beside = (engine.slowed[at] * (1.0 + _OWN_READ) + engine.turns[at]) * view.in_flight[at]
-        found, reread_s = view.cached_tokens.item(at), float(read_s * (_OWN_READ + beside))
+        found, reread_s = view.cached_tokens.item(at), float(_OWN_READ * read_s)
+        decision.flight.admitted = True
         self._begin_turn(decision, decision.slot, found, reread_s, now)
+        if not self.by_load:
+            return
         self.prefills.add(
             decision.id,
             decision.slot,

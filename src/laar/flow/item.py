@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from laar.declaring import Applies, check
-from laar.errors import SettingError
 
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
@@ -38,7 +37,8 @@ class Item:
         arrival_s: time of its arrival, on the clock that `now` is read from.
         objective_s: seconds from arrival to first token that it asks for.
         earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
-        for_context: it waits for room for its context alone, and is let in after `max_hold_s`.
+        for_context: it waits for room for its context alone; it is let in after `max_hold_s`, or
+            where the queue would refuse it.
         work_s: prefill seconds, alone.
         tokens: tokens that its tenant is charged with.
         body_bytes: bytes that it takes while it is held.
@@ -95,14 +95,14 @@ class Limits:
     """A request expires with 503 after a wait of this many times its objective, but not before
     `min_hold_s` and not after `max_hold_s`."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
-    """Seconds before which no waiting request expires: long enough for a long prefill."""
+    """Seconds before which no waiting request expires, unless `max_hold_s` is less: long enough for
+    a long prefill."""
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Seconds after which every waiting request expires, also while no endpoint is known (a fleet
-    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default:
+    scaled to zero), and after which a session's turn goes without room for its context. 0 holds
+    nothing. Keep it at most at `laar envoy --longest-hold`, which has the same default:
     otherwise Envoy waits only 2 s, and sends each held request elsewhere."""
 
     def __post_init__(self) -> None:
         """Raise SettingError for a value that cannot work."""
         check(self)
-        if self.min_hold_s > self.max_hold_s:
-            raise SettingError("flow: `min_hold_s` must not be above `max_hold_s`")

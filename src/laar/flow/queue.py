@@ -144,7 +144,7 @@ class Queue(Generic[T]):
         if item.id in self._waiting:
             raise ValueError(f"a request with the id {item.id!r} is waiting already")
         if self._draining:
-            return self._shed(503, SHUTTING_DOWN)
+            return self._refused(item, 503, SHUTTING_DOWN)
         limits = self.limits
         work_s = _between(MIN_WORK_S, item.work_s, MAX_WORK_S)
         objective_s = max(work_s, _between(0.0, item.objective_s, MAX_OBJECTIVE_S))
@@ -155,11 +155,11 @@ class Queue(Generic[T]):
             patience_s = max(limits.min_hold_s, limits.patience * objective_s)
             hold_s, reason = min(hold_s, patience_s) - waited_s, EXPIRED
         if item.for_context:
-            hold_s, reason = limits.max_hold_s - waited_s, LET_IN
+            hold_s = limits.max_hold_s - waited_s
         if hold_s <= 0:
-            return self._shed(503, reason)
+            return self._refused(item, 503, reason)
         if not self._make_room(item, clock):
-            return self._shed(429, SATURATED)
+            return self._refused(item, 429, SATURATED)
         self._insert(
             _Waiting(item, clock + hold_s, reason),
             self._order(clock - waited_s - earlier_s, objective_s, work_s, work_s),
@@ -373,15 +373,12 @@ class Queue(Generic[T]):
             if entry.alive and expires_s > clock:
                 break
             heappop(expiries)
-            if entry.alive and entry.reason == LET_IN:
-                self._remove(entry.item, charge=True)
-                self._verdicts.append((entry.item, Shed(0, LET_IN, 0)))
-            elif entry.alive:
+            if entry.alive:
                 self._drop(entry.item, 503, entry.reason)
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
-        self._remove(item)
-        self._verdicts.append((item, self._shed(status, reason)))
+        self._remove(item, charge=item.for_context)
+        self._verdicts.append((item, self._refused(item, status, reason)))
 
     def _remove(self, item: Item, *, charge: bool = False) -> None:
         entry = self._waiting.pop(item.id)
@@ -412,7 +409,10 @@ class Queue(Generic[T]):
             self._expiries[:] = [expiry for expiry in self._expiries if expiry[2].alive]
             heapify(self._expiries)
 
-    def _shed(self, status: int, reason: str) -> Shed:
+    def _refused(self, item: Item, status: int, reason: str) -> Shed:
+        """Count a refusal; what waits for its context alone is let in instead."""
+        if item.for_context:
+            return Shed(0, LET_IN, 0)
         self.sheds[reason] += 1
         wait_s = math.ceil(len(self._waiting) * self._gap_s)
         return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))

@@ -7,10 +7,12 @@ again and again. Then a turn whose context has no place is better held, before i
 
 Room has a price. To keep an idle session's place catches its return, if it comes soon enough; and
 as long as it is kept, others wait for it. So there is a number of seconds of room for each return
-that is caught, by how long such sessions have paused before. A place is kept while that is less
-than what it costs all to read the context again. Where few return, no place is worth keeping, and
-nobody waits. Before anything is learned, chances are such that a place is kept for about as long
-as reading it again takes: the rule for renting or buying.
+that is caught, by how long such sessions have paused before. What it costs all to read the context
+again, by these seconds, is what a place saves in each second for which it is kept. A turn is held
+while one of the places that would make room for it, by the share of it that would go, saves more
+than the second that it waits. Where few return, no place is worth keeping, and nobody waits. Before
+anything is learned, chances are such that a place is kept for about as long as reading it again
+takes: the rule for renting or buying.
 
 A session is known by its name, or else by its prompt, which begins with that of the turn before.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -47,6 +49,9 @@ each doubling of their time, whatever the scale."""
 _EVICTIONS = 2.0
 """Contexts to read again for one that leaves: where the caches are full, its own reading pushes
 another one out."""
+
+_MOMENT_S = 1e-6
+"""A place is in the next class of pauses from just after the end of its own."""
 
 _LEARNED_FOR_S = 1.0
 """Seconds after which the places that are idle now are counted again."""
@@ -112,23 +117,28 @@ class Sessions:
         known = (self._places.get(block) for block in reversed(chain.hashes))
         return next((place for place in known if place is not None), None)
 
-    def prices_s(self, view: View, now: float) -> Floats:
-        """Return what room for the prompt costs the others at each candidate, beyond their rent."""
-        missing = view.tokens - view.cached_tokens
-        candidates = zip(view.slots.tolist(), missing.tolist(), strict=True)
-        return np.array([self._price_s(slot, tokens, now) for slot, tokens in candidates])
+    def prices(self, view: View, now: float) -> Floats:
+        """Return the most that a second of waiting saves another session, by candidate.
 
-    def wait_s(self, view: View, now: float) -> float:
-        """Return the seconds until some candidate has free room, if no session returns."""
-        missing = view.tokens - view.cached_tokens
-        waits_s = [math.inf]
-        for slot, tokens in zip(view.slots.tolist(), missing.tolist(), strict=True):
-            leaving = self._leaving(slot, tokens, now)
-            if leaving is not None:
-                waits_s.append(
-                    max((self._kept_for_s(place, now) for place in leaving), default=0.0)
-                )
-        return min(waits_s)
+        Above 1 the prompt is better held; infinite where turns in flight have the room.
+        """
+        return np.array([self._price(leaving, now) for leaving in self._leaving_at(view)])
+
+    def wait_s(self, view: View, now: float) -> tuple[float, float]:
+        """Return for how long a prompt is held if no session returns, and what that saves them."""
+        found = [(math.inf, math.inf)]
+        for leaving in self._leaving_at(view):
+            first = self._price(leaving, now)
+            ends_s = {
+                age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
+            }
+            waits_s = (0.0, *sorted(end_s for end_s in ends_s if end_s >= 0.0))
+            found += [
+                (wait_s, first * wait_s)
+                for wait_s in waits_s
+                if self._price(leaving, now, wait_s + _MOMENT_S) <= 1.0
+            ][:1]
+        return min(found)
 
     def begin(
         self,
@@ -195,7 +205,7 @@ class Sessions:
                 "tokens": round(place.tokens),
                 "busy": place.busy,
                 "idle_s": 0.0 if place.busy else round(now - place.idle_at, 3),
-                "price_s": round(self._worth_s(place, now), 3),
+                "reread_s": round(place.reread_s, 3),
             }
             for cache in self._caches.values()
             for place in islice(cache.places.values(), most)
@@ -212,40 +222,44 @@ class Sessions:
         del cache.places[place.key]
         cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
 
-    def _price_s(self, slot: int, tokens: float, now: float) -> float:
-        """Return the price of room at an endpoint; infinite where turns in flight have it."""
-        leaving = self._leaving(slot, tokens, now)
-        return math.inf if leaving is None else sum(self._worth_s(place, now) for place in leaving)
+    def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
+        """Yield what makes room for the prompt at each candidate; None: turns in flight have it.
 
-    def _leaving(self, slot: int, tokens: float, now: float) -> list[Place] | None:
-        """Return whose places make room at an endpoint; None where turns in flight have it."""
-        cache, room = self._caches.get(slot), self._table.capacity_tokens.item(slot)
-        if cache is None or not cache.places or math.isnan(room):
-            return []
-        missing = cache.tokens + tokens - max(room, tokens)
-        leaving = []
-        for place in cache.places.values():
-            if missing <= 0.0:
-                break
-            if not place.busy or self._worth_s(place, now) <= 0.0:
-                leaving.append(place)
-                missing -= place.tokens
-        return leaving if missing <= 0.0 else None
+        That is the idle places, the least recent first, each with the share of it that goes.
+        """
+        missing_tokens = view.tokens - view.cached_tokens
+        for slot, tokens in zip(view.slots.tolist(), missing_tokens.tolist(), strict=True):
+            cache, room = self._caches.get(slot), self._table.capacity_tokens.item(slot)
+            if cache is None or not cache.places or math.isnan(room):
+                yield []
+                continue
+            missing = cache.tokens + tokens - max(room, tokens)
+            leaving = []
+            for place in cache.places.values():
+                if missing <= 0.0:
+                    break
+                if not place.busy or not place.is_session:
+                    leaving.append((place, min(1.0, missing / max(1.0, place.tokens))))
+                    missing -= place.tokens
+            yield leaving if missing <= 0.0 else None
 
-    def _kept_for_s(self, place: Place, now: float) -> float:
-        """Return how much longer a place is kept if its session does not return."""
-        if self._worth_s(place, now) <= 0.0:
-            return 0.0
-        idle_s, saved_s = now - place.idle_at, _EVICTIONS * place.reread_s
-        at, keeping_s = bisect_left(_AGES_S, idle_s), self._keeping(now)
-        older = zip(_AGES_S[at:], keeping_s[at + 1 :], strict=True)
-        return next(age_s for age_s, kept_s in older if kept_s >= saved_s) - idle_s
-
-    def _worth_s(self, place: Place, now: float) -> float:
-        """Return the seconds saved by each return that is caught if a place is kept."""
-        at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
-        saved_s = _EVICTIONS * place.reread_s - self._keeping(now)[at]
-        return max(0.0, saved_s) if place.is_session else 0.0
+    def _price(
+        self, leaving: list[tuple[Place, float]] | None, now: float, later_s: float = 0.0
+    ) -> float:
+        if leaving is None:
+            return math.inf
+        keeping_s, then = self._keeping(now), now + later_s
+        return max(
+            (
+                share
+                * _EVICTIONS
+                * place.reread_s
+                / keeping_s[bisect_left(_AGES_S, then - place.idle_at)]
+                for place, share in leaving
+                if place.is_session
+            ),
+            default=0.0,
+        )
 
     def _keeping(self, now: float) -> list[float]:
         """Return the seconds of room for each return that is caught, by the time since its turn."""

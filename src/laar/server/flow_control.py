@@ -70,6 +70,8 @@ class FlowControl:
         clock: Callable[[], float],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
+        self.by_load = admission.by_load
+        """Whether requests without a session may wait too."""
         self._admission = admission
         self._director = director
         self._clock = clock
@@ -116,7 +118,7 @@ class FlowControl:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
-        if not known:
+        if not known and self.by_load:
             self._admission.ready = False
         elif not self._admission.ready:
             loop = asyncio.get_running_loop()

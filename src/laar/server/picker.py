@@ -23,6 +23,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import Fault
 from laar.core.policy import Policy
+from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -42,7 +43,6 @@ from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.flow.admission import Admission, Outcome
     from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.sharer import Sharer
@@ -237,11 +237,9 @@ class Picker:
 
     def _admission(self) -> Admission | None:
         flow = self.settings.flow
-        if not flow.enabled:
+        if not flow.enabled and not flow.admission.limits.max_hold_s:
             return None
-        from laar.flow.admission import Admission
-
-        return Admission(self.director, flow.admission)
+        return Admission(self.director, flow.admission, by_load=flow.enabled)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Share by a store where there is one, else keep a snapshot; None for neither."""

@@ -270,7 +270,8 @@ class Runner:
         """Ready while an endpoint is known, or flow control holds requests until one is."""
         self._changed.clear()
         if not self._stopping.is_set():
-            self.health.set_ready(len(self.picker.table) > 0 or self._flow is not None)
+            holds = self._flow is not None and self._flow.by_load
+            self.health.set_ready(len(self.picker.table) > 0 or holds)
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -13,13 +13,18 @@ from laar.settings.section import Section, declared, part
 @declared(FlowSettings)
 @declared(StreamSettings, "tenant_header")
 class Flow(Section):
-    """Flow control: requests wait in slack order while the fleet is full."""
+    """Flow control: requests wait in slack order while the fleet is full.
+
+    Turns of named sessions wait for room for their contexts in the caches also where it is off;
+    `flow.max_hold_s: 0` ends that.
+    """
 
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
     """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
-    once and waits in an engine, in order of arrival."""
+    once and waits in an engine, in order of arrival, but for sessions whose contexts find no room
+    in any cache."""
 
     @property
     def admission(self) -> FlowSettings:

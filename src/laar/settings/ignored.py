@@ -44,7 +44,8 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
 )
 """Prefix of settings, their requirement, and whether it is met."""
 
-_ALWAYS = "flow.tenant_header"  # streams read it, too
+_ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
+"""Settings that need none: streams read the first, sessions are held by the others."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
@@ -54,7 +55,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
         if origin == "default":
             continue
         for prefix, needed, given in _WITHOUT:
-            if name.startswith(prefix) and name not in (needed, _ALWAYS) and not given(settings):
+            if name.startswith(prefix) and name not in {needed, *_ALWAYS} and not given(settings):
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)

@@ -51,6 +51,7 @@ _CROWD_IDLE_S = 20.0  # the better of those tried: 1, 5, 20 and 65 s
 
 RULES = {
     "laar": ("laar", ""),
+    "laar, gate": ("laar", "rooms"),
     "laar, flow": ("laar", "flow"),
     "least-loaded": ("least-loaded", ""),
     "vllm-router": ("vllm-router", ""),
@@ -77,7 +78,8 @@ class _Run:
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
-            flow=FlowSettings() if way == "flow" else None,
+            flow=FlowSettings() if way in {"flow", "rooms"} else None,
+            by_load=way == "flow",
         )
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
         room = float(engines * KV_TOKENS)
@@ -140,20 +142,30 @@ def _evidence(
 ) -> Evidence:
     parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
 
-    def turns(most: float, least: float) -> dict[str, Seen]:
-        return {
-            part: paired(runs[*case, "laar, flow"], runs[*case, "laar"], "turns_per_s")
-            for part, case in parts.items()
-            if least <= case[1] <= most
-        }
+    def turns(least: float, most: float, *others: str) -> dict[str, Seen]:
+        seen = {}
+        for part, case in parts.items():
+            if least <= case[1] <= most:
+                best = max(others, key=lambda rule: total(runs[*case, rule], "turns_per_s"))
+                name = f"{part}, {best}" if len(others) > 1 else part
+                seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], "turns_per_s")
+        return seen
 
+    only_place = [rule for rule, (_, way) in RULES.items() if not way]
     return {
-        "turns-past": turns(2.0, 1.5),
-        "turns-below": turns(1.0, 0.0),
+        "turns-past": turns(1.5, 2.0, "laar"),
+        "turns-below": turns(0.0, 1.0, "laar"),
+        "turns-far": turns(3.0, 3.0, "laar"),
+        "beside-best": turns(1.5, 2.0, *only_place),
         "longest-hold": {
-            part: level(runs[*case, "laar, flow"], "held_s") for part, case in parts.items()
+            part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()
         },
     }
+
+
+def total(runs: Runs, metric: str) -> float:
+    """Return the sum of a metric over the seeds."""
+    return sum(run[metric] for run in runs)
 
 
 EXPERIMENTS = declared(__name__, {"agents-cliff": run})

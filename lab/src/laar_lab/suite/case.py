@@ -173,6 +173,7 @@ def run_case(
     share: float = 1.0,
     pickers: Pickers | None = None,
     flow: FlowSettings | None = None,
+    by_load: bool = True,
 ) -> Numbers:
     """Run a workload once.
 
@@ -184,6 +185,7 @@ def run_case(
         pickers: number of pickers, and the delay of their sharing; None for one picker.
         flow: settings of flow control; None for none. A refusal is counted as a failure; those of
             sessions ask again.
+        by_load: flow control holds requests by load, not only sessions for room.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
@@ -203,7 +205,7 @@ def run_case(
         seen.failed += 1
 
     def begin(seed: int) -> VirtualFleet:
-        return _fleet(case, policy, seed, pickers, flow)
+        return _fleet(case, policy, seed, pickers, flow, by_load)
 
     match load:
         case Together():
@@ -233,7 +235,12 @@ def run_case(
 
 
 def _fleet(
-    case: Case, policy: str, seed: int, pickers: Pickers | None, flow: FlowSettings | None
+    case: Case,
+    policy: str,
+    seed: int,
+    pickers: Pickers | None,
+    flow: FlowSettings | None,
+    by_load: bool,
 ) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
@@ -245,7 +252,8 @@ def _fleet(
         pickers=many,
         share_delay_s=delay_s,
     )
-    return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites), flow=flow)
+    assessor = case.knowledge(sites)
+    return VirtualFleet(sites, settings, seed=seed, assessor=assessor, flow=flow, by_load=by_load)
 
 
 def _ours(

@@ -103,7 +103,7 @@ class Exchange(Handler):
         processor.metrics.stream_faults += stream.unspliced
         now = processor.clock()
         for action in stream.receive(Closed(), now):
-            if isinstance(action, Ended) and processor.flow is None:
+            if isinstance(action, Ended) and not action.decision.flight.admitted:
                 processor.director.settle(action.decision, action.completion)
             else:
                 processor.note(action, now)
@@ -145,7 +145,8 @@ class Exchange(Handler):
                         is_over = True
                 elif isinstance(action, Ask):
                     try:
-                        asked = processor.ask(action.request, processor.clock())
+                        ask = processor.ask_turn if action.request.session else processor.ask
+                        asked = ask(action.request, processor.clock())
                     except RequestError as error:
                         pending = processor.refused(action.request, error)
                         continue

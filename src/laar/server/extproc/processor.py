@@ -101,10 +101,12 @@ class ExternalProcessor:
             catalog=self._listed,
         )
         """What the streams share that begin from now on."""
-        self.ask: Callable[[Request, float], Decision | Waiting] = (
+        self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
         )
-        """Decides now, or has the request wait for its turn; may raise `RequestError`."""
+        """Decides on a session's turn now, or enqueues it; may raise `RequestError`."""
+        self.ask = self.ask_turn if flow is None or flow.by_load else director.decide
+        """The same for a request without a session."""
         self.exchanges: set[Exchange] = set()
         self.begun = 0
         """Streams so far."""
@@ -176,7 +178,7 @@ class ExternalProcessor:
         match action:
             case Ended(decision, completion):
                 self.director.settle(decision, completion)
-                if self.flow is not None:
+                if self.flow is not None and decision.flight.admitted:
                     self.flow.ended(decision)
             case Attempted(decision, failed):
                 self.metrics.failed_attempts += len(failed)
@@ -184,11 +186,11 @@ class ExternalProcessor:
             case Served(decision, address):
                 self.metrics.moved += not decision.request.shadow
                 self.director.served_by(decision, address, now)
-                if self.flow is not None:
+                if self.flow is not None and decision.flight.admitted:
                     self.flow.moved(decision)
             case Answering(decision, ok):
                 self.director.answering(decision, now, ok=ok)
-                if self.flow is not None:
+                if self.flow is not None and decision.flight.admitted:
                     self.flow.answering(decision, ok=ok)
             case Stored(decision, response_id):
                 self.director.keeps(decision, response_id)

@@ -53,6 +53,7 @@ class VirtualFleet:
         assessor: the picker's estimates for models; None for the engines' measured speeds.
         policies: policies by name; None for the product's, fresh.
         flow: settings by which `enqueue` admits requests; None: it holds none.
+        by_load: flow control holds requests by load, not only sessions for room.
 
     Raises:
         SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
@@ -68,6 +69,7 @@ class VirtualFleet:
         assessor: Assessor | None = None,
         policies: Mapping[str, Policy] | None = None,
         flow: FlowSettings | None = None,
+        by_load: bool = True,
     ) -> None:
         if not sites:
             raise SettingError("the fleet has no endpoints; describe at least one")
@@ -122,7 +124,9 @@ class VirtualFleet:
         self.director = self.directors[0]
         self.flow: FlowControl | None = None
         if flow is not None:
-            self.flow = FlowControl(self.director, self._prefixes[0], flow, self.clock)
+            self.flow = FlowControl(
+                self.director, self._prefixes[0], flow, self.clock, by_load=by_load
+            )
         self._comes_to = generator(seed, "pickers")
         self.channel: Channel | None = None
         if settings.share_delay_s is not None:

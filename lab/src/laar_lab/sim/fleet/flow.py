@@ -32,6 +32,7 @@ class FlowControl:
         prefixes: prefix index of that director.
         settings: settings of the queue.
         clock: clock of the run.
+        by_load: hold requests by load; otherwise only turns without room for their context.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class FlowControl:
         prefixes: BlockPrefixes,
         settings: FlowSettings,
         clock: VirtualClock,
+        *,
+        by_load: bool,
     ) -> None:
-        self._admission = Admission(director, settings)
+        self._admission = Admission(director, settings, by_load=by_load)
         self._prefixes = prefixes
         self._clock = clock
         self._held: dict[Hashable, _Held] = {}

@@ -161,14 +161,14 @@ addEventListener("hashchange", goTo);
 // -- sessions -----------------------------------------------------------------------------------
 
 function showSessions({ counts, inside = [], waiting: held = [] }) {
-  $("#sessions").hidden = !counts;
+  $("#sessions").hidden = !counts?.placed && !counts?.waiting;
   if (!counts) return;
   $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for one`;
   table("#sessions", [
     ...held.map((s) => row([s.session || "no name", "waits", "-", count(s.tokens), seconds(s.waited_s), "-"],
       { classes: { 1: "warn" } })),
     ...inside.map((s) => row([s.session || "no name", s.busy ? `${s.busy} in flight` : "idle", s.endpoint,
-      count(s.tokens), s.busy ? "-" : seconds(s.idle_s), seconds(s.price_s)])),
+      count(s.tokens), s.busy ? "-" : seconds(s.idle_s), seconds(s.reread_s)])),
   ]);
 }
 
