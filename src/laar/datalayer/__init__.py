@@ -1,6 +1,6 @@
-"""Collectors: what finds endpoints, reads their metrics and times the way to them.
+"""Collectors: find endpoints, read their metrics and measure their round trips.
 
-Each is an object with an endless ``run``; none knows the endpoint table. The runner joins them.
+Each is an object with an endless ``run``; none knows the endpoint table. The runner wires them up.
 """
 
 from laar.datalayer.dns import Resolver

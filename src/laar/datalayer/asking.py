@@ -1,12 +1,12 @@
-"""One tiny request to an endpoint: whether it answers, seen from here.
+"""One tiny request to an endpoint: does it answer, as seen from here?
 
-`laar doctor` shows the result of `ask`. The trial of an endpoint that is out begins with it, too: a
-question of laar's own costs a token, a client's request on trial may cost its client the answer.
-The answer is streamed and read until it says anything, since engines send 200 before they know
-better, and so do pages that stand in front of engines.
+`laar doctor` shows the result of `ask`. The trial of an endpoint that is out also starts with it:
+laar's own request costs a token, whereas a client's request on trial may cost it the response.
+The response is streamed and read until it contains output, since engines send 200 before they
+know better, and so do error pages in front of engines.
 
-Not promised: that it works for every engine. One that wants a key, or does not chat, answers 4xx;
-that shows nothing, and a client's request has to be the trial.
+It need not work for every engine. One that requires a key, or does not chat, answers 4xx; that
+proves nothing, and a client's request has to be the trial.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from laar.protocol.headers import RANK, media_type, retry_after_s
 from laar.protocol.usefulness import flaw_of_type
 
 TIMEOUT_S = 10.0
-"""Timeout of an answer of one token. Engines that need more are not to be sent users yet."""
+"""Timeout of a one-token response. Engines that need longer should not get traffic yet."""
 _MAX_UNDER_WAY = 16
-"""A pool that fails as a whole must not be asked as a whole."""
+"""Requests in flight at a time: a pool that fails as a whole must not be probed as a whole."""
 _MAX_BYTES = 4096
 _TOKENS = 8
-"""Tokens of the answer. It is read to the first that says anything, but one may be a thought's
-beginning, which no engine shows."""
+"""Token limit of the response. It is read only up to its first output, but the first token may
+begin a thought, which no engine shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The result of asking.
+    """The result of `ask`.
 
     Args:
-        reply: the answer; None when there was none.
-        failed: kind of a failure without an answer: it took the connection, and was silent or cut
-            it.
-        problem: the reason why there was no answer, as text; empty otherwise.
-        refused: no process listens there.
+        reply: the response; None if there was none.
+        failed: kind of a failure without a response: the endpoint accepted the connection, then
+            stayed silent or closed it.
+        problem: reason for the lack of a response, as text; empty otherwise.
+        refused: the connection was refused: no process listens there.
         seconds: seconds to the first event.
     """
 
@@ -98,19 +98,19 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             refused=isinstance(error.os_error, ConnectionRefusedError),
         )
     except TimeoutError:
-        return Asked(failed=Kind.HANG, problem="takes the connection, and sends nothing")
+        return Asked(failed=Kind.HANG, problem="accepts the connection but sends nothing")
     except aiohttp.ServerDisconnectedError:
-        return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
+        return Asked(failed=Kind.STATUS, problem="accepts the connection and closes it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"breaks off: {type(error).__name__}")
 
 
 async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
-    """Read an answer until its worth is known."""
+    """Read a response until it can be judged."""
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None
-    # One that answers a stream with a whole answer may do so well for all its clients.
+    # An engine that ignores `stream` and answers in one piece may serve all its clients so.
     if answer.status == 200 and all(
         flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False)
     ):
@@ -139,11 +139,11 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
 
 
 class Asker:
-    """Asks endpoints that are out and due, until cancelled.
+    """Probe endpoints that are out and due, until cancelled.
 
     Args:
-        due: endpoints to ask now; none is returned again before `answered` was called for it.
-        answered: takes the result.
+        due: returns endpoints to probe now; none comes again until `answered` was called for it.
+        answered: called with the result.
         clock: monotonic seconds.
     """
 
@@ -159,7 +159,7 @@ class Asker:
         self._clock = clock
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Probe until cancelled."""
         async with new_session() as session, asyncio.TaskGroup() as tasks:
             under_way: set[asyncio.Task[None]] = set()
             while True:

@@ -1,7 +1,7 @@
-"""Where each model's chat template puts a prompt's parts: one of its engines is asked once.
+"""Where each model's chat template puts the parts of a prompt, learned by asking an engine once.
 
-It is asked for the token ids of a few chats (`laar.prefix.probing`), with ``POST /tokenize`` of
-vLLM and SGLang.
+The engine is asked for the token ids of a few chats (`laar.prefix.probing`), by ``POST /tokenize``
+of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from laar.prefix.probing import PROBES, template_of
 from laar.prefix.tokens import TokenIds
 
 MAX_ANSWER_BYTES = 32 << 20
-"""Longest answer of ``/tokenize``: a million ids take about 7 MB."""
+"""Longest ``/tokenize`` response: a million ids take about 7 MB."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
-"""Seconds until new models, and those whose engines failed, are asked for their template."""
+"""Seconds between attempts for new models, and for those whose engines failed to answer."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class TemplateProbes:
-    """Asks for the chat template of each model.
+    """Learn the chat template of each model.
 
     Args:
-        prefixes: gets the templates.
+        prefixes: receives the templates.
         table: the endpoints.
     """
 
@@ -61,9 +61,9 @@ class TemplateProbes:
         model = spec.models[0]
         try:
             ids = [await ask_engine(session, spec, probe, model) for probe in PROBES]
-        except (aiohttp.ClientError, OSError):  # it may start, or be restarted
+        except (aiohttp.ClientError, OSError):  # it may be starting or restarting
             return
-        except ValueError:  # it has no such path, or the template takes no such chat
+        except ValueError:  # no such path, or the template rejects such a chat
             ids = []
         if not ids or not all(map(len, ids)):
             self._refused.add(spec.address)
@@ -76,11 +76,11 @@ class TemplateProbes:
 async def ask_engine(
     session: aiohttp.ClientSession, spec: EndpointSpec, chat: Mapping[str, Any], model: str
 ) -> TokenIds:
-    """Return the token ids of a chat's prompt, from an engine.
+    """Return the token ids of a chat's prompt, as an engine computes them.
 
     Raises:
-        ValueError: the answer is none.
-        ClientError, OSError, TimeoutError: it does not answer.
+        ValueError: the response has no token ids.
+        ClientError, OSError, TimeoutError: the engine does not answer.
     """
     async with session.post(
         spec.url("/tokenize"),

@@ -1,7 +1,7 @@
-"""A look at an engine over HTTP: its models, adapters, kind and the parts that need a key.
+"""Inspect an engine over HTTP: its models, adapters, kind, and what requires a key.
 
-`laar init` writes a configuration from this. Nothing is changed at the engine, and every answer is
-untrusted: it is bounded in size and read defensively.
+`laar init` writes a configuration from this. The engine is only read from. Its responses are
+untrusted: size-limited and parsed defensively.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MAX_ANSWER_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine as it presents itself.
+    """One engine, as it presents itself.
 
     Args:
         address: as in an endpoints file.
-        models: names that it answers to, the model's own first, then its aliases.
-        adapters: LoRA adapters that are loaded, which are names as well.
-        kind: the engine, as `engine` in an endpoints file; empty when the page is unknown.
-        max_model_len: longest prompt and answer in tokens; None when the engine does not say.
-        remarks: findings that a person should read, each a sentence.
+        models: names it serves, the model's own first, then its aliases.
+        adapters: loaded LoRA adapters, which are model names as well.
+        kind: the engine, as `engine` in an endpoints file; empty if the page is unknown.
+        max_model_len: longest prompt and answer in tokens; None if the engine does not say.
+        remarks: findings for the user, each a sentence.
     """
 
     address: str
@@ -46,14 +46,14 @@ class Engine:
 async def look_at(
     endpoints: Sequence[Endpoint], headers: Mapping[str, str] | None = None
 ) -> list[Engine]:
-    """Return an `Engine` for each endpoint, in order; unreachable ones have a remark.
+    """Return an `Engine` for each endpoint, in order; an unreachable one has a remark.
 
     Args:
-        endpoints: as an endpoints file would have them; their models do not matter.
+        endpoints: as an endpoints file would have them; their models are ignored.
         headers: sent with each request, such as ``authorization``.
 
     Raises:
-        SettingError: a file that one names can't be read.
+        SettingError: a file named by an endpoint can't be read.
     """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
@@ -112,7 +112,7 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
 async def _get(
     http: aiohttp.ClientSession, spec: EndpointSpec, path: str
 ) -> tuple[int | None, bytes]:
-    """Return status and body; without an answer, None and why."""
+    """Return status and body; without a response, None and the reason."""
     try:
         options = options_for(spec)
         async with http.get(spec.url(path), allow_redirects=False, **options) as response:

@@ -1,12 +1,12 @@
-"""DNS names in the endpoints' addresses, resolved and resolved again in the background.
+"""Resolve the DNS names in endpoint addresses, repeatedly and in the background.
 
-`Resolver` stands between a source of endpoints and the table: it takes specs whose addresses may
-be names and hands on one spec for each IP address. IP literals pass at once. The system's resolver
-gives no time to live, so names are asked for every ten seconds. A name that stops resolving keeps
-its last addresses: a broken DNS must not take away endpoints that work.
+`Resolver` sits between a source of endpoints and the table: it receives specs whose addresses may
+be names and passes on one spec per IP address. IP literals pass at once. The system resolver does
+not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
+last addresses: a DNS outage must not remove working endpoints.
 
-A name with addresses of both families gives the IPv4 ones only: the two are ways to the same
-server, and counting it as two would halve its load in every estimate.
+Of a name with addresses of both families only the IPv4 ones are used: both lead to the same server,
+and counting it as two would halve its load in every estimate.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, Clock, EndpointSink
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""A name's IP addresses; raises OSError when there are none."""
+"""Return a name's IP addresses; raise OSError if there are none."""
 
 INTERVAL_S = 10.0
-"""Seconds between two look-ups of a name: the records of a fleet change as pods come and go."""
+"""Seconds between two lookups of a name: a fleet's records change as pods come and go."""
 RETRY_S = 2.0
-"""Seconds until a failed look-up is repeated."""
+"""Seconds until a failed lookup is repeated."""
 TIMEOUT_S = 5.0
-"""The system resolver's own first timeout."""
+"""The system resolver's own initial timeout."""
 MAX_AT_ONCE = 4
-"""A look-up holds a thread, and a dead DNS server holds it long: leave threads for the others."""
+"""Lookups at a time. Each holds a thread, for long if the DNS server is dead; leave some free."""
 MAX_ADDRESSES = 256
-"""Addresses of one name; the lowest are kept, so that the choice is stable."""
+"""Addresses used per name; the lowest are kept, so that the selection is stable."""
 
 
 async def system_lookup(name: str) -> Sequence[str]:
-    """Ask the system's resolver, in a thread."""
+    """Ask the system resolver, in a thread."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
@@ -45,14 +45,14 @@ async def system_lookup(name: str) -> Sequence[str]:
 
 
 class Resolver:
-    """An `EndpointSink` for sources that know names, and a collector that follows the names.
+    """An `EndpointSink` for sources with names, and a collector that keeps the names resolved.
 
     Args:
-        sink: takes the resolved endpoints, under the source's own name.
+        sink: receives the resolved endpoints, under the name of their source.
         clock: monotonic seconds.
         lookup: resolves a name.
-        interval_s: seconds between two look-ups of one name.
-        timeout_s: after which a look-up counts as failed, though it goes on in its thread.
+        interval_s: seconds between two lookups of one name.
+        timeout_s: seconds until a lookup counts as failed, although its thread continues.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Resolver:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace a source's endpoints, and pass on those that are resolved already."""
+        """Replace a source's endpoints; pass on those already resolved."""
         self._declared[source] = specs
         declared = [spec for specs in self._declared.values() for spec in specs]
         names = {dns_name(spec.address) for spec in declared} - {""}
@@ -91,11 +91,11 @@ class Resolver:
         self._changed.set()
 
     def problem(self, source: str, message: str | None) -> None:
-        """Pass a source's problem on."""
+        """Pass on a source's problem."""
         self._sink.problem(source, message)
 
     async def run(self) -> None:
-        """Look names up until cancelled."""
+        """Look up names until cancelled."""
         try:
             while True:
                 now = self._clock()
@@ -129,7 +129,7 @@ class Resolver:
                 done, _ = await asyncio.wait({asked}, timeout=self._timeout_s)
                 if not done:
                     self._failed(name, f"no answer in {self._timeout_s:g} s")
-                    # The thread can't be stopped; its place stays taken until it ends by itself.
+                    # The thread can't be stopped; it keeps its place until it ends.
                     await asyncio.wait({asked})
             try:
                 self._found(name, asked.result())

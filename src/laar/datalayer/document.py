@@ -1,11 +1,11 @@
-"""YAML files read into pydantic models, with errors that name the file, the line and the key.
+"""Parse YAML files into pydantic models, with errors that name the file, the line and the key.
 
-PyYAML forgets where a value stood, so the node tree is kept beside the values and an error's
-path is looked up in it. A key that occurs twice is an error: YAML readers silently take one.
+PyYAML discards where a value was, so the node tree is kept along with the values, and an error's
+path is looked up in it. Duplicate keys are an error: YAML readers silently pick one.
 
-Depth, values and the length of numbers are capped, since a file is read again beside a serving
-loop. An alias counts for all the values that it stands for: a few lines of them can stand for more
-than any memory holds.
+Depth, number of values and length of numbers are capped, since files are reloaded while serving.
+An alias counts as all the values it stands for: a few lines of aliases can expand beyond any
+memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pydantic import BaseModel, ValidationError
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
-"""Keys and values of one file: ten thousand endpoints with every field."""
+"""Keys and values in one file: ten thousand endpoints with every field."""
 MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
-"""Longest value that is no text: YAML's numbers to base 60 take quadratic time."""
+"""Longest value that is not a string: YAML's base-60 numbers take quadratic time."""
 
 _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
-"""Raised by PyYAML for values that do not fit the tag before them, such as ``!!int ''``."""
+"""Raised by PyYAML for values that do not fit their tag, such as ``!!int ''``."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
-"""Keys and indices from the document's top down."""
+"""Path of keys and indices from the top of the document."""
 
 MAX_FAULTS_SHOWN = 20
-"""A wrong indentation can make thousands of faults; a user reads no more than a screen of them."""
+"""Wrong indentation can cause thousands of faults; nobody reads more than a screenful."""
 
 
 def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
@@ -50,16 +50,16 @@ def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
 def read_with_lines(
     path: Path, model: type[Model], *, max_bytes: int
 ) -> tuple[Model, Mapping[Place, int]]:
-    """Read and validate one YAML file; also the line of each key and list item.
+    """Read and validate one YAML file; also return the line of each key and list item.
 
     Raises:
         SettingError: the file can't be read, is larger than `max_bytes`, is not YAML, or does not
-            fit `model`; one line for each fault, as ``path:line: key: fault``.
+            match `model`; one line per fault, as ``path:line: key: fault``.
     """
     text = _read(path, max_bytes)
     try:
-        # In Python on purpose: the C parser holds the interpreter until a whole file is through,
-        # and files are read again beside a serving loop.
+        # Deliberately in Python: the C parser holds the GIL until a file is parsed, and files are
+        # reloaded while serving.
         loader = _Loader(text)
         node = loader.get_single_node()
         lines = dict(_lines(node)) if node else {}
@@ -80,10 +80,10 @@ def read_with_lines(
 
 
 def parse_yaml(text: str) -> object:
-    """Read one YAML document, under the same caps.
+    """Parse one YAML document, with the same caps.
 
     Raises:
-        YAMLError: it is not valid, or beyond a cap.
+        YAMLError: it is invalid, or exceeds a cap.
     """
     if len(text) > MAX_TEXT_CHARS:
         raise yaml.YAMLError(f"longer than {MAX_TEXT_CHARS} characters")
@@ -100,7 +100,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._nodes = 0
         self._depth = 0
-        self._sizes: dict[str, int] = {}  # values by anchor
+        self._sizes: dict[str, int] = {}  # number of values, by anchor
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose one node, unless it exceeds a cap."""
@@ -131,7 +131,7 @@ class _Loader(yaml.SafeLoader):
             and node.tag != _TEXT
             and len(node.value) > MAX_NUMBER_CHARS
         ):
-            raise _fault("a number or date of so many characters", node.start_mark)
+            raise _fault("a number or date with too many characters", node.start_mark)
         return node
 
 
@@ -143,7 +143,7 @@ def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """Return the line of a place, or of the nearest one around it that is written down."""
+    """Return the line of a place, or of the nearest enclosing one in the file."""
     while place not in lines and place:
         place = place[:-1]
     return lines.get(place, 1)
@@ -164,7 +164,7 @@ def _read(path: Path, max_bytes: int) -> str:
 
 
 def _lines(node: yaml.Node, path: Place = ()) -> Iterator[tuple[Place, int]]:
-    """Yield the line of each key and list item, 1 for the first line."""
+    """Yield the line of each key and list item, counted from 1."""
     yield path, node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -202,13 +202,13 @@ def _unknown_key(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     if near:
         return f"unknown key; did you mean `{near[0]}`?"
-    return "unknown key; check its spelling or take it out" + (
+    return "unknown key; check its spelling or remove it" + (
         f" (known here: {', '.join(known)})" if known else ""
     )
 
 
 def _keys(model: Any, place: Place) -> list[str]:
-    """Return the keys that a section may have; none where it is a free map."""
+    """Return the keys that a section may have; none if it is a free-form map."""
     for part in place:
         if isinstance(part, str):
             field = getattr(model, "model_fields", {}).get(part)
@@ -218,7 +218,7 @@ def _keys(model: Any, place: Place) -> list[str]:
 
 
 def _models(hint: Any) -> Iterator[Any]:
-    """Yield the sections within an annotation: behind `| None`, and as items of a list."""
+    """Yield the sections within an annotation: inside `| None`, and as items of a list."""
     if hasattr(hint, "model_fields"):
         yield hint
     for inner in get_args(hint):
@@ -245,7 +245,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """Return one fault, with its value; our own validators' texts stay as they are."""
+    """Return the message of one fault, with its value; keep the texts of laar's own validators."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."

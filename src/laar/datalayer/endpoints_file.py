@@ -1,9 +1,8 @@
-"""A YAML file of endpoints, read again whenever it changes.
+"""A YAML file of endpoints, reloaded whenever it changes.
 
-The file is watched by asking for its status twice a second (`laar.datalayer.stamp` says why). A
-change counts once the status has stayed the same from one look to the next, so a file caught
-half-written is not taken for a shorter list. A file that can't be used leaves the endpoints as they
-are, and is reported with the reason.
+The file is watched by polling its status twice a second (`laar.datalayer.stamp` says why). A change
+counts once two polls in a row see the same status, so a half-written file is not mistaken for a
+shorter list. An unusable file leaves the endpoints as they are, and is reported with the reason.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from laar.declaring import describe
 from laar.errors import SettingError
 
 MAX_FILE_BYTES = 4 << 20
-"""400 bytes for each of `MAX_ENDPOINTS`."""
+"""400 bytes per endpoint, for `MAX_ENDPOINTS`."""
 MAX_ENDPOINTS = 10_000
-"""Twice the largest fleet that laar is tested with."""
+"""Twice the largest fleet laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_CHARS = 4096
 POLL_S = 0.5
-"""A change is in use within two polls; more often would not help."""
+"""A change takes effect within two polls; polling more often would not help."""
 
 _PORTS = {"http": ":80", "https": ":443"}
 _BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)
@@ -41,10 +40,10 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``ip:port``, ``[v6]:port`` or ``name:port``; the host comes without brackets.
+    """Split ``ip:port``, ``[v6]:port`` or ``name:port``; return the host without brackets.
 
     Raises:
-        ValueError: it is none of these; the text names the fault.
+        ValueError: it is none of these; the message names the fault.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:
@@ -77,7 +76,7 @@ def join_address(host: str, port: int | str) -> str:
 
 
 def endpoint_address(address: str) -> str:
-    """Return an endpoint's address, or its base URL as clients write it, in its one spelling.
+    """Normalize an endpoint's address, or its base URL as clients write it.
 
     Raises:
         ValueError: it is neither.
@@ -105,14 +104,14 @@ def _metrics_url(url: str) -> str:
 
 
 def check_model_name(name: str) -> str:
-    """Return a name that can travel in headers and in lists of them.
+    """Return the name if it can be sent in headers and in comma-separated lists.
 
     Raises:
-        ValueError: this one can't; the text says why.
+        ValueError: it can't; the message says why.
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
-            f"{name[:40]!r}: model names travel in headers; no commas, no blanks around,"
+            f"{name[:40]!r}: model names travel in headers; no commas, no surrounding blanks,"
             " no control characters"
         )
     if not 0 < len(name) <= MAX_MODEL_NAME_CHARS:
@@ -130,15 +129,15 @@ class Endpoint(BaseModel):
 
     address: Annotated[str, AfterValidator(endpoint_address)]
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``, or the base URL that an OpenAI client
-    would get, as ``https://name/openai/v1``. Each address of a name is an endpoint."""
+    would use, as ``https://name/openai/v1``. Each address of a name is an endpoint."""
     ca_file: Path | None = None
-    """PEM file of the authorities that verify the certificate of an https address. Envoy has to
-    know it, too (`laar envoy --endpoint-ca`). None: the system's."""
+    """PEM file of the authorities that verify the certificate of an https address. Envoy needs
+    it, too (`laar envoy --endpoint-ca`). None: the system's."""
     sni: Annotated[str, Field(max_length=253)] = ""
     """Name in the certificate, also sent as SNI and as the host of requests. Default: the name in
     the address."""
     key_file: Path | None = None
-    """File with the engine's API key, read again when it changes. Requests carry it in place of the
+    """File with the engine's API key, reloaded when it changes. Requests carry it in place of the
     client's."""
     model: ModelName | None = None
     """Model that the endpoint serves. Use `models` if it serves several names."""
@@ -147,18 +146,18 @@ class Endpoint(BaseModel):
     region: str = ""
     """Region of the endpoint: free text, shown on the page and in metrics."""
     engine: Engine = "vllm"
-    """Engine whose metric names the endpoint's page uses."""
+    """Engine, which determines the metric names on the endpoint's page."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
-    """URL of the metrics page. Default: that of the engine, ``/metrics`` at
-    the address, and ``/prometheus/metrics`` for tensorrt-llm. Empty: no page is read."""
+    """URL of the metrics page. Default: the engine's own, ``/metrics`` at the address, or
+    ``/prometheus/metrics`` for tensorrt-llm. Empty: no page is read."""
     labels: dict[str, str] = {}
-    """Labels of the endpoint, free names and values."""
+    """Labels of the endpoint: arbitrary names and values."""
     priority_field: bool = False
-    """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, and
-    with flow control with all. The engine must run with ``--scheduling-policy priority``."""
+    """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, or
+    with all if flow control is on. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Limit of prompt and answer together, in tokens, as the engine was started with. None: the
-    engine's own value from `/v1/models`; no limit if it lists none."""
+    """Limit of prompt plus answer in tokens, as the engine was started with. None: the engine's
+    own value from `/v1/models`; no limit if it lists none."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:
@@ -177,7 +176,7 @@ class Endpoint(BaseModel):
         return self.address.removeprefix("https://").partition("/")[0]
 
     def way(self) -> Way:
-        """Return how it is reached.
+        """Return how the endpoint is reached.
 
         Raises:
             SettingError: `ca_file` or `key_file` can't be read.
@@ -195,7 +194,7 @@ class Endpoint(BaseModel):
         return PLAIN if way == PLAIN else way
 
     def spec(self) -> EndpointSpec:
-        """Say the same as the table's value; the address may still be a DNS name.
+        """Return the endpoint as a spec for the table; the address may still be a DNS name.
 
         Raises:
             SettingError: as `way`.
@@ -237,7 +236,7 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
     """Read an endpoints file; addresses may still be DNS names.
 
     Raises:
-        SettingError: a line for each fault, with the file, the line, the key and the remedy.
+        SettingError: one line per fault, with the file, the line, the key and the remedy.
     """
     return _specs(path, read_document(path, EndpointsDocument, max_bytes=MAX_FILE_BYTES))
 
@@ -253,24 +252,24 @@ def _key(path: Path) -> str:
     """Read an engine's key.
 
     Raises:
-        SettingError: the file can't be read, or holds something else.
+        SettingError: the file can't be read, or does not contain a key.
     """
     try:
         key = path.read_bytes()[: MAX_KEY_CHARS + 1].decode("ascii", "replace").strip()
     except OSError as error:
         raise SettingError(f"key_file {path}: can't be read: {error.strerror}") from None
     if len(key) > MAX_KEY_CHARS or not re.fullmatch("[!-~]+", key):
-        raise SettingError(f"key_file {path} is no key: one line of printable ASCII")
+        raise SettingError(f"key_file {path} has no key: it must be one line of printable ASCII")
     return key
 
 
 class EndpointsFile:
-    """The collector: gives `sink` the file's endpoints, at the start and after each change.
+    """The collector: report the file's endpoints to `sink` at the start and after each change.
 
     Args:
         path: the file.
         sink: usually a `Resolver`, since addresses may be DNS names.
-        poll_s: seconds between looks.
+        poll_s: seconds between polls.
     """
 
     def __init__(self, path: Path, sink: EndpointSink, *, poll_s: float = POLL_S) -> None:
@@ -282,7 +281,7 @@ class EndpointsFile:
         self._loaded: Sequence[Stamp] | None = None  # None: never
 
     def load(self) -> None:
-        """Read the file now, so that a start with a bad file fails at once and says why.
+        """Read the file now, so that starting with a bad file fails at once and says why.
 
         Raises:
             SettingError: as `load_endpoints`.

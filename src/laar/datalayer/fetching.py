@@ -1,10 +1,10 @@
-"""GET requests of collectors, over one kept connection to each host: what visits need of HTTP.
+"""GET requests of collectors over one persistent connection per host: a minimal HTTP client.
 
-A picker at rest does little but visit, and most of a visit was a general client's part of it: the
-objects of its URL, request, response, redirects and cookies. So a request to an IP address is
-written as it is, to a connection of aiohttp's that reads the answer with all of its limits. A URL
-with a name, a password, a query or https is left to aiohttp's session, and so is an engine with a
-key.
+An idle picker does little but poll endpoints, and most of the cost was a general client's: its
+objects for URL, request, response, redirects and cookies. So a request to an IP address is written
+directly to one of aiohttp's connections, which parses the response with all of aiohttp's limits.
+URLs with a name, a password, a query or https, and engines with a key, go through aiohttp's
+session.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from laar.datalayer.interface import Clock
 from laar.datalayer.stamp import Stamp, stamp_of
 
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
-"""Such a URL has nothing to resolve, to quote or to shorten."""
+"""URLs with nothing to resolve, quote or normalize."""
 _MAX_PORT = 65535
 _KEPT_S = 75.0
-"""Seconds for which a connection without a visit is kept: more than any interval at rest."""
+"""Seconds for which an unused connection is kept: more than any polling interval when idle."""
 _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 
 
 def fault_of(error: Exception) -> str:
-    """Return the error's kind and text; aiohttp's names an ssl setting for plain HTTP too."""
+    """Return the error's kind and text, less the ssl setting aiohttp adds even for plain HTTP."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
 
 
 def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
-    """Return the options of aiohttp's requests to an engine: its key, and how it is verified.
+    """Return aiohttp's request options for an engine: its key, and how it is verified.
 
-    None for a `url` of another host: the key is for the engine alone.
+    Empty for a `url` of another host: the key is for the engine only.
     """
     way = spec.way
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
@@ -59,16 +59,16 @@ def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
 
 @lru_cache(64)
 def _verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
-    """Return TLS as Envoy verifies it: an address without a name by its authorities alone."""
+    """Return a TLS context that verifies as Envoy does: without a name only the authority."""
     context = verifying(ca_file)
     context.check_hostname = named
     return context
 
 
 def verifying(ca_file: str) -> ssl.SSLContext:
-    """Return TLS by an authority, the system's if none is named.
+    """Return a TLS context that trusts an authority; if none is named, the system's.
 
-    Python 3.13 asks for more: extensions that authorities of clusters and of one's own often lack.
+    Python 3.13 is stricter: it wants extensions that cluster and private authorities often lack.
     """
     context = ssl.create_default_context(cafile=ca_file or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -81,7 +81,7 @@ def visiting_session(
     headers: Mapping[str, str] | None = None,
     trace: aiohttp.TraceConfig | None = None,
 ) -> aiohttp.ClientSession:
-    """Return a session of a collector: one kept connection to each endpoint, and no cookies."""
+    """Return a session for a collector: one persistent connection per endpoint, no cookies."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
         timeout=timeout,
@@ -93,12 +93,12 @@ def visiting_session(
 
 
 class Answer:
-    """An answer whose headers have come.
+    """A response whose headers have arrived.
 
     Attributes:
-        status: its status.
-        after_s: seconds from the end of the request's headers to the start of the answer's; to open
-            a connection never counts.
+        status: the status code.
+        after_s: seconds from the end of the request's headers to the start of the response's;
+            never includes opening a connection.
     """
 
     __slots__ = ("_content", "after_s", "status")
@@ -109,7 +109,7 @@ class Answer:
         self._content = content
 
     async def read(self, max_bytes: int) -> bytes:
-        """Return the body up to a little over `max_bytes`; close the connection beyond that.
+        """Return the body, up to slightly over `max_bytes`; close the connection beyond that.
 
         Raises:
             ClientError: the body breaks off.
@@ -118,7 +118,7 @@ class Answer:
 
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
-    """Return a body, up to and a little over `max_bytes`; what is beyond is left unread."""
+    """Return a body, up to slightly over `max_bytes`; leave the rest unread."""
     body = await content.readany()
     if content.at_eof():  # nearly always
         return body
@@ -130,11 +130,11 @@ async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
 
 
 class _Host:
-    """The way to one host.
+    """The connection to one host.
 
     Attributes:
-        turn: held by the request under way.
-        connection: the kept connection; None while a request has it.
+        turn: lock held by the request in flight.
+        connection: the idle connection; None while a request uses it.
         used_at: end of the last request, by the event loop's clock.
     """
 
@@ -147,7 +147,7 @@ class _Host:
 
 
 class Fetcher:
-    """Fetches what collectors ask for, until it is left. Made on a running loop.
+    """Fetch pages for collectors, as an async context manager. Create it on a running loop.
 
     Args:
         headers: headers of all requests.
@@ -179,12 +179,12 @@ class Fetcher:
 
     @asynccontextmanager
     async def get(self, url: str, spec: EndpointSpec | None = None) -> AsyncIterator[Answer]:
-        """Get a page of an engine. No redirect is followed: it could lead anywhere.
+        """Get a page of an engine. Redirects are not followed: they could lead anywhere.
 
-        To bound the time is the caller's part.
+        The caller must set a timeout.
 
         Raises:
-            ClientError, OSError, ValueError: there is no answer.
+            ClientError, OSError, ValueError: there is no response.
         """
         plain = _PLAIN.fullmatch(url)
         options = {} if spec is None or spec.way is PLAIN else options_for(spec, url)
@@ -219,7 +219,7 @@ class Fetcher:
     async def _ask(
         self, host: _Host, ip: str, port: int, request: bytes
     ) -> tuple[ResponseHandler, Answer]:
-        """Ask again where a connection breaks: a kept one may have been closed meanwhile."""
+        """Send a request; retry once if the connection breaks: an idle one may have been closed."""
         for last in (False, True):
             connection, host.connection = host.connection, None
             if connection is None or not connection.is_connected() or connection.should_close:
@@ -238,7 +238,7 @@ class Fetcher:
         return ResponseHandler(self._loop)
 
     async def _answer(self, connection: ResponseHandler, request: bytes) -> Answer:
-        if connection.transport is None:  # closed as soon as it was open
+        if connection.transport is None:  # closed right after opening
             raise aiohttp.ServerDisconnectedError
         connection.set_response_params(read_until_eof=True, auto_decompress=False)
         connection.transport.write(request)
@@ -256,7 +256,7 @@ class Fetcher:
             self._sweeping = self._loop.call_later(_KEPT_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Drop hosts that were not asked for long."""
+        """Drop hosts not used for `_KEPT_S`."""
         self._sweeping = None
         before = self._loop.time() - _KEPT_S
         for netloc, host in list(self._hosts.items()):
@@ -273,5 +273,5 @@ class Fetcher:
         context: SimpleNamespace,
         _params: aiohttp.TraceRequestHeadersSentParams,
     ) -> None:
-        # A request is sent again when a kept-alive connection turns out dead: the last counts.
+        # A request is resent if its kept-alive connection turns out dead: the last time counts.
         context.trace_request_ctx.at = self._clock()

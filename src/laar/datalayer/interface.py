@@ -1,8 +1,8 @@
 """The interfaces of collectors: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
-never knows its listener, so the runner, the lab and the tests join collectors to any sink. All
-calls are made on the event loop and must return at once.
+knows only the protocol of its sink, so the runner, the lab and the tests can pass any. All calls
+are made on the event loop and must return at once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Clock = Callable[[], float]
 """Monotonic seconds."""
 
 GONE = ""
-"""The message of a source that is no longer watched, such as an endpoint that was taken out."""
+"""The message for a source that is no longer watched, such as a removed endpoint."""
 
 Targets = Callable[[], Sequence[EndpointSpec]]
-"""The endpoints to visit now; asked again and again, so it follows the table."""
+"""Return the endpoints to visit now; called repeatedly, so it follows the table."""
 
 
 class ProblemSink(Protocol):
-    """Receives collectors' problems, for the page, the log and a counter."""
+    """Receives the collectors' problems, for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, again at each failure; None or `GONE` ends it.
+        """Note that `source` has a problem, once per failure; None or `GONE` ends it.
 
-        `source` is the collector's kind, then for one of many a blank and which:
-        ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
+        `source` is the collector's kind, followed by a blank and the instance if there are
+        several: ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
         """
 
 
@@ -42,20 +42,20 @@ class EndpointSink(ProblemSink, Protocol):
     """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace the endpoints of `source` by all it knows now; addresses are unique in it."""
+        """Replace the endpoints of `source` by all it knows now; addresses are unique within it."""
 
 
 class ReadingSink(ProblemSink, Protocol):
-    """Receives scrapes and probes. Silence means unknown; readings age by their time."""
+    """Receives scrapes and probes. Silence means unknown; readings age by their timestamp."""
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks behind an address; 1 for an engine without."""
+        """Set the number of data-parallel ranks behind an address; 1 for an engine without any."""
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
-        """Record the numbers of a metrics page, or of one rank on it, read at `now`."""
+        """Record the values of a metrics page, or of one rank on it, read at `now`."""
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record a raw round trip, or None for a probe that failed."""
+        """Record a raw round trip, or None for a failed probe."""
 
 
 class ServedSink(ProblemSink, Protocol):
@@ -69,15 +69,15 @@ class KvEventSink(ProblemSink, Protocol):
     """Receives the KV cache events of engines. Hashes are the engine's own."""
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
-        """Note blocks that entered the cache of `address`; `past` for a report asked for again."""
+        """Note blocks that entered the cache of `address`; `past` if the report was replayed."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Note blocks that left a tier of `address`'s memory; 0 is the cache."""
+        """Note blocks that left a tier of `address`'s memory; tier 0 is the cache."""
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Note that the cache of `address` is empty; what enters it from now on is reported.
 
-        `at_s`: since when, by the engine's clock; NaN where that is not known.
+        `at_s`: since when, by the engine's clock; NaN if unknown.
 
         `past`: it was empty before this picker listened; the events since then follow.
         """

@@ -1,12 +1,12 @@
-"""Batches of KV cache events, as vLLM and SGLang encode them.
+"""Decode batches of KV cache events from vLLM and SGLang.
 
-vLLM's (``--kv-events-config``) come as maps, or as arrays from older releases; SGLang's are arrays
-with the same first places.
+vLLM's (``--kv-events-config``) are maps, or arrays from older releases; SGLang's are arrays with
+the same leading fields.
 
-Blocks count in the memory that prefills read from, and as copies in slower memory, from where they
-are fetched: the host's, a disk's or a peer's. Of the groups of a hybrid
-model's layers one counts, the first that attends to the whole prompt: a sliding window lets go of a
-prompt's beginning while the prompt is still of use.
+Blocks are counted in the memory that prefills read from, and as copies in the slower memory they
+are fetched from: the host's, a disk's or a peer's. Of a hybrid model's layer groups only one
+counts, the first that attends to the whole prompt: a sliding window drops the beginning of a
+prompt while the prompt is still useful.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from laar.prefix.tiers import FAR, HOST
 from laar.prefix.tokens import Stored
 
 _MEDIUM = "GPU"
-"""The name of the memory that prefills read from, with vLLM on CPUs as well."""
+"""The medium that prefills read from; vLLM on CPUs uses the same name."""
 _TIERS = {
     _MEDIUM: 0,
     **dict.fromkeys(("CPU", "CPU_PINNED"), HOST),
     **dict.fromkeys(("STORAGE", "DISK", "EXTERNAL"), FAR),
 }
-"""Tiers by the names of media (vLLM, SGLang)."""
+"""Tiers by medium, as vLLM and SGLang name them."""
 
 
 class Removed(NamedTuple):
-    """Blocks, by the engine's names, that left a tier of memory (`laar.prefix.tiers`)."""
+    """Blocks, by the engine's hashes, that left a tier of memory (`laar.prefix.tiers`)."""
 
     hashes: Sequence[int | bytes]
     tier: int = 0
 
 
 class Cleared(NamedTuple):
-    """A cache was emptied."""
+    """A cache was emptied, at a time by the engine's clock."""
 
     at_s: float = math.nan
-    """By the engine's clock; NaN where that is not known."""
+    """NaN if unknown."""
 
 
 Event = Stored | Removed | Cleared
@@ -51,16 +51,16 @@ Event = Stored | Removed | Cleared
 
 @dataclass(slots=True)
 class Groups:
-    """Which of a hybrid model's groups of layers counts, by the blocks that were stored.
+    """Track which of a hybrid model's layer groups counts, from the blocks stored.
 
-    Events of removed blocks name the group and not its kind, and all groups give a block one name.
+    Removal events give a group's index but not its kind, and all groups use one hash per block.
     """
 
     counted: int = 0
     attends_to_all: bool = False
 
     def counts(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether an event is of the group that counts."""
+        """Return whether an event belongs to the group that counts."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
@@ -68,16 +68,16 @@ class Groups:
 
 
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
-"""vLLM's kinds of groups that attend to the whole prompt."""
+"""vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
-"""Those, and what older releases, removed blocks and groups of several kinds have."""
+"""Those, and what older releases, removed blocks and mixed groups report."""
 
 
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
-    """Decode one message: its time, its events, and more that is not needed.
+    """Decode one message: its time, its events, and fields that are not needed.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a batch of events.
     """
     try:
         at_s, events, *_ = msgspec.msgpack.decode(payload)
@@ -88,7 +88,7 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
 
 
 def time_of(payload: bytes) -> float:
-    """Return the time of a message in seconds, by the engine's clock; NaN where it has none."""
+    """Return the time of a message in seconds, by the engine's clock; NaN if it has none."""
     try:
         return _time(msgspec.msgpack.decode(payload)[0])
     except _FAULTS:
@@ -103,9 +103,9 @@ def _time(value: object) -> float:
 
 
 def _joined(events: Iterable[Any]) -> list[Any]:
-    """Yield the events, joining those of pages that follow one another in a prompt.
+    """Return the events, joining those of consecutive pages of a prompt.
 
-    SGLang reports each page by itself, and its pages have one token by default.
+    SGLang reports each page separately, and a page is one token by default.
     """
     joined: list[Any] = []
     for event in events:
@@ -132,18 +132,18 @@ def _follows(event: Any, last: Any) -> bool:
 
 
 _PAGE = slice(4, 7)
-"""The places of what pages of one prompt have in common: size, adapter, and medium if there."""
+"""Fields that pages of one prompt share: block size, adapter, and medium if present."""
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
     *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
     *("sliding_window", "locality", "ownership", "session_id"),
 )
 _REMOVED = ("type", "block_hashes", "medium", "group_idx")
-"""The places of arrays."""
+"""Field order of the array forms."""
 
 
 def _event(raw: Any, groups: Groups) -> Event | None:
-    """Read one event in either form; None for an unknown kind."""
+    """Convert one event in either form; return None for an unknown kind."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
         raw = dict(zip(places, raw, strict=False))
@@ -166,7 +166,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         return Stored(hashes=hashes, tier=tier)
     size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
-    if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there
+    if adapter is not None and not isinstance(adapter, str):  # SGLang puts its metadata there
         raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
         adapter = None
     if adapter is None and raw.get("lora_id") is not None:
@@ -183,7 +183,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
 
 
 def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
-    """Return the other keys of each block's hash; the first block's holds the cache salt."""
+    """Return the extra keys of each block's hash; the first block's include the cache salt."""
     if not isinstance(given, list) or not any(given):
         return ()
     return tuple(

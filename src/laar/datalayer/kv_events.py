@@ -1,16 +1,16 @@
-"""KV cache events that engines publish over ZeroMQ, for a sink.
+"""Receive the KV cache events that engines publish over ZeroMQ, and pass them to a sink.
 
-An endpoint takes part when its label ``laar.dev/kv-events`` says where it publishes: a port on the
-endpoint's own host, or a whole ``tcp://host:port``.
+An endpoint takes part if its label ``laar.dev/kv-events`` says where it publishes: a port on the
+endpoint's own host, or a complete ``tcp://host:port``.
 
-Publishing is fire and forget, so batches are numbered. Where numbers are skipped, the engine is
-asked to send those batches again, if the label ``laar.dev/kv-events-replay`` says where. Without
-that, or when it no longer has them, or when a batch can't be decoded, the sink learns that events
-were lost. So it does where listening begins: an earlier listener may have stopped at any time. A
-number that is not above the last one is a restart. A stream that is followed from number 0 on is
-known to begin with an empty cache.
+Publishing is fire-and-forget, so batches are numbered. When numbers are skipped, the engine is
+asked to replay those batches, if the label ``laar.dev/kv-events-replay`` says where. Without it, or
+if the engine no longer has them, or if a batch can't be decoded, the sink is told that events were
+lost. It is also told when listening starts, since an earlier listener may have stopped at any time.
+A number not above the last one means a restart. A stream followed from number 0 is known to start
+with an empty cache.
 
-Needs the package pyzmq.
+Requires the package pyzmq.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
 LOOK_S = 1.0
-"""Seconds until a new endpoint is subscribed to."""
+"""Seconds until a new endpoint is subscribed to, at most."""
 REPLAY_S = 5.0
-"""Timeout for all batches of a gap together; what takes longer is lost."""
+"""Timeout for replaying all batches of a gap; those not received by then are lost."""
 REACH_S = 10.0
-"""Timeout of a connection, and the time between two tries to open the first one."""
+"""Timeout of a connection, and time between attempts to open the first one."""
 PING_S = 10.0
-"""An engine that does not answer a ping for as long is connected to again: a host that went down,
-or a forgotten connection, says nothing."""
+"""Reconnect to an engine that does not answer a ping for this long: a host that is down, or a
+connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""ZeroMQ's own cap on the sockets of a process is 1,023."""
+"""ZeroMQ itself allows 1,023 sockets per process."""
 MAX_BATCH_BYTES = 16 << 20
-"""The blocks of a million tokens in one engine step; longer batches end the connection."""
+"""The blocks of a million tokens in one engine step; longer batches close the connection."""
 MAX_BATCHES_WAITING = 1000
-"""Batches that may wait for each endpoint. Further ones are dropped, which then shows as a gap."""
+"""Batches queued per endpoint. Further ones are dropped, which then shows as a gap."""
 
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 
 
 class KvEvents:
-    """The collector: listens to every endpoint that publishes.
+    """The collector: listen to every endpoint that publishes events.
 
     Args:
-        targets: the endpoints now.
-        sink: takes events and problems.
+        targets: returns the current endpoints.
+        sink: receives events and problems.
     """
 
     def __init__(self, targets: Targets, sink: KvEventSink) -> None:
@@ -121,14 +121,14 @@ class KvEvents:
                 reaching.cancel()
 
     async def _reach(self, source: str, url: str) -> None:
-        """Report a publisher while it can't be reached: ZeroMQ just tries again."""
+        """Report a publisher that can't be reached: ZeroMQ retries silently."""
         host, port = split_address(url.removeprefix("tcp://"))
         is_reported = False
         while True:
             try:
                 async with asyncio.timeout(REACH_S):
                     _, writer = await asyncio.open_connection(host, port)
-            except (OSError, ValueError) as error:  # a timeout is of the first, names of both
+            except (OSError, ValueError) as error:  # TimeoutError too; bad names raise either
                 problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
                 self._sink.problem(source, problem + (str(error) or "timeout"))
                 is_reported = True
@@ -143,17 +143,17 @@ class KvEvents:
         self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
     ) -> None:
         source = f"kv-events {address}"
-        self._sink.lost(address)  # whatever came before was not heard here
+        self._sink.lost(address)  # earlier events were not heard
         expected: int | None = None
         groups = Groups()
         while True:
             frames = await socket.recv_multipart()
-            await asyncio.sleep(0)  # receiving does not pause while more messages wait
+            await asyncio.sleep(0)  # receiving does not yield while more messages wait
             try:
                 number, payload = _read(frames)
             except ValueError as error:
                 self._lost_by(source, address, error)
-                continue  # the next number shows whether it was one of the batches
+                continue  # the next number shows whether it was a batch
             begins = number == 0 or (expected is not None and number < expected)
             if begins:  # a restart
                 groups = Groups()
@@ -186,9 +186,9 @@ class KvEvents:
         until: int,
         groups: Groups,
     ) -> None:
-        """Apply the batches from `start` to before `until`, or report that some are lost.
+        """Apply the batches from `start` up to `until`, or report that some are lost.
 
-        Without a start all that the engine keeps; the first of those may have any number.
+        If `start` is None, apply all that the engine kept; the first may have any number.
         """
         following, history = start, start is None
         fault: ValueError | None = None
@@ -237,7 +237,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield the batches that an engine keeps, from a number on; none without a URL."""
+    """Yield the batches an engine kept, beginning with number `start`; none without a URL."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:
@@ -261,7 +261,7 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
 
 
 def _url(address: str, label: str, rank: int) -> str:
-    """Return the URL of a socket; data-parallel ranks have successive ports."""
+    """Return the URL of a socket; data-parallel ranks use consecutive ports."""
     host, _, port = label.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return label
@@ -269,10 +269,10 @@ def _url(address: str, label: str, rank: int) -> str:
 
 
 def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Read one message: its number, and the batch.
+    """Return a message's number and payload.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such a message.
     """
     _, number, payload = frames
     if len(number) != _NUMBER_BYTES:

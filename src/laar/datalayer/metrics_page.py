@@ -1,15 +1,15 @@
-"""The few numbers laar needs from an engine's Prometheus page, found without parsing the page.
+"""Extract the few numbers laar needs from an engine's Prometheus page, without parsing all of it.
 
-A vLLM page is 55 KB with 484 samples, of which laar needs six. Looking for each name by
-``bytes.find`` takes a thousandth of the time of a parser of the whole page, so a scrape every
-second of a hundred endpoints costs nearly nothing. Engines differ in names only; what
-they lack stays NaN. Data-parallel ranks report on one page under a label each: counts, tokens and
-counters are summed, the share of the cache in use is averaged.
+A vLLM page is 55 KB with 484 samples, of which laar needs six. Finding each name with
+``bytes.find`` takes a thousandth of the time of parsing the whole page, so scraping a hundred
+endpoints every second costs almost nothing. Engines differ only in metric names; metrics they lack
+are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and counters
+are summed, the share of the cache in use is averaged.
 
-While an engine rests, its own lines stay as they are, and only its process's change. So a page is
-searched again only where the hash of the engine's lines is another (`PageReader`).
+While an engine is idle its own lines stay the same, and only its process's change. So a page is
+searched again only if the hash of the engine's lines has changed (`PageReader`).
 
-The page is untrusted: a value that is not a sensible finite number becomes NaN, never an error.
+The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from laar.core.membership import EndpointSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNames:
-    """The names of one engine's metrics; of several names the first that the page has counts.
+    """The names of one engine's metrics; where there are several, the first on the page counts.
 
     Args:
         prefix: all names begin with it, and no other line of the page does.
-        waiting, running: gauges, requests.
+        waiting, running: gauges of requests.
         kv_usage: gauge, share 0..1.
         capacity_tokens: gauges whose product is the size of the KV cache.
         capacity_info: a series of value 1 and its labels whose product is the size; the sets of
             labels are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        adapters_info: a series whose labels name the adapters of running requests and how many may
-            run, and whose value is when that was so.
-        worked: a counter that any work moves, to see a restart by.
+        adapters_info: a series whose labels list the adapters of running requests and how many may
+            run, and whose value is the time of that.
+        worked: a counter that any work increments; shows restarts.
         started: a gauge with the time at which `worked` began.
-        refused: a counter of requests refused since the queue was full, with the label of its
-            reason that means so.
-        awake: a gauge that is 0 in an engine that sleeps, with its label.
-        rank: the label of a data-parallel rank, where requests may name one.
-        ranks_path: path of JSON whose `dp_size` counts the ranks, where a page may lack some.
+        refused: a counter of refused requests, and the label of the reason that means a full
+            queue.
+        awake: a gauge that is 0 while an engine sleeps, and its label.
+        rank: the label of a data-parallel rank, if requests may name one.
+        ranks_path: path of JSON whose `dp_size` counts the ranks, if a page may lack some.
         path: path of the page.
-        aliases: other names of the engine, in labels of pods.
+        aliases: other names of the engine, used in labels of pods.
     """
 
     prefix: bytes
@@ -91,7 +91,7 @@ ENGINES: Mapping[str, EngineNames] = {
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
     ),
-    # Every scheduler of a group may report, and each priority beside the total (`_once`).
+    # Every scheduler of a group may report, and each priority as well as the total (`_once`).
     "sglang": EngineNames(
         prefix=b"sglang:",
         waiting=(b"sglang:num_queue_reqs",),
@@ -106,8 +106,8 @@ ENGINES: Mapping[str, EngineNames] = {
         rank=b"dp_rank",
         ranks_path="/server_info",  # its page lacks the ranks of other hosts
     ),
-    # Its prefix counters are in blocks of the cache, not in tokens, so they are left out. Its
-    # `/metrics` is JSON, of iterations.
+    # Its prefix counters count cache blocks, not tokens, so they are left out. Its `/metrics` is
+    # JSON about iterations.
     "tensorrt-llm": EngineNames(
         prefix=b"trtllm_",
         waiting=(b"trtllm_num_requests_waiting",),
@@ -119,7 +119,7 @@ ENGINES: Mapping[str, EngineNames] = {
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
     ),
-    # With `--metrics`; the share of its cache in use only in older releases, its size in none.
+    # With `--metrics`. Cache usage only in older releases, cache size in none.
     "llama.cpp": EngineNames(
         prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
@@ -135,7 +135,7 @@ ENGINES: Mapping[str, EngineNames] = {
         running=(b"lmdeploy:num_requests_running",),
         kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
     ),
-    # It counts requests only: nothing of its cache.
+    # It reports requests only, nothing about its cache.
     "tgi": EngineNames(
         prefix=b"tgi_",
         waiting=(b"tgi_queue_size",),
@@ -144,7 +144,7 @@ ENGINES: Mapping[str, EngineNames] = {
         aliases=("text-generation-inference",),
     ),
 }
-"""The engines that laar knows, all of them: settings and labels of pods take these names."""
+"""All engines that laar knows; settings and labels of pods accept these names."""
 
 if TYPE_CHECKING:
     Engine = str
@@ -152,19 +152,19 @@ else:
     Engine = Literal[tuple(ENGINES)]
 
 _MAX_SAMPLES = 1024
-"""Series of one name that are read: a page has one for each data-parallel rank."""
+"""Series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
-"""Data-parallel ranks behind one address: a node has eight GPUs."""
+"""Data-parallel ranks per address: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
-"""No cache is larger; a product of two numbers off a page can be infinite."""
+"""No cache is larger; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
 _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 
 class Counters(NamedTuple):
-    """Counters of the last page that had each, to see at the next whether the engine restarted.
+    """The last known value of each counter, to detect a restart on the next page.
 
-    A page may lack one: SGLang's that have labels appear with the first request after a restart.
+    A page may lack one: SGLang's labelled counters appear with the first request after a restart.
     """
 
     queries: float
@@ -173,7 +173,7 @@ class Counters(NamedTuple):
     refused: float
 
     def restarted_since(self, before: Counters) -> bool:
-        """Return whether a counter ran backwards or the start time moved; NaN is no sign."""
+        """Return whether a counter decreased or the start time changed; NaN is no evidence."""
         return (
             self.queries < before.queries
             or self.worked < before.worked
@@ -181,25 +181,25 @@ class Counters(NamedTuple):
         )
 
     def refused_since(self, before: Counters) -> float:
-        """Return how many were refused since; a series may appear with the first refusal."""
+        """Return the number refused since; a series may appear only with the first refusal."""
         refused = self.refused - (0.0 if math.isnan(before.refused) else before.refused)
         return refused if 0.0 < refused < math.inf else 0.0
 
     def or_known(self, before: Counters) -> Counters:
-        """Return these counters, with the earlier number of each that this page lacks."""
+        """Return these counters, with the earlier value of any that this page lacks."""
         both = zip(self, before, strict=True)
         return Counters(*(known if math.isnan(now) else now for now, known in both))
 
 
 def page_url(spec: EndpointSpec) -> str:
-    """Return the address of an endpoint's metrics page; empty for one without."""
+    """Return the URL of an endpoint's metrics page; empty if it has none."""
     if spec.metrics_url is not None:
         return spec.metrics_url
     return spec.url(ENGINES[spec.engine].path)
 
 
 class PageReader:
-    """Reads the pages of one endpoint, one after the other."""
+    """Read successive pages of one endpoint."""
 
     __slots__ = ("_before", "_lines", "_reading")
 
@@ -221,25 +221,25 @@ class PageReader:
 
 
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
-    """Return the page of each data-parallel rank, by the rank; a single page where there is one."""
+    """Return the page of each data-parallel rank, ordered by rank; the page itself if only one."""
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
     ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
     if not names.rank or len(ranks) < 2 or found != set(ranks):
         return [page]
-    label = names.rank + b'="'  # a line without it is about all of them
+    label = names.rank + b'="'  # a line without it applies to all ranks
     lines = [(line, label not in line) for line in page.splitlines(keepends=True)]
     marks = [label + rank + b'"' for rank in ranks]
     return [b"".join(line for line, of_all in lines if of_all or m in line) for m in marks]
 
 
 def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
-    """Return the hash of the lines of an engine, from the first to the last."""
+    """Return the hash of an engine's lines, from the first to the last."""
     start = page.find(prefix)
     if start < 0:
         return b""
     end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
-    # Whether a name begins its line, and whether the last line is whole, counts too.
+    # Also covers whether a name begins its line, and whether the last line is complete.
     return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 
@@ -247,7 +247,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     """Read one metrics page.
 
     Args:
-        page: the body in Prometheus's text format, possibly cut off.
+        page: the body in Prometheus text format, possibly truncated.
         engine: a key of `ENGINES`.
         before: the counters of the endpoint's earlier pages.
     """
@@ -285,7 +285,7 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
 
 
 def _latest(page: bytes, name: bytes) -> float:
-    """Return the largest of the series, one for each rank."""
+    """Return the largest value of a series; there is one per rank."""
     return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
 
 
@@ -297,20 +297,20 @@ def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
 
 
 def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
-    """Return the sum of those of a name's series that have a label; NaN without the name."""
+    """Return the sum over a name's series that have the label; NaN if the name is missing."""
     if series is None or not (samples := _samples(page, series[0])):
         return math.nan
     return sum(_number(value) for labels, value in samples if series[1] in labels)
 
 
 def _finite(value: float) -> float:
-    """Return a sum, or NaN: numbers that are possible one by one may add up to one that is not."""
+    """Return a sum, or NaN: values that are valid one by one may add up to infinity."""
     return value if value < math.inf else math.nan
 
 
 def _capacity(page: bytes, names: EngineNames) -> float:
     if names.capacity_tokens:
-        # Ranks multiply the blocks and not the block's size, hence total by mean.
+        # Ranks multiply the blocks but not the block size, hence total times mean.
         first, *others = names.capacity_tokens
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
@@ -328,7 +328,7 @@ def _capacity(page: bytes, names: EngineNames) -> float:
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
-    """Return the adapters in use and how many may be, from the latest sample."""
+    """Return the adapters in use and how many are allowed, from the latest sample."""
     if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
         return frozenset(), math.nan
     labels, _ = max(samples, key=lambda sample: (_number(sample[1]) >= 0.0, _number(sample[1])))
@@ -339,7 +339,7 @@ def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
 
 
 def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
-    """Find the (labels, value) of each series called exactly `name`."""
+    """Return the (labels, value) of each series named exactly `name`."""
     found: list[tuple[bytes, bytes]] = []
     size = len(name)
     start = page.find(name) if name else -1
@@ -347,16 +347,16 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
         after = start + size
         end = page.find(b"\n", after)
         if end < 0:
-            # The last line of a page that was cut off may hold half a number.
+            # The last line of a truncated page may hold half a number.
             break
         follows = page[after : after + 1]
         if follows in (b"{", b" ") and (start == 0 or page[start - 1] == 10):
-            # A label's value may hold blanks and braces, but nothing after the labels does.
+            # A label's value may contain blanks and braces, but nothing after the labels does.
             brace = page.rfind(b"}", after, end) + 1
             labels = page[after:brace] if brace else b""
             parts = page[brace or after : end].split(None, 1)
             found.append((labels, parts[0] if parts else b""))
-            # The format keeps the series of one name together, so the next line ends the search.
+            # The format keeps series of one name together, so any other next line ends the search.
             start = end + 1 if page.startswith(name, end + 1) else -1
         elif found:
             break
@@ -366,9 +366,9 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _once(samples: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return one sample of each group of schedulers: they read the same queue.
+    """Return one sample per group of schedulers: they share a queue.
 
-    With data-parallel attention the groups have a `dp_rank` each, and share one numbering of
+    With data-parallel attention each group has its own `dp_rank`, and all share one numbering of
     `tp_rank`. The total over all priorities has an empty `priority`.
     """
     first: dict[bytes, tuple[bytes, bytes]] = {}
@@ -383,7 +383,7 @@ def _order(labels: bytes) -> tuple[bytes, int, bytes, int, bytes]:
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
-    """Return a label's value in ``{a="1",b="2"}``; empty when there is none."""
+    """Return a label's value in ``{a="1",b="2"}``; empty if missing."""
     key = name + b'="'
     start = labels.find(key)
     while start > 0 and labels[start - 1 : start] not in (b"{", b","):
@@ -395,7 +395,7 @@ def _label(labels: bytes, name: bytes) -> bytes:
 
 
 def _number(text: bytes) -> float:
-    """Read a number that can be a count, share or time; anything else is NaN."""
+    """Parse a number that can be a count, share or time; return NaN for anything else."""
     try:
         value = float(text)
     except ValueError:

@@ -1,10 +1,10 @@
-"""Round trips to the endpoints, as raw samples: the clipping and averaging is done downstream.
+"""Raw round trips to the endpoints; clipping and averaging happen downstream.
 
-The time from the end of the request's headers to the start of the answer's is one round trip plus
-the half millisecond in which an engine answers ``/health``. It starts after a connection exists,
-so setting one up never counts, also where the server closes the connection after each answer.
-Any answer is a round trip, 404 and 405 too; but a 5xx says that the engine behind it is dead
-(vLLM answers 503 then), and counts as a failure as no answer at all does.
+The time from the end of the request's headers to the start of the response's is one round trip plus
+the half millisecond an engine takes to answer ``/health``. It starts once a connection exists, so
+connection setup never counts, even if the server closes the connection after each response.
+Any response is a round trip, including 404 and 405; but a 5xx means that the engine behind it is
+dead (vLLM answers 503 then), and counts as a failure, as does no response at all.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 5.0
-"""Round trips change slowly. To open a connection never counts, so it may close in between."""
+"""Round trips change slowly. Connection setup never counts, so a connection may close meanwhile."""
 MAX_PROBES_PER_S = 50.0
-"""Probes a second at most: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
+"""Probes per second, at most: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
 TIMEOUT_S = 2.0
-"""Of a whole probe, connection included: six times the way to the far side of the earth."""
+"""For a whole probe, connection included: six round trips to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
 class Prober:
-    """The collector: a round trip to each endpoint, about once in `interval_s`.
+    """The collector: measure a round trip to each endpoint about every `interval_s`.
 
     Args:
-        targets: the endpoints to probe now.
-        sink: takes round trips and problems.
+        targets: returns the endpoints to probe now.
+        sink: receives round trips and problems.
         clock: monotonic seconds.
-        rng: spreads the probes.
-        interval_s: seconds between two probes of one endpoint, for all or by endpoint.
+        rng: jitters the probes.
+        interval_s: seconds between two probes of an endpoint, one value or per endpoint.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Prober:
             problems=sink,
             interval_s=interval_s,
             most_per_s=MAX_PROBES_PER_S,
-            phase=0.5,  # the work of scrapes would count as a part of the round trip
+            phase=0.5,  # keeps the CPU time of scrapes out of the round trips
             clock=clock,
             rng=rng,
         )

@@ -1,12 +1,11 @@
-"""Scraping the engines' metrics pages over kept-alive connections.
+"""Scrape the engines' metrics pages over kept-alive connections.
 
-Once a second is enough. laar counts requests and tokens itself at the moment it decides, so a page
-is a correction and not the signal; an engine sets its gauges once per step anyway; and serving a
-page costs vLLM's API process 4 to 5 ms, half a percent at this rate and a tenth of it at 20 Hz.
+Once a second is enough. laar counts requests and tokens itself when it decides, so a page only
+corrects these counts; an engine updates its gauges once per step anyway; and serving a page costs
+vLLM's API process 4 to 5 ms, half a percent at this rate and a tenth of it at 20 Hz.
 
-A page that fails to come is no reading at all, so the last reading of the endpoint grows old, as
-its time shows. The cap on a page's size holds before decompression too, since compression isn't
-taken.
+A page that does not arrive yields no reading, so the endpoint's last reading ages, as its timestamp
+shows. The cap on a page's size also holds before decompression, since compression isn't accepted.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
-"""Of a whole scrape: enough for another continent, short enough to notice an engine that hangs."""
+"""For a whole scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
-"""A page of 64 data-parallel ranks is about 3 MB; longer pages are cut off and reported."""
+"""A page of 64 data-parallel ranks is about 3 MB; longer pages are truncated and reported."""
 
 
 class Scraper:
-    """The collector: a `Reading` for each endpoint, about once in `interval_s`.
+    """The collector: get a `Reading` of each endpoint about every `interval_s`.
 
     Args:
-        targets: the endpoints to scrape now; those with an empty `metrics_url` are skipped.
-        sink: takes readings and problems.
+        targets: returns the endpoints to scrape now; an empty `metrics_url` skips one.
+        sink: receives readings and problems.
         clock: monotonic seconds.
-        rng: spreads the visits.
-        interval_s: seconds between two scrapes of one endpoint, for all or by endpoint.
+        rng: jitters the visits.
+        interval_s: seconds between two scrapes of an endpoint, one value or per endpoint.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Scraper:
         self._sink = sink
         self._clock = clock
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
-        self._ranks: dict[str, object] = {}  # how many engines say that they have
+        self._ranks: dict[str, object] = {}  # number of ranks that each engine claims
         self._visits = Visits(
             self._scraped,
             self._scrape,
@@ -122,7 +121,7 @@ class Scraper:
         self._sink.problem(source, problem)
 
     async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:
-        """Return whether a page has all ranks that the engine says it has."""
+        """Return whether a page includes all ranks that the engine claims to have."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
             self._ranks.pop(spec.address, None)  # it may have restarted

@@ -1,17 +1,17 @@
-"""The names that an endpoint lists as its own: ``GET /v1/models``, now and then.
+"""The model names that an endpoint lists: ``GET /v1/models``, polled.
 
-LoRA adapters come and go while an engine runs, and are on that list with the model they belong to
-as their ``parent``. Models with one ``root`` are one model under several names.
+LoRA adapters come and go while an engine runs; they are listed with the model they belong to as
+``parent``. Models with the same ``root`` are one model under several names.
 
-The list does not show an engine's purpose, and vLLM's embedding engines list their model as any
-other. Their routes show it: an engine that knows ``/v1/embeddings`` and neither of the routes that
-write texts does not generate. A GET asks without doing anything, since those routes take a POST: it
-is answered 405 where there is one, and 404 where there is none.
+The list does not show what an engine is for, and vLLM's embedding engines list their model like
+any other. Their routes show it: an engine that has ``/v1/embeddings`` and neither of the routes
+that generate text does not generate. A GET finds out without side effects, since those routes are
+POST only: the response is 405 if the route exists, and 404 if not.
 
-Not promised: that an endpoint answers. One that wants a key lists nothing, and is taken as the
-configuration has it. Answers are untrusted; the table decides which names an endpoint may have.
-An endpoint without a model in the configuration is asked every second, until it has named one.
-Where a name proves wrong, or is not known, there is a look at once (`ServedNames.doubt`).
+An endpoint need not answer. One that requires a key lists nothing, and is used as configured.
+Responses are untrusted; the table decides which names an endpoint may have. An endpoint with no
+configured model is polled every second until it names one. When a name proves wrong or is unknown,
+the lists are checked at once (`ServedNames.doubt`).
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ INTERVAL_S = 30.0
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 DOUBT_S = 1.0
-"""Seconds between checks of an endpoint that answers 404."""
+"""Least seconds between checks of an endpoint that answers 404."""
 DOUBT_ALL_S = 5.0
-"""The same where a client names an unknown model: it may be mistaken, again and again."""
+"""The same after a client named an unknown model: clients may repeat a wrong name."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
-"""A list of this many models has some 100 KB; engines hold a few dozen adapters at most."""
+"""A list of this many models is about 100 KB; engines load a few dozen adapters at most."""
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class ServedNames:
-    """The collector: a `Served` for each endpoint, about once in `interval_s`.
+    """The collector: get a `Served` of each endpoint about every `interval_s`.
 
     Args:
-        targets: the endpoints to ask now.
-        sink: takes names and problems; of an endpoint without a model also an empty `Served`, when
-            it names none.
+        targets: returns the endpoints to ask now.
+        sink: receives names and problems; also an empty `Served` for an endpoint that has no
+            configured model and names none.
         clock: monotonic seconds.
-        rng: spreads the visits.
-        interval_s: seconds between two looks at one endpoint.
+        rng: jitters the visits.
+        interval_s: seconds between two checks of an endpoint.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ServedNames:
     ) -> None:
         self._targets, self._sink, self._clock = targets, sink, clock
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
-        """And the weights at that time: another engine may start at an address."""
+        """With the weights at that time: another engine may start at the same address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
         self._visits = Visits(
             targets,
@@ -85,13 +85,13 @@ class ServedNames:
         self._pages: Fetcher | None = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         headers = {"accept": "application/json", "user-agent": "laar-names"}
         async with Fetcher(headers, clock=self._clock) as self._pages:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
-        """Look soon: an endpoint does not know a name, or without an address no endpoint does."""
+        """Check soon: an endpoint does not know a name or, without an address, none does."""
         if address:
             self._visits.soon(address, DOUBT_S)
         else:
@@ -125,7 +125,7 @@ class ServedNames:
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._generates.pop(address, None)
-            # Scrapes and probes report it too, of an endpoint in use.
+            # Scrapes and probes also report it, if the endpoint is in use.
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
@@ -145,7 +145,7 @@ class ServedNames:
         self._sink.served(spec.address, Served())
 
     async def _writes_texts(self, spec: EndpointSpec) -> bool:
-        """False only where the engine's routes leave no doubt."""
+        """Return False only if the engine's routes leave no doubt."""
         for path in _WRITES_TEXTS:
             status, _ = await self._get(spec, path)
             if status != _NO_ROUTE:
@@ -163,10 +163,10 @@ class ServedNames:
 def read_served(body: bytes) -> Served:
     """Return the names and the shortest limit in the body of ``GET /v1/models``.
 
-    Entries that can't be used are left out.
+    Unusable entries are skipped.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: it is not such a list.
     """
     try:
         entries: Any = orjson.loads(body)["data"]

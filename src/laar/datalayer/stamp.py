@@ -1,8 +1,8 @@
-"""Detects by its status whether a file has changed.
+"""Detect from its status whether a file has changed.
 
-To ask for the status now and then is the one way that works for an editor's save, for a rename, and
-for a Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it
-does; and it costs one system call.
+Polling the status is the only method that works for an editor's save, for a rename, and for a
+Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it does.
+It costs one system call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Stamp = tuple[int, ...]
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return fields of the status that change with the content; empty without a file."""
+    """Return the status fields that change with the content; empty if there is no file."""
     try:
         now = path.stat()
     except OSError:

@@ -1,13 +1,13 @@
-"""Visiting each endpoint at a jittered interval, for scrapes and probes alike.
+"""Visit each endpoint at a jittered interval, for scrapes and probes alike.
 
-Intervals are jittered by a tenth so that visits to many endpoints spread out by themselves and
-several pickers don't fall into step. Those that are due at nearly the same time start
-together: one by itself finds its code out of the processor's caches, and costs twice as much.
+Intervals are jittered by a tenth so that visits to many endpoints spread out and several pickers
+don't synchronize. Visits due at nearly the same time start together: a lone one finds its code
+evicted from the CPU caches and costs twice as much.
 
-Two caps keep a large fleet cheap: how many visits are under way at once, and how many start in a
-second. Above the second the interval stretches for all: readings of 5,000 endpoints get older, as
-their time shows, instead of taking the CPU that decisions need. A visit that is still under way
-when its next is due is not doubled.
+Two caps keep a large fleet cheap: visits in flight at once, and visits started per second. Above
+the second cap the interval stretches for all: readings of 5,000 endpoints get older, as their
+timestamps show, instead of taking the CPU that decisions need. A visit still in flight when its
+next one is due is not started again.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ _LOG = logging.getLogger(__name__)
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
-"""Seconds between two visits of one endpoint: for all, or by endpoint and moment."""
+"""Seconds between two visits to an endpoint: one value for all, or per endpoint and moment."""
 
 MAX_UNDER_WAY = 64
 """Enough for the rate below with endpoints that take 300 ms to answer."""
 MAX_STARTS_PER_S = 200.0
-"""7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints ask for."""
+"""7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints need."""
 LOOK_S = 0.25
-"""How soon a new endpoint gets its first visit."""
+"""Longest time until the first visit to a new endpoint."""
 LEAST_WAIT_S = 0.01
-"""Visits due within it start together: a wake-up costs about what a visit does."""
+"""Visits due within this time start together: a wake-up costs about as much as a visit."""
 _TOGETHER_SHARE = 0.05
-"""Visits start at multiples of this share of their interval, so that several start together."""
+"""Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Visits that start in one go at most: for a millisecond, which requests wait."""
+"""Visits that start in one go, at most: one millisecond, during which requests wait."""
 _TIMER_S = 1e-3
-"""A timer of the event loop may be that much early."""
+"""The event loop's timers may fire this early."""
 
 
 def until_look_s(every_s: float = LOOK_S) -> float:
-    """Return the seconds to the next multiple of `every_s`, the same for all that poll.
+    """Return the seconds to the next multiple of `every_s`, which is the same for all pollers.
 
-    To wake up is most of what a look costs, and once for all of them is enough.
+    Most of the cost of a poll is waking up, and one wake-up serves all of them.
     """
     return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
 
 
 class Visits:
-    """One coroutine call for each target, again and again.
+    """Call a coroutine for each target, repeatedly.
 
     Args:
-        targets: returns the current targets; called at each look.
-        visit: does the work; must bound its own time and catch the errors it expects. Any other
-            error fails that visit alone.
+        targets: returns the current targets; called at each poll.
+        visit: does the work; must limit its own time and catch the errors it expects. Any other
+            error fails only that visit.
         left: called with the address of a target that is gone.
-        kind: kind of the visits, which begins the source of their problems.
-        problems: gets the errors that a visit did not expect.
-        interval_s: seconds between two visits of one endpoint, for all or by endpoint.
-        most_per_s: visits of all endpoints in a second, but for the first of each.
-        phase: moves the moments at which visits start, as a share of the time between two of them.
+        kind: kind of visit; the first word of the source of its problems.
+        problems: receives errors that a visit did not expect.
+        interval_s: seconds between two visits to an endpoint, one value or per endpoint.
+        most_per_s: visits per second over all endpoints, not counting the first of each.
+        phase: offset of the start times, as a share of the time between two of them.
         clock: monotonic seconds.
-        rng: spreads the visits.
+        rng: jitters the visits.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Visits:
         self._seen: tuple[EndpointSpec, ...] = ()
         self._known: dict[str, EndpointSpec] = {}
         self._due: list[tuple[float, str]] = []
-        self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
+        self._due_at: dict[str, float] = {}  # which heap entry of an address is valid
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
 
     async def run(self) -> None:
-        """Visit until cancelled; visits under way are cancelled with it."""
+        """Visit until cancelled; visits in flight are cancelled too."""
         try:
             while True:
                 now = self._clock()
@@ -112,7 +112,7 @@ class Visits:
                 wait_s = LOOK_S - now % LOOK_S
                 if self._due:
                     wait_s = min(wait_s, self._due[0][0] - now)
-                # A due visit that has to wait for a free place must not spin.
+                # A due visit that waits for a free place must not cause a busy loop.
                 await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
         finally:
             tasks = list(self._under_way.values())
@@ -121,7 +121,7 @@ class Visits:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def soon(self, address: str, least_s: float) -> None:
-        """Visit an endpoint now, or else `least_s` after its last visit began."""
+        """Visit an endpoint now, but no sooner than `least_s` after its last visit began."""
         at = max(self._clock(), self._begun_at.get(address, -math.inf) + least_s)
         if at < self._due_at.get(address, -math.inf):
             self._plan(address, at)
@@ -171,7 +171,7 @@ class Visits:
         del self._under_way[address]
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if type(error) not in self._logged:  # a traceback of each kind is enough
+        if type(error) not in self._logged:  # one traceback per kind is enough
             self._logged.add(type(error))
             _LOG.error("%s %s failed", self._kind, address, exc_info=error)
         self._problems.problem(

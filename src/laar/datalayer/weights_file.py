@@ -1,4 +1,4 @@
-"""The weights file: what `laar tune --export` writes and `laar serve` takes frozen.
+"""The weights file: written by `laar tune --export`, and used frozen by `laar serve`.
 
     policy: laar
     weights: {k_rtt: 0.4, k_queue: 0.9, k_delay: 0.6}
@@ -6,7 +6,7 @@
     cost_s: 2.31
     windows: [...]
 
-Only `weights` is used; the rest is evidence of where the numbers come from.
+Only `weights` is used; the rest documents where the numbers come from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Weight = Annotated[float, Field(ge=0, le=1000)]
 
 
 class WeightsFile(BaseModel):
-    """A file of weights, and the windows they rest on."""
+    """A file of weights, and the windows they are based on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,10 +42,10 @@ class WeightsFile(BaseModel):
 
 
 def read_weights(path: Path) -> dict[str, float]:
-    """Return the weights of the policy `laar`, by name; those not named keep their settings.
+    """Return the weights of the policy `laar` by name; others keep their settings.
 
     Raises:
-        SettingError: it can't be read, or is not for this policy; names file and weight.
+        SettingError: it can't be read, or is for another policy; names file and weight.
     """
     found, lines = read_with_lines(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
     if found.policy != "laar":

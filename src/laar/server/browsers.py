@@ -1,11 +1,11 @@
 """Protection of the admin port against web pages of other origins.
 
-A browser on a machine that reaches the port sends any request that a page asks for. So a request
+A browser on a machine that can reach the port sends any request that a page asks for. So a request
 must name a host of this port (a page on a foreign name may have pointed that name here: DNS
-rebinding). It must not come from a page of another origin. A request that changes something must
-be JSON, which no page can send to another origin unasked.
+rebinding), and must not come from a page of another origin. A request that changes something must
+be JSON, which no page can send to another origin without a preflight.
 
-Metrics and health are left out: scrapers use any name, and there is nothing to change there.
+Metrics and health are exempt: scrapers use any host name, and there is nothing to change there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from laar.errors import RequestError
 from laar.server.admin.answers import refused
 
 OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
-"""Paths that anyone who reaches the port may read."""
+"""Paths open to anyone who can reach the port."""
 
 LOGIN = "/login"
-"""The one form that a browser sends; its cookie goes to no other site."""
+"""The only form a browser submits; its cookie is sent to no other site."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::[0-9]{1,5})?")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -33,11 +33,11 @@ _OWN_SITES = frozenset({"", "same-origin", "none"})
 
 
 class BrowserGuard:
-    """Lets through what no foreign page can have sent.
+    """Reject requests that a page of another origin may have sent.
 
     Args:
-        app: the application behind.
-        hosts: names that the port is reached by, besides `localhost` and IP addresses.
+        app: the wrapped application.
+        hosts: host names of the port, besides `localhost` and IP addresses.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
@@ -45,7 +45,7 @@ class BrowserGuard:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
             fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
             if fault is not None:
@@ -71,7 +71,7 @@ class BrowserGuard:
         if method in _READS or path == LOGIN:
             return None
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            return None  # every browser sends the origin with such requests
+            return None  # all browsers send the origin with such requests
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return RequestError(
@@ -80,7 +80,7 @@ class BrowserGuard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a host is allowed; an IP address is: a page on it is its own."""
+        """Return whether a host is allowed. IP addresses are: a page on one is its own."""
         name = host_of(host).lower().removesuffix(".")
         return name in self._hosts or _is_address(name)
 
@@ -89,7 +89,7 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
     """Return the body of a request.
 
     Raises:
-        RequestError: 413 beyond `max_bytes`; 400 where the client leaves before its end.
+        RequestError: 413 above `max_bytes`; 400 if the client disconnects early.
     """
     body = bytearray()
     try:
@@ -105,13 +105,13 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
 
 
 def host_of(address: str) -> str:
-    """Return the host of ``host:port``, ``[v6]:port`` or a host alone; empty for anything else."""
+    """Return the host of ``host:port``, ``[v6]:port`` or a bare host; empty for anything else."""
     match = _ADDRESS.fullmatch(address)
     return match[1].strip("[]") if match else ""
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches what listens on an address."""
+    """Return whether an address can only be reached from this machine."""
     host = host_of(address)
     return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 

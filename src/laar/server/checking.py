@@ -1,6 +1,6 @@
-"""Faults for which `laar serve` would refuse to start, found without serving.
+"""Find the faults for which `laar serve` would refuse to start, without serving.
 
-The same assembly as at a start, up to the ports: those are bound for a moment and given back.
+Assembles the picker as at a start, up to the ports, which are bound briefly and released.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from laar.settings import Loaded, Settings, value_at
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
-    """Return every reason that a start with these settings would fail, each with its remedy.
+    """Return every reason why a start with these settings would fail, each with its remedy.
 
     Args:
         loaded: the settings.
-        ports: whether the addresses have to be free; not beside a running picker.
+        ports: whether to require free addresses; False next to a running picker.
     """
     settings = loaded.settings
     found: dict[str, None] = {}
@@ -44,7 +44,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
-    """Yield each file by itself, since the assembly ends at its first fault."""
+    """Yield a check for each file, since the assembly stops at its first fault."""
     members = settings.endpoints_file
     if members is not None:
         yield partial(must_exist, members)
@@ -69,7 +69,7 @@ def _assemble(loaded: Loaded) -> None:
         runner = Runner(loaded)
         runner.prepare()
         if (spans := runner.picker.observability.spans) is not None:
-            try:  # what would stop a start, such as the environment's numbers
+            try:  # finds faults that would stop a start, such as in OTEL_* numbers
                 begin(spans)
             finally:
                 spans.end()
@@ -78,7 +78,7 @@ def _assemble(loaded: Loaded) -> None:
 
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
-    """Yield files that serving writes, where it could not."""
+    """Yield a fault for each file that serving would write but can't."""
     replaced = ("accuracy.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)

@@ -1,4 +1,4 @@
-"""The rules that Kubernetes objects make, of all pools together, as the streams ask for them."""
+"""The rules from Kubernetes objects, merged over all pools, for the streams to query."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Rules:
 class ClusterRules:
     """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
 
-    A request that a gateway sends to a pool follows that pool's rules alone. For others, where two
-    pools have an objective of one name, the pool that came first wins. Their rewrite for any model
-    counts only while its pool is the only one: it would take the other pools' models away.
+    A request that a gateway sends to a pool follows only that pool's rules. For other requests, if
+    two pools have an objective of the same name, the first pool wins. A pool's rewrite for any
+    model applies to them only if it is the only pool: it would capture the other pools' models.
 
     Args:
         rng: draws among weighted targets.
@@ -35,20 +35,20 @@ class ClusterRules:
         self._rng = rng
         self._of: dict[str, _Rules] = {}  # by source
         self.rewrites: dict[str, tuple[Rewrite, ...]] = {}
-        """Rewrites by pool, empty for requests without one."""
+        """Rewrites by pool; the key is empty for requests without a pool."""
 
     def priority(self, objective: str, pool: str = "") -> int:
-        """Return the priority of a pool's objective by name; 0 for an unknown one and for none."""
+        """Return the priority of a pool's objective; 0 if it is unknown or empty."""
         for rules in self._in(pool):
             if objective in rules.priorities:
                 return rules.priorities[objective]
         return 0
 
     def rewrite(self, model: str, pool: str = "") -> str | None:
-        """Return the name to use for a model that a client asked for in a pool; None leaves it."""
+        """Return the name to use for a model requested in a pool; None to keep it."""
         if not (rewrites := self.rewrites.get(pool)):
             return None
-        from laar.datalayer.kubernetes.objects import rewrite_target  # where there is a cluster
+        from laar.datalayer.kubernetes.objects import rewrite_target  # only with a cluster
 
         return rewrite_target(rewrites, model, self._rng)
 
@@ -57,7 +57,7 @@ class ClusterRules:
         self._of.setdefault(source, _Rules(pool)).priorities = dict(priorities)
 
     def replace_rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Replace the rewrites of a pool, in their order of precedence."""
+        """Replace the rewrites of a pool, in order of precedence."""
         self._of.setdefault(source, _Rules(pool)).rewrites = tuple(rewrites)
         for name in ("", pool):
             every = self._in(name)

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
 
 _AT_REST = 5.0
-"""Intervals between two visits of an endpoint at rest: engines would serve pages for each of many
-idle sidecars."""
+"""Multiple of the interval between two visits while idle: many idle sidecars would otherwise all
+make the engines serve pages."""
 _LOOK_S = 1.0
-"""How soon the label of KV events is noticed where they can't be read."""
+"""Seconds until a KV events label is noticed if they can't be read, at most."""
 
 
 class Collectors:
-    """Makes the collectors that the settings ask for.
+    """Create the collectors that the settings ask for.
 
     Args:
-        picker: gets the readings.
-        fleet: gets the endpoints.
+        picker: receives the readings.
+        fleet: receives the endpoints.
     """
 
     def __init__(self, picker: Picker, fleet: FleetState) -> None:
@@ -54,14 +54,14 @@ class Collectors:
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
-        """Use the endpoints listed in the settings."""
+        """Use the endpoints listed in the settings themselves."""
         self.resolver.replace("settings", settings.listed())
 
     def prepare(self) -> None:
-        """Read the endpoints that are written down, and find the clusters.
+        """Read the endpoints file, and find access to the clusters.
 
         Raises:
-            SettingError: the endpoints file cannot be used, or this is no pod of a cluster.
+            SettingError: the endpoints file cannot be used, or laar is not in a cluster's pod.
         """
         settings = self._picker.settings
         self.declare(settings)
@@ -76,7 +76,7 @@ class Collectors:
                 raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
 
     def start(self, tasks: Tasks) -> None:
-        """Start them all, once they are prepared."""
+        """Start all collectors; call `prepare` first."""
         settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
         tasks.spawn("kv-events", self._read_kv_events)
@@ -89,11 +89,11 @@ class Collectors:
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
 
     async def _read_kv_events(self) -> None:
-        """Read KV events once an endpoint publishes them; report where the package is missing."""
+        """Read KV events once an endpoint publishes them; report if the package is missing."""
         reported = False
         while True:
             labelled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
-            if labelled and find_spec("zmq"):  # the extra `kv-events`: few fleets publish
+            if labelled and find_spec("zmq"):  # the extra `kv-events`, which few fleets need
                 from laar.datalayer.kv_events import KvEvents
 
                 await KvEvents(self._picker.table.specs, self._fleet).run()
@@ -116,7 +116,7 @@ class Collectors:
                 clock=self._clock,
                 rng=self._picker.rng,
             )
-            # Other ports, and another cluster, can have the same labels or pool: each is a source.
+            # Sources with other ports, or of other clusters, can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:
                 cluster.source += f" ({nth})"
@@ -124,7 +124,7 @@ class Collectors:
             tasks.spawn(cluster.source, cluster.run)
 
     def have_listed(self) -> bool:
-        """Return whether every cluster has listed its endpoints once."""
+        """Return whether every cluster has listed its endpoints at least once."""
         return self._fleet.has_all_of(self._listed_by)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
@@ -155,20 +155,20 @@ class Collectors:
         tasks.spawn("probe", prober.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Return seconds until the next visit of an endpoint; more while no decisions are made.
+        """Return seconds until the next visit to an endpoint; more while no decisions are made.
 
-        Never so many that the reading counts as stale.
+        Never so many that the reading would count as stale.
 
         Args:
-            set_s: as the settings have it.
-            stale_s: age from which a reading is stale.
+            set_s: the interval in the settings.
+            stale_s: age at which a reading is stale.
         """
         if not self._picker.is_at_rest():
             return set_s
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """Return one endpoint for each address: ranks share their pages and connections."""
+        """Return one endpoint per address: ranks share its pages and connections."""
         specs = self._picker.table.specs()
         if specs is not self._known:
             self._known = specs
@@ -176,7 +176,7 @@ class Collectors:
         return self._visited
 
     def _report_out(self, now: float) -> None:
-        """Report the endpoints that are out, and those that are back."""
+        """Report the endpoints that are out, and those that are back in."""
         table, health = self._picker.table, self._picker.health
         out = {}
         for slot in filter(table.active.__contains__, health.records.outliers):
@@ -196,7 +196,7 @@ class Collectors:
         for slot in questions.due(now, most):
             if slot in table.active:
                 specs.append(table.spec(slot))
-            else:  # it left with requests in flight, and may return
+            else:  # removed with requests in flight; it may return
                 questions.answered(slot, None, now, None)
         return specs
 
@@ -207,8 +207,8 @@ class Collectors:
             return
         failed = asked.failed
         if failed is None and asked.reply is None and not table.takes[slot]:
-            # Out of reach for the picker alone, perhaps. But a prefiller's trial costs the client
-            # its answer: Envoy repeats the request elsewhere, with the same prefiller.
+            # Perhaps only the picker can't reach it. But a prefiller's trial costs a client its
+            # answer: Envoy retries the request elsewhere, with the same prefiller.
             failed = Kind.STATUS
         questions = self._picker.health.questions
         questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
@@ -222,7 +222,7 @@ def _no_kv_events(labelled: Sequence[str]) -> str:
 
 
 def must_exist(endpoints_file: Path) -> None:
-    """Refuse an endpoints file that is not there.
+    """Reject an endpoints file that does not exist.
 
     Raises:
         SettingError: names the setting and the remedy.

@@ -1,12 +1,12 @@
-"""The context hooks of a picker: the route of a request, its mode, and its measured gain.
+"""The context hooks of a picker: which route a request takes, its mode, and the gain measured.
 
-Adapts `laar.context.ContextHook`, one for each route of the settings, to the streams.
+Connects `laar.context.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` always wins; `on` counts only where the route sets `opt_in`. A body whose
-bytes a header signs is left alone. A fault here costs the gain and is counted as
-`laar_degraded{what="context"}`; the body is forwarded unchanged.
+`x-laar-context: off` always wins; `on` counts only if the route sets `opt_in`. A body whose bytes
+are signed by a header is left unchanged. A fault here costs only the gain: it is counted as
+`laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
-Tenants are distinguished by the header that `flow.tenant_header` names, and share no order.
+Tenants are told apart by the header that `flow.tenant_header` names, and share no order.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from laar.context.hook import HookResult, Receipt
 
 MAX_ANSWERED = 20_000
-"""Decisions whose outcome may still be reported; some 500 bytes each, the oldest goes."""
+"""Decisions whose outcome can still be reported; some 500 bytes each, oldest dropped first."""
 
 _SIGNED = "signed"
 _WHAT = "context"
 
 
 class Ordering:
-    """One route: its rule, its hook and its tally."""
+    """A route with its rule, its hook and its tally."""
 
     def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
-        from laar.context.hook import ContextHook  # most pickers have no route
+        from laar.context.hook import ContextHook  # lazy: most pickers have no route
 
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock)
@@ -68,7 +68,7 @@ class Ordering:
 
 
 class _Reworked:
-    """A body that a hook has read; implements `laar.protocol.ports.Rework`."""
+    """A body that a hook has processed; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
         self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
@@ -77,7 +77,7 @@ class _Reworked:
         self._ordering = ordering
         self._result = result
         self._group = group
-        self._noted = ""  # under which request
+        self._noted = ""  # the request it was noted under
 
     @property
     def body(self) -> bytes:
@@ -86,27 +86,27 @@ class _Reworked:
 
     @property
     def context(self) -> tuple[int, ...]:
-        """Hashes of the first documents, as sent, each of more of them than the one before."""
+        """Hashes of the leading documents as sent, each covering one document more."""
         return self._result.context
 
     @property
     def renames(self) -> bool:
-        """Whether documents have ids for numbers."""
+        """Whether documents are numbered by ids."""
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return what restores the numbers; once that cannot be done, no more ids are given."""
+        """Return what restores the numbers; once that is impossible, no more ids are given."""
         if not self.renames:
             return None
         if encoded:
             self._hooks.may_restore = False
             return None
-        from laar.context.citations import Citations  # as the hook
+        from laar.context.citations import Citations  # lazy, like the hook
 
         return Citations(self._result.numbers, events=events)
 
     def asked(self, request: str, now: float) -> None:
-        """Remember the order, so that a burst shares one."""
+        """Remember the order, so that a burst of requests shares it."""
         self._hooks.guarded(self._note, request, now)
 
     def _note(self, request: str, now: float) -> None:
@@ -119,7 +119,7 @@ class _Reworked:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """Remember that `endpoint` got the body."""
+        """Remember that `endpoint` received the body."""
         self._hooks.guarded(self._committed, endpoint, request, now)
         receipt = self._result.receipt
         if decision and receipt is not None and receipt.orders:
@@ -131,15 +131,15 @@ class _Reworked:
         hook.commit(receipt, now, endpoint=endpoint, noted=noted)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Record the measured time and cached tokens."""
+        """Record the measured TTFT and cached tokens."""
         self._hooks.shows_answers |= ttft_s is not None
         self._hooks.guarded(self._measured, ttft_s, usage)
 
     def _measured(self, ttft_s: float | None, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
         if receipt is None or not receipt.orders:
-            # Only older turns were touched. Their like in the control group leaves no receipt, so
-            # that counting them would compare follow-ups with first questions.
+            # Only older turns were changed. Such requests leave no receipt in the control group, so
+            # counting these would compare follow-ups with first questions.
             return
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
         ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
@@ -152,11 +152,11 @@ class ContextHooks:
     """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
 
     Args:
-        settings: settings of the picker, of which its context routes count.
+        settings: the picker's settings; only its context routes are used.
         clock: monotonic seconds.
-        rng: draws whose answers are read.
+        rng: draws whose responses are read.
         degraded: counts faults.
-        problems: gets routes that have switched themselves off.
+        problems: receives routes that have switched themselves off.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ class ContextHooks:
         self._problems = problems
         self._orderings: list[Ordering] = []
         self.shows_answers = False
-        """Whether an answer that was asked for was shown."""
+        """Whether a requested response has been shown to the picker."""
         self.may_restore = True
-        """Whether numbers can be restored: false once an answer came compressed."""
+        """Whether numbers can be restored: False once a response came compressed."""
         self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
         """Apply new routes.
 
-        A route whose hook settings are unchanged keeps its hook, with memory and guard. A body in
-        flight is finished by the hook that began it.
+        A route with unchanged hook settings keeps its hook, including memory and guard. A body in
+        flight is finished by the hook that started it.
         """
         known = {ordering.rule.name: ordering for ordering in self._orderings}
         made = []
@@ -209,7 +209,7 @@ class ContextHooks:
 
     @property
     def in_use(self) -> ContextHooks | None:
-        """Return itself, or None when it may change no request."""
+        """This object, or None if no route reads any body."""
         return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
@@ -219,7 +219,7 @@ class ContextHooks:
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read an answer of this path, whatever the model."""
+        """Return whether to read the response to a request to this path, whatever the model."""
         share = max(
             (
                 o.rule.sample_answers
@@ -242,7 +242,7 @@ class ContextHooks:
         now: float,
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
-        """Return the body as reworked; None if no route matches, or nothing is to be remembered."""
+        """Return the processed body; None if no route matches or there is nothing to remember."""
         for ordering in self._orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
@@ -289,7 +289,7 @@ class ContextHooks:
             self._degraded[_WHAT] += 1
         receipt = result.receipt
         if receipt is None and result.body is body and (restores or not self.may_restore):
-            return None  # else it may show that answers pass
+            return None  # otherwise the request may show that responses pass through here
         held_out = receipt is not None and receipt.held_out
         group = "observed" if mode == "observe" else "control" if held_out else "hook"
         if receipt is not None and receipt.orders:
@@ -297,7 +297,7 @@ class ContextHooks:
         return _Reworked(self, ordering, result, group)
 
     def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
-        """Call a function, and count a fault instead of raising it."""
+        """Call a function; count an exception instead of raising it."""
         try:
             return call(*args)
         except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
@@ -305,7 +305,7 @@ class ContextHooks:
             return None
 
     def judge(self, ordering: Ordering) -> None:
-        """Report, once, a route that has switched itself off."""
+        """Report a route that has switched itself off, once."""
         tally = ordering.tally
         if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
             return
@@ -327,7 +327,7 @@ class ContextHooks:
         )
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
-        """Keep the receipt that an outcome of this decision will judge."""
+        """Keep the receipt until the outcome of this decision is reported."""
         self._answered[decision] = (
             ordering,
             replace(receipt, orders=(), memos=(), received=(), seen=[]),
@@ -336,7 +336,7 @@ class ContextHooks:
             self._answered.popitem(last=False)
 
     def reported(self, decision: str, correct: bool) -> None:
-        """Record the outcome of a decision, once for each."""
+        """Record the outcome of a decision; only the first one counts."""
         known = self._answered.pop(decision, None)
         if known is not None:
             ordering, receipt = known
@@ -346,22 +346,22 @@ class ContextHooks:
     # -- caches of the engines -----------------------------------------------------------------
 
     def forget(self, endpoint: str) -> None:
-        """Forget the orders sent to an endpoint whose cache is empty now, or that left."""
+        """Forget the orders sent to an endpoint whose cache was emptied, or that was removed."""
         for ordering in self._orderings:
             ordering.hook.forget(endpoint)
 
     def holds_since(self, endpoint: str, at: float) -> None:
-        """Forget the orders that an endpoint got before all that its cache still holds.
+        """Forget the orders sent to an endpoint before everything its cache still holds.
 
         Args:
             endpoint: address of the endpoint.
-            at: seconds, monotonic; the last use of the block that its cache would evict first.
+            at: seconds, monotonic; last use of the block that the cache would evict next.
         """
         for ordering in self._orderings:
             ordering.hook.forget(endpoint, before=at)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Set the total size of the endpoints' caches; None when unknown."""
+        """Set the total size of the endpoints' caches; None if unknown."""
         for ordering in self._orderings:
             ordering.hook.set_capacity(cache_bytes)
 

@@ -1,4 +1,4 @@
-"""Envoy's endpoints file as the picker keeps it, and which endpoints Envoy knows by it."""
+"""Envoy's endpoints file as written by the picker, and the endpoints that Envoy knows from it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WRITE_AGAIN_S = 1.0
 
 
 class EnvoyFile:
-    """Writes the file, and remembers its content.
+    """Write the file, and remember its content.
 
     Args:
         path: the file.
-        problems: gets the fault of a file that cannot be written.
+        problems: receives the fault if the file cannot be written.
     """
 
     def __init__(self, path: Path, problems: Problems) -> None:
@@ -30,19 +30,19 @@ class EnvoyFile:
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
-        """Seconds until it has to be written again: endpoints left, or it could not be written (a
-        full disk, a directory that is mounted late)."""
+        """Seconds until the file must be rewritten: endpoints left, or writing failed (a full disk,
+        a directory mounted late)."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address, and return whether Envoy knows them.
 
-        Those that left are listed until the next write without a change, which `again_s` asks for:
-        requests that were sent there are on their way.
+        Removed ones stay listed until the next write without changes, which `again_s` asks for:
+        requests sent to them are still on their way.
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
-        self.known &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
-        # Thousands of endpoints are tens of milliseconds of writing.
+        self.known &= wanted.keys()  # one that leaves and returns in the meantime is new
+        # Writing thousands of endpoints takes tens of milliseconds.
         fault = await asyncio.to_thread(
             _write, self._path, list(listed.values()), known=bool(self._listed)
         )
@@ -53,7 +53,7 @@ class EnvoyFile:
             self.known = known
             return False
         if not self._is_first and not known.issuperset(wanted):
-            # Requests may wait for a newcomer, also where the fleet was empty.
+            # Requests may be waiting for a new endpoint, also if the fleet was empty.
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
         return True
@@ -62,9 +62,9 @@ class EnvoyFile:
 def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
     """Write the file; return the text of the problem, if any.
 
-    A picker that starts has no endpoint until the first list of its cluster, or the first answer of
-    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then,
-    while Envoy is not `known` to have endpoints of this picker.
+    A starting picker has no endpoints until its cluster's first list, or the first DNS answer.
+    Until then Envoy continues with the previous picker's file: that one is kept as long as Envoy
+    is not `known` to have endpoints from this picker.
     """
     addresses = []
     for spec in specs:

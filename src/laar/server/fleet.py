@@ -1,4 +1,4 @@
-"""The endpoints of a running picker: joins the collectors to the table and to Envoy's file."""
+"""The endpoints of a running picker: connects the collectors to the table and to Envoy's file."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
 
 GATHER_S = 0.5
-"""How long lists of names are gathered after one was taken: each change of names takes time in
-proportion to the whole fleet, and as it starts 200 endpoints a second report theirs."""
+"""Seconds for which lists of names are gathered after one was applied: each change of names costs
+time in proportion to the fleet, and at a start 200 endpoints a second report theirs."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class FleetState:
-    """Takes the reports of endpoint sources, scrapes, probes and KV events.
+    """Apply the reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
         table: the endpoints.
-        prefixes: forgets an endpoint whose engine restarted; None where none are kept.
-        problems: gets the problems of collectors, and of Envoy's file.
-        rules: keeps objectives and rewrites.
-        eds_file: endpoints file for Envoy; None where Envoy learns the endpoints elsewhere.
+        prefixes: told to forget an endpoint whose engine restarted; None if not kept.
+        problems: receives the problems of collectors and of Envoy's file.
+        rules: stores objectives and rewrites.
+        eds_file: endpoints file for Envoy; None if Envoy learns the endpoints elsewhere.
         on_change: called after the set of endpoints changed and Envoy's file is written.
-        on_reading: called with each metrics page's numbers, by address.
-        on_empty: called with the address of an endpoint whose cache is empty now, or that left.
+        on_reading: called with the values of each metrics page, by address.
+        on_empty: called with the address of an endpoint that was emptied or removed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FleetState:
     ) -> None:
         self._table = table
         self._beliefs = prefixes
-        self.problem = problems.report  # a collector knows its sink only
+        self.problem = problems.report  # a collector knows only its sink
         self._rules = rules
         self._file = None if eds_file is None else EnvoyFile(eds_file, problems)
         self._on_change = on_change
@@ -66,13 +66,13 @@ class FleetState:
         self._changed = asyncio.Event()
         self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
-        self._reports: dict[str, Served] = {}  # not taken yet
+        self._reports: dict[str, Served] = {}  # not applied yet
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of `source` by those that it knows now.
 
-        A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
+        A new endpoint counts once Envoy knows it: given an address that it does not know, Envoy
         sends the request to any endpoint, of whatever model. One without a model counts once it
         has named its own.
         """
@@ -82,7 +82,7 @@ class FleetState:
         self._take(source)
 
     def has_all_of(self, sources: Set[str]) -> bool:
-        """Return whether these have said what they know, and it is published."""
+        """Return whether these sources have reported, and the result is published."""
         return sources <= self._wanted.keys() and not self._changed.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
@@ -99,7 +99,7 @@ class FleetState:
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
-        # One that leaves while Envoy learns of it is in the file already, and never in the table.
+        # One removed while Envoy learns of it is already in the file, but never in the table.
         unwritten = self._file is not None and not (before == addresses <= self._file.known)
         if self._use(source) or unwritten:
             self._changed.set()
@@ -129,7 +129,7 @@ class FleetState:
                 self._lose(self._table.slot_counted(spec.key))
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks behind an address, each an endpoint from now."""
+        """Set the number of data-parallel ranks behind an address; each becomes an endpoint."""
         before, version = self._table.specs(), self._table.version
         self._table.ranked(address, ranks)
         if self._table.version != version:
@@ -152,13 +152,13 @@ class FleetState:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks that left the endpoint's cache, or slower memory."""
+        """Record blocks that left the endpoint's cache or slower memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.removed(slot, block_hashes, tier)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Forget the content of the endpoint's cache: it is empty, or was in the past."""
+        """Forget the content of the endpoint's cache: it is empty, or was at a past time."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:
@@ -168,7 +168,7 @@ class FleetState:
                 self._on_empty(self._table.spec(slot).address)
 
     def lost(self, address: str) -> None:
-        """Forget the blocks that the endpoint's events have reported: some events were lost."""
+        """Forget the blocks known from the endpoint's events: some events were lost."""
         self._lose(self._table.slot(address))
 
     def _lose(self, slot: int) -> None:
@@ -184,7 +184,7 @@ class FleetState:
             await self.publish()
 
     async def publish(self) -> None:
-        """Write the endpoints into Envoy's file, then report the change."""
+        """Write the endpoints to Envoy's file, then report the change."""
         self._changed.clear()
         if self._file is not None:
             wanted: dict[str, EndpointSpec] = {}
@@ -197,7 +197,7 @@ class FleetState:
         self._on_change()
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
-        """Record the numbers of a metrics page, or of one rank on it."""
+        """Record the values of a metrics page, or of one rank on it."""
         slot = self._table.read(key, reading, now)
         if slot >= 0:
             if self._beliefs is not None:
@@ -209,10 +209,10 @@ class FleetState:
             self._on_reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Record the model names that an endpoint lists: at once, or soon with those of others."""
+        """Record the model names an endpoint lists: at once, or soon along with others'."""
         if not self._table.named(address) and not self._own.is_nameless(address):
             return
-        if self._own.is_held(address):  # costs no change of the fleet, but for the last
+        if self._own.is_held(address):  # does not change the fleet, except for the last one
             self._take_names({address: served})
             return
         self._reports[address] = served
@@ -233,5 +233,5 @@ class FleetState:
                 self._take(source)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record one round trip, or None for a probe that failed."""
+        """Record one round trip, or None for a failed probe."""
         self._table.round_trip(address, rtt_s, now)

@@ -1,9 +1,9 @@
 """Garbage collection without long pauses: a collection stops the loop, and so every request.
 
-The life of a request leaves no cycle behind, so nearly all memory is freed by reference counts, and
-the young generations find the rest (``python -m bench picker --parts pauses``). A collection of all
+Requests leave no reference cycles behind, so nearly all memory is freed by reference counts, and
+the young generations find the rest (``python -m bench picker --parts pauses``). A full collection
 takes tens of milliseconds in a picker that remembers ten thousand sessions. So it runs while the
-picker is at rest; under load every ten minutes, and sooner where memory has grown.
+picker is idle; under load every ten minutes, or sooner if memory has grown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _YOUNG, _MIDDLE, _NEVER = 700, 5, 1 << 30
-"""Objects for a collection of the first generation, such collections for one of the second, and
-those for one of all."""
+"""Thresholds of `gc`: objects per collection of the first generation, such collections per one of
+the second, and those per full one."""
 _LOOK_S = 10.0
 _AT_REST_S = 60.0
 _LONGEST_S = 600.0
@@ -26,9 +26,9 @@ _MEMORY = Path("/proc/self/statm")
 
 
 def keep_young() -> None:
-    """Collect only young objects from now on, and those that exist already never.
+    """Collect only young objects from now on, and never those that already exist.
 
-    Called once the process has started, which may be with the collector off.
+    Called once the process has started, possibly with the collector disabled.
     """
     gc.enable()
     gc.collect()
@@ -37,7 +37,7 @@ def keep_young() -> None:
 
 
 async def collect_at_rest(is_at_rest: Callable[[], bool]) -> None:
-    """Collect everything now and then, until cancelled."""
+    """Run full collections when due, until cancelled."""
     last, memory = time.monotonic(), _memory_bytes()
     while True:
         await asyncio.sleep(_LOOK_S)
@@ -52,7 +52,7 @@ async def collect_at_rest(is_at_rest: Callable[[], bool]) -> None:
 
 
 def _memory_bytes() -> int:
-    """Resident memory; 0 where the system does not say."""
+    """Return the resident memory; 0 if the system does not report it."""
     try:
         return int(_MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

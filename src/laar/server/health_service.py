@@ -1,11 +1,11 @@
-"""gRPC health for every service name that gateways and probes ask for.
+"""gRPC health service for every service name that gateways and probes ask for.
 
 Liveness reports only that the process runs. Most names report whether requests can be served: some
-endpoint is known and no stop was asked for. Watching works, so a kubelet's probes see a drain
+endpoint is known and no shutdown was requested. Watching works, so a kubelet's probes see a drain
 begin.
 
-laar's own Envoys ask under another name, which stays well once it has been: without endpoints an
-answer of laar's says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
+laar's own Envoys ask under another name, which stays healthy once it has been: without endpoints,
+an error from laar says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -31,15 +31,15 @@ _ALIVE_NAMES = ("liveness",)
 
 
 class HealthService:
-    """The health service; the picker's own port and the health port both serve it.
+    """The health service, served on the picker's own port and on the health port.
 
-    Alive, and not ready until `set_ready`.
+    Alive from the start, but not ready until `set_ready`.
     """
 
     def __init__(self) -> None:
         self.ready = False
         self.laars_ask = False
-        """Whether an Envoy of laar's has asked."""
+        """Whether one of laar's own Envoys has asked."""
         self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
         self._watches: set[_Watch] = set()
         self.leave()
@@ -50,26 +50,26 @@ class HealthService:
         server.add_method(_SERVICE, "Watch", partial(_Watch, self))
 
     def leave(self) -> None:
-        """Report not ready from now on, for new streams too."""
+        """Report not ready from now on, to new streams too."""
         self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
         self.set_ready(False)
 
     def set_ready(self, ready: bool) -> None:
-        """Answer all probes and watches from now on."""
+        """Set the status that probes and watches get from now on."""
         self.ready = ready
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
             self._statuses[name] = status
-        for watch in tuple(self._watches):  # to write may end one
+        for watch in tuple(self._watches):  # writing may end one
             watch.answer()
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
-        """Return the status of a name that was asked for once; None if it is unknown."""
+        """Return the status for a single check; None if the name is unknown."""
         self.laars_ask = self.laars_ask or name == PICKING_SERVICE
         return self._statuses.get(name)
 
     def watched(self, watch: _Watch) -> HealthCheckResponse.ServingStatus:
-        """Return the status that a watch asks for, and have it answer again after a change."""
+        """Return the status for a watch, and notify the watch after each change."""
         self._watches.add(watch)
         return self._statuses.get(watch.name, HealthCheckResponse.SERVICE_UNKNOWN)
 
@@ -79,7 +79,7 @@ class HealthService:
 
 
 class _Question(Handler):
-    """A call with one message."""
+    """A call with a single request message."""
 
     def __init__(self, health: HealthService, call: Call) -> None:
         self._health = health

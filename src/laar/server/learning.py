@@ -1,12 +1,12 @@
 """The learners of a running picker, and their state across restarts.
 
-Joins the decisions to the learners: reported outcomes move P(correct), sampled answers show how
-many characters a token has. c(m) is learned in `laar.core.engines` and shown here beside the
-artifact's.
+Connects decisions to the learners: reported outcomes move P(correct), sampled answers show how many
+characters a token has. c(m) is learned in `laar.core.engines` and shown here next to the artifact's
+value.
 
-The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
-disk. The file is not trusted at the start: entries that make no sense are left out,
-and a file that is no state at all costs a warning, never the start.
+The state is one JSON file, replaced atomically on a separate thread; the loop never waits for a
+disk. The file is not trusted when it is read: invalid entries are skipped, and a file that is no
+state at all causes a warning, but never a failed start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 STATE_SCHEMA = 1
 
 MAX_STATE_BYTES = 16 << 20
-"""Longest state file that is read: several times what full tables come to."""
+"""Longest state file that is read: several times the size of full tables."""
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
@@ -52,11 +52,11 @@ class Learning:
     Args:
         settings: settings of accuracy.
         clock: monotonic seconds.
-        wall_clock: seconds since 1970; gives the age of a saved state.
-        problems: gets a state file that cannot be written.
+        wall_clock: seconds since 1970; tells the age of a saved state.
+        problems: receives the fault if the state file cannot be written.
 
     Raises:
-        SettingError: the artifact cannot be used; the text says why.
+        SettingError: the artifact cannot be used; the message says why.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Learning:
 
             self.reports.signs = Signs()
         self.seen: Callable[[], Mapping[str, Seen]] = dict
-        """c(m) of models as serving has it; from any thread."""
+        """c(m) of models as learned while serving; may be called from any thread."""
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replace the artifact; reported outcomes stay."""
+        """Replace the artifact; keep reported outcomes."""
         self.assessor.use(capability)
         if self.online is not None:
             self.online.new_prior()
@@ -103,10 +103,10 @@ class Learning:
     # -- from the director ---------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision, so that an outcome can be reported for it."""
+        """Remember a decision, so that its outcome can be reported."""
         request = decision.request
         cell = decision.view.cell if decision.view is not None else None
-        # In shadow, and when nothing could be looked up, no model is known to have answered.
+        # In shadow, or when nothing could be looked up, it is unknown which model answered.
         if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
@@ -124,7 +124,7 @@ class Learning:
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Learn from how the request ended."""
+        """Learn from the end of a request."""
         flight = decision.flight
         self.reports.moved(decision.id, flight.model)
         if end.ok:
@@ -136,12 +136,12 @@ class Learning:
             self.reports.failed(decision.id, refused=unanswered)
 
     def calibrated(self, served: Collection[str]) -> bool:
-        """Return whether the accuracy of a served model is known, by artifact or outcomes."""
+        """Return whether the accuracy of any served model is known, by artifact or outcomes."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """Return the problem of an artifact without a served model, or without the speed of one."""
+        """Return the problem if the artifact lacks all served models, or the speed of one."""
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
@@ -160,13 +160,13 @@ class Learning:
     # -- showing -------------------------------------------------------------------------------
 
     def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
-        """c(m) by model: the artifact's, and what serving has it at; from any thread."""
+        """c(m) by model: the artifact's, and as learned while serving; from any thread."""
         measured, seen = self.assessor.capability.measured_s_per_token, self.seen()
         names = dict.fromkeys([*measured, *seen])
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """Return an entry for each model served, measured or reported; from any thread."""
+        """Return an entry for each served, measured or reported model; from any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
@@ -246,10 +246,10 @@ class Learning:
 
 
 def artifact_of(settings: Accuracy) -> CapabilityModel:
-    """Return the artifact that the settings name; an empty one where they name none.
+    """Return the artifact that the settings name, or an empty one if they name none.
 
     Raises:
-        SettingError: it cannot be used; the text says why.
+        SettingError: it cannot be used; the message says why.
     """
     if settings.capability is None:
         return CapabilityModel()
@@ -265,13 +265,13 @@ def _named(models: Collection[str]) -> str:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """Return a hash that a request and its retries share; bounded work, and no text is kept."""
+    """Return a hash shared by a request and its retries; bounded work, and no text is kept."""
     question = request.question
     return hash(
         (
             question[:_SAMPLE_HEAD_CHARS],
             question[-_SAMPLE_TAIL_CHARS:],
-            # The same words about another image are another question.
+            # The same words about a different image are a different question.
             *filter(_IS_DIGEST, request.spans[-_SAMPLE_SPANS:]),
             request.chars,
             request.tenant,

@@ -1,4 +1,4 @@
-"""Sockets that listen."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 def listener(
     host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
 ) -> socket.socket:
-    """Return a TCP socket that listens; on ``::`` it takes both families where the machine can.
+    """Return a listening TCP socket; on ``::`` it accepts both families if the machine can.
 
     Raises:
         OSError: the address cannot be listened on.

@@ -1,6 +1,6 @@
-"""Builds what sends decisions to an OpenTelemetry collector, where the settings want that.
+"""Set up sending of decisions to an OpenTelemetry collector, if the settings ask for it.
 
-Nothing of OpenTelemetry is imported otherwise.
+Otherwise nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
 
 _SLICE_S = 0.0005
-"""Seconds for which encoding threads may hold the interpreter; its own 5 ms make decisions wait."""
+"""Seconds for which encoding threads may hold the GIL; its default of 5 ms delays decisions."""
 
 
 def spans_of(settings: Settings) -> Spans | None:
-    """Return what makes spans of decisions, not begun; None where none are wanted.
+    """Return the exporter of decision spans, not started yet; None if not wanted.
 
     Raises:
-        SettingError: the extra is not installed, or the environment's ``OTEL_*`` can't be used.
+        SettingError: the extra is not installed, or the ``OTEL_*`` environment can't be used.
     """
     if (url := settings.otlp.traces) is None:
         return None
@@ -37,10 +37,10 @@ def spans_of(settings: Settings) -> Spans | None:
 
 
 def begin(spans: Spans) -> None:
-    """Begin to send.
+    """Start sending spans.
 
     Raises:
-        SettingError: the environment's ``OTEL_BSP_*`` can't be used.
+        SettingError: the ``OTEL_BSP_*`` environment can't be used.
     """
     sys.setswitchinterval(_SLICE_S)
     with _usable():
@@ -49,7 +49,7 @@ def begin(spans: Spans) -> None:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Turn what stops the SDK into errors of the setting."""
+    """Convert exceptions that stop the SDK into errors of the setting."""
     try:
         yield
     except ImportError:

@@ -1,11 +1,11 @@
-"""The models of pods that no annotation and no setting names: each pod's own list of them.
+"""The models of pods named by neither annotation nor setting: each pod's own list.
 
-Such a pod is no endpoint until it has named a model. The first pods of a source come into use
-together, once each of them was asked: a fleet that is known by half would refuse the models of the
-other half. A pod that answers nothing holds the others up for `WAIT_S` at most, and may name its
-models later.
+Such a pod is no endpoint until it has named a model. A source's first pods come into use together,
+once each of them was asked: a half-known fleet would refuse the models of the other half. A pod
+that does not answer delays the others by at most `WAIT_S`, and may name its models later.
 
-Names are kept while a pod is away, so one that is ready again serves at once. It is asked then too.
+Names are kept while a pod is away, so one that is ready again serves at once. It is asked again
+too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from laar.core.membership import EndpointSpec, Served
 
 WAIT_S = 10.0
-"""Twice the timeout of one question."""
+"""Twice the timeout of one request for the names."""
 MAX_KEPT = 20_000
 """Pods whose names are kept: as many as one selector may match."""
 
@@ -29,9 +29,9 @@ class _Source:
 
     Args:
         specs: all of them.
-        nameless: those whose models it does not name, by address.
-        unasked: addresses of those of them that have not answered yet.
-        in_use: some of them serve, so that others may as soon as they have answered.
+        nameless: those whose models the source does not name, by address.
+        unasked: addresses of the nameless that have not answered yet.
+        in_use: some already serve, so others may serve as soon as they have answered.
     """
 
     specs: Sequence[EndpointSpec]
@@ -41,17 +41,17 @@ class _Source:
 
     @property
     def waits(self) -> bool:
-        """Whether its first pods are held until each of them was asked."""
+        """Whether its first pods are held back until all of them were asked."""
         return not self.in_use and bool(self.unasked)
 
 
 class OwnNames:
-    """The reports of sources, completed by the names that pods themselves report."""
+    """The endpoints of sources, completed with the names that pods themselves report."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
         self._served: dict[_Pod, Served] = {}
-        self._silent: set[_Pod] = set()  # asked, without a name to report
+        self._silent: set[_Pod] = set()  # asked, but reported no name
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of a source."""
@@ -68,27 +68,27 @@ class OwnNames:
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
     def is_nameless(self, address: str) -> bool:
-        """Return whether some source does not name the models of an endpoint."""
+        """Return whether any source leaves the models of an endpoint unnamed."""
         return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:
-        """Return whether the first pods of a source are held until each was asked."""
+        """Return whether the first pods of a source are held back until all were asked."""
         return self._sources[source].waits
 
     def is_held(self, address: str) -> bool:
-        """Return whether an endpoint is one of those pods, and was not asked yet."""
+        """Return whether an endpoint is held back, and was not asked yet."""
         return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
-        """Use those that have answered."""
+        """Use the pods that have answered."""
         self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
-        """Return the endpoints of a source whose models are known, as far as they may be used.
+        """Return the endpoints of a source whose models are known and that may be used.
 
         Args:
             source: the source.
-            reserved: names that stand for several models; none of them is a pod's main one.
+            reserved: aliases that stand for several models; none may be a pod's main name.
         """
         own = self._sources[source]
         waits = own.waits
@@ -103,12 +103,12 @@ class OwnNames:
         return named
 
     def reports(self, source: str) -> dict[str, Served]:
-        """Return the last report of each of a source's pods, by address."""
+        """Return the last report of each pod of a source, by address."""
         own = self._sources[source].nameless.items()
         return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
 
     def take(self, reports: Mapping[str, Served]) -> set[str]:
-        """Record the names that endpoints list, if any; return the sources that changed."""
+        """Record the names that endpoints list, if any; return the sources affected."""
         changed: set[str] = set()
         for address, served in reports.items():
             holders = {
@@ -132,15 +132,15 @@ class OwnNames:
             self._silent.add(pod)
             return news
         if before is not None and before.weights.keys() == served.weights.keys():
-            # The first name is the main one: it stays, in whatever order a list comes.
+            # The first name is the main one: keep it, in whatever order the list comes.
             served = replace(
                 served, weights={name: served.weights[name] for name in before.weights}
             )
-        self._served.pop(pod, None)  # the newest is the last to be forgotten
+        self._served.pop(pod, None)  # the most recent is evicted last
         self._served[pod] = served
         return before is None or before.weights.keys() != served.weights.keys()
 
 
 def _pod(spec: EndpointSpec) -> _Pod:
-    """Return a pod's identity: an address alone may be another's tomorrow."""
+    """Return a pod's identity: its address alone may be reused by another."""
     return spec.address, spec.labels.get("laar.dev/pod", "")

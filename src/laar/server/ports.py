@@ -1,4 +1,4 @@
-"""The servers of ext_proc and of health, and their ports: options, binding, certificates."""
+"""The ext_proc and health servers and their ports: options, binding, certificates."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
-"""Beside a buffered body, which is one message."""
+"""Allowance in addition to a buffered body, which is one message."""
 
 _INT32_MAX = 2**31 - 1
 
 _STREAMS = 64
-"""Streams on one connection to a worker, that clients are asked for. The kernel gives each
-connection to one worker, so a client with many streams at a time must open several."""
+"""Streams per connection advertised to clients by a worker. The kernel assigns each connection to
+one worker, so a client with many concurrent streams must open several."""
 
 _PROBING_STREAMS = 100
-"""Probes at a time on one connection to the health port, which may be open to the network."""
+"""Concurrent probes per connection to the health port, which may be open to the network."""
 _PROBE_BYTES = 4096
-"""Longest message of a probe, which is the name of a service."""
+"""Longest message of a probe: the name of a service."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class Ports:
 def picking_server(
     processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
 ) -> H2Server:
-    """Return the server that Envoys ask, not bound yet.
+    """Return the server for Envoys, not bound yet.
 
     Args:
         processor: serves the streams.
-        max_body_bytes: longest request body; longer messages than it needs are refused.
+        max_body_bytes: longest request body; longer messages than that requires are rejected.
         together: other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
@@ -62,7 +62,7 @@ def picking_server(
 
 
 async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) -> int:
-    """Bind the server that Envoys ask; return the port.
+    """Bind the server for Envoys; return the port.
 
     Raises:
         SettingError: the address cannot be listened on.
@@ -88,7 +88,7 @@ def bind(server: H2Server, name: str, address: str) -> int:
 
     Args:
         server: not started yet.
-        name: name of the setting below `listen`.
+        name: name of the setting under `listen`.
         address: ``host:port``.
 
     Raises:
@@ -110,9 +110,9 @@ def cannot_listen(name: str, address: str) -> SettingError:
 
 
 def ports_in_use(listen: Listen) -> list[SettingError]:
-    """Return the faults of addresses that can't be listened on now; leave none open."""
+    """Return a fault for each address that can't be listened on now; leave none open."""
     faults = []
-    with contextlib.ExitStack() as held:  # together, since two may be the same
+    with contextlib.ExitStack() as held:  # all at once, since two may be the same
         for name in ("ext_proc", "health", "admin"):
             address = getattr(listen, name)
             host, port = split_address(address)

@@ -1,14 +1,12 @@
-"""The settings of a running picker: those in effect, and the effects of a changed file.
+"""The settings in effect in a running picker, and what happens when the file changes.
 
-The settings file, and the weights file and the artifact that it names, are looked at once in a
-while and on SIGHUP, and read as a whole in a thread. Files that would not start a picker are not
-applied: a fault leaves everything as it was, and is reported with file, line and key. Of a file
-that can be used, the settings that may change at once do so together, in one call between two
-messages of the streams. The others are named until a restart, or until the file has the old values
-again.
+The settings file, and the weights file and the artifact it names, are polled and checked on SIGHUP,
+and read together in a thread. Files with which a picker would not start are not applied: a fault
+leaves everything unchanged and is reported with file, line and key. From usable files, all settings
+that may change at runtime are applied together, in one call between two messages of the streams.
+The others are listed until a restart, or until the file has the old values again.
 
-A change counts once the files have stayed the same from one look to the next, so that none is taken
-half-written.
+A change counts once two polls in a row see the same files, so none is read half-written.
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""A change is in effect within two polls, as with the endpoints file."""
+"""A change takes effect within two polls, as with the endpoints file."""
 
 AGAIN_S = 15.0
-"""Seconds after which files that can't be used are read again, even if none of them has changed:
-the fault may be in a file that isn't known to belong to the settings before they can be read."""
+"""Seconds until unusable files are reread even if none has changed: the fault may be in a file that
+is not known to belong to the settings before they can be read."""
 
 _SOURCE = "settings"
 RESTART = "settings restart"
-"""The source of the problem that lists the settings that wait for a restart."""
+"""Source of the problem that lists settings waiting for a restart."""
 
 _NAMED = 10
-"""Most settings that one problem names: a file with more changes is a different file."""
+"""Most settings named in one problem: a file with more changes is a different file."""
 
 Policies = Mapping[str, Policy]
 
 Apply = Callable[[Settings, CapabilityModel | None, Policies | None], None]
-"""Applies settings, and a new artifact and new policies if there are any. Synchronous: no request
-sees a part."""
+"""Apply settings, and a new artifact and new policies if given. Synchronous: no request sees a
+partial change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +61,23 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """Paths of the settings that change now; the artifact's even if only its content does."""
+        """Paths of the settings that change now; the artifact's also if only its content does."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
 class SettingsReloader:
-    """The settings in effect, their origins, and the changes that wait for a restart.
+    """The settings in effect, their origins, and changes waiting for a restart.
 
     Args:
-        loaded: the settings to begin with; nothing is followed where they came from no file.
-        problems: gets files that cannot be used, and settings that wait for a restart.
+        loaded: the initial settings; nothing is followed if they came from no file.
+        problems: receives unusable files, and settings that wait for a restart.
 
     Attributes:
-        poll_s: seconds between two looks; may be changed.
+        poll_s: seconds between two polls; may be changed.
         pending: paths of settings that wait for a restart.
         is_refused: whether the files can't be used.
-        applied: number of settings changed at once.
+        applied: number of reloads that changed settings.
     """
 
     def __init__(self, loaded: Loaded, *, problems: Problems) -> None:
@@ -100,7 +98,7 @@ class SettingsReloader:
     # -- following -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read the files again soon, changed or not."""
+        """Reread the files soon, changed or not."""
         self._asked.set()
 
     async def follow(self, apply: Apply) -> None:
@@ -123,7 +121,7 @@ class SettingsReloader:
             seen = found
 
     async def _reload(self, path: Path, apply: Apply) -> None:
-        self._unread = True  # after a fault of ours they are tried again, too
+        self._unread = True  # so that they are retried after an internal error, too
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
@@ -136,17 +134,17 @@ class SettingsReloader:
         self._unread = False
 
     def _read(self, path: Path) -> _Read:
-        """Read all files again; in a thread.
+        """Reread all files; run in a thread.
 
         Raises:
-            SettingError: something can't be used.
+            SettingError: one can't be used.
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)
         with loaded.located():
-            found.settings.listed()  # here, for a file that one names may be gone
+            found.settings.listed()  # here, since a file that an endpoint names may be gone
         routing, policies = found.settings.routing, None
-        if routing != self.settings.routing:  # here, for a plug-in may refuse, or take its time
+        if routing != self.settings.routing:  # here, since a plug-in may refuse, or be slow
             with loaded.located():
                 policies = build_policies(routing.weights, routing.given, routing.policies)
         capability = None
@@ -176,15 +174,15 @@ class SettingsReloader:
             named += f" and {len(found.pending) - _NAMED} more"
         text = f"needed to apply {named}; the old value is in effect"
         if found.obstacle:
-            text += f". No part of it can go before the rest ({found.obstacle})"
+            text += f". They can only be applied together ({found.obstacle})"
         if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
-            text += ". The tuner has its own weights: these count where a climb starts afresh"
+            text += ". The tuner has its own weights: these apply when a climb starts afresh"
         return text
 
     # -- showing -------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
-        """Return the settings in effect, their origins, and changes that wait for a restart."""
+        """Return the settings in effect, their origins, and changes waiting for a restart."""
         running = self.settings.model_dump(mode="json")
         wanted = self._wanted.settings.model_dump(mode="json") if self.pending else {}
         pending = {
@@ -199,7 +197,7 @@ class SettingsReloader:
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """Return the stamp that shows the artifact's next change; None without an artifact."""
+    """Return the stamp that will show a change of the artifact; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

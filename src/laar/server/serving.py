@@ -1,4 +1,4 @@
-"""A picker as a process."""
+"""Run a picker as a process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
-    """Run a picker until SIGTERM or SIGINT; SIGHUP reads the settings again. Blocks.
+    """Run a picker until SIGTERM or SIGINT; SIGHUP rereads the settings. Blocks.
 
     Args:
         settings: as loaded.
-        worker: its place among several processes; None for one alone.
+        worker: its place among several processes; None if it is the only one.
 
     Raises:
         LaarError: the picker cannot start.

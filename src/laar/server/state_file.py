@@ -1,4 +1,4 @@
-"""The file of a running picker's outcomes: written whole, off the loop, replaced by a rename."""
+"""The file of a running picker's outcomes: written off the loop, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from laar.telemetry.problems import Problems
 
 _SETTING = "accuracy.state_file"
 INTERVAL_S = 60.0
-"""Seconds between two saves: a crash loses at most as much."""
+"""Seconds between two saves: a crash loses at most this much."""
 
 
 class StateFile:
-    """Keeps a state on disk.
+    """Keep a state on disk.
 
     Args:
-        path: the file; None keeps nothing.
-        take: makes the content; called in a thread.
-        problems: gets a file that cannot be written.
+        path: the file; None to keep nothing.
+        take: returns the content; called in a thread.
+        problems: receives the fault if the file cannot be written.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StateFile:
         self._problems = problems
 
     async def keep_saving(self) -> None:
-        """Save every `INTERVAL_S`; end at once where there is no file."""
+        """Save every `INTERVAL_S`; return at once if there is no file."""
         while self._file is not None:
             await asyncio.sleep(INTERVAL_S)
             await self.save()
@@ -50,6 +50,6 @@ class StateFile:
         except OSError as fault:
             self._problems.report(
                 _SETTING,
-                f"{self._file.path} can't be written ({fault.strerror}); what is learned will not "
-                "outlive this process",
+                f"{self._file.path} can't be written ({fault.strerror}); what is learned will be "
+                "lost when this process ends",
             )

@@ -1,4 +1,4 @@
-"""The tasks of a running picker: named, guarded, started again, and cancelled together."""
+"""The tasks of a running picker: named, guarded, restarted, and cancelled together."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 RESTART_S = 5.0
-"""Seconds until a part that failed is started again; long enough to read its log line."""
+"""Seconds until a failed task is restarted; long enough to read its log line."""
 _AGAIN_S = 3.0
 """Longer than the clean-up of any task."""
 
 
 class Tasks:
-    """The parts of one picker.
+    """The tasks of one picker.
 
-    A part that fails takes no other along, is reported, and is started again.
+    A task that fails does not affect the others; it is reported, and restarted.
 
     Args:
-        problems: gets the parts that failed, by name.
-        restart_s: seconds until a part that failed is started again.
+        problems: receives failed tasks, by name.
+        restart_s: seconds until a failed task is restarted.
     """
 
     def __init__(self, problems: Problems, *, restart_s: float = RESTART_S) -> None:
@@ -33,13 +33,13 @@ class Tasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start a part; it runs until it returns or is cancelled."""
+        """Start a task; it runs until it returns or is cancelled."""
         task = asyncio.create_task(self._guard(name, part), name=name)
         self._tasks.append(task)
         return task
 
     async def cancel(self) -> None:
-        """Cancel all parts and wait for their end."""
+        """Cancel all tasks and wait for them to end."""
         await cancel(self._tasks)
 
     async def _guard(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
@@ -55,10 +55,10 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end. Their errors are dropped; it may be cancelled, too.
+    """Cancel tasks and wait for them to end, dropping their errors. May itself be cancelled.
 
-    A task that goes on is cancelled again: `asyncio.wait_for` of Python 3.11, which libraries use,
-    drops a cancellation that comes with the end of its wait.
+    A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
+    drops a cancellation that arrives just as its wait ends.
     """
     tasks = list(tasks)
     going: Iterable[asyncio.Task[Any]] = tasks
@@ -66,4 +66,4 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # takes the errors
+    await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors

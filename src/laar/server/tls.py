@@ -1,13 +1,13 @@
-"""TLS on the ext_proc port: certificate files that may be replaced while serving, or self-signed.
+"""TLS on the ext_proc port: self-signed, or certificate files that may be replaced while serving.
 
 Gateways of the endpoint-picker contract speak TLS to a picker and accept any certificate by
-default; one made at start is as good as theirs. Files are read again once a second off the
-loop, so a renewed Secret needs no restart; new handshakes get it and open connections stay. Files
-that can't be used change nothing, and neither does an expired certificate while a valid one is in
-use. With no other choice an expired certificate is served all the same, and reported: gateways
-that don't verify go on as before, and those that do go on without the picker either way.
+default, so one generated at the start is good enough. Files are reread once a second off the loop,
+so a renewed Secret needs no restart; new handshakes get it, open connections are kept. Unusable
+files change nothing, nor does an expired certificate while a valid one is in use. If there is no
+other, an expired certificate is served nevertheless, and reported: gateways that don't verify
+continue as before, and those that do continue without the picker in either case.
 
-`client_ca` asks callers for a certificate of that authority (mTLS); without one they are refused.
+With `client_ca`, callers must present a certificate of that authority (mTLS).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELF_SIGNED_DAYS = 3650
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The certificate shown to callers and the authority asked of theirs, in PEM."""
+    """The certificate presented to callers and the authority required of theirs, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -41,12 +41,12 @@ class Identity:
     expires_at: datetime
 
     def context(self) -> ssl.SSLContext:
-        """Return the same for Python's TLS."""
+        """Return the identity as a context for Python's `ssl`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["h2"])
-        # OpenSSL's loader reads files only; this one is in memory.
+        # OpenSSL's loader only reads files; this one is in memory.
         pair = os.memfd_create("laar-tls")
         try:
             os.write(pair, self.key + b"\n" + self.certificate)
@@ -54,7 +54,7 @@ class Identity:
         finally:
             os.close(pair)
         if self.client_ca is not None:
-            # A comment may hold any bytes, and this takes ASCII only.
+            # Comments may contain any bytes, but this accepts only ASCII.
             context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -64,8 +64,8 @@ class ServerTls:
     """The certificate in use.
 
     Args:
-        settings: its files, or a self-signed one.
-        problems: gets files that cannot be used, and a certificate that has expired.
+        settings: its files, or self-signed.
+        problems: receives unusable files, and an expired certificate.
 
     Raises:
         SettingError: files that can't be used, or the package that reads them is not installed.
@@ -76,7 +76,7 @@ class ServerTls:
         self._problems = problems
         self._shown = _load(settings, None)
         self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
-        """Called after a change, with the new identity as a context of Python's TLS."""
+        """Called after a change, with the new identity as an `ssl.SSLContext`."""
 
     @property
     def expires_at_s(self) -> float:
@@ -110,10 +110,10 @@ class ServerTls:
 
 
 def check_tls(settings: Tls) -> None:
-    """Check the certificate before it is served with.
+    """Check the certificate before serving.
 
     Raises:
-        SettingError: files that can't be used, or a certificate that expired.
+        SettingError: files that can't be used, or an expired certificate.
     """
     found = _load(settings, None)
     if found.expires_at <= datetime.now(UTC):
@@ -129,7 +129,7 @@ def _expired(tls: Tls, found: Identity) -> str:
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:
-    """Read the files; `known` is returned when they are as they were."""
+    """Read the files; return `known` if they are unchanged."""
     client_ca = _bytes(tls, "client_ca")
     if not tls.self_signed:
         certificate, key = _bytes(tls, "certificate") or b"", _bytes(tls, "key") or b""
@@ -157,7 +157,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Refuse files on which a server would fail later: at a handshake, or when it takes them."""
+    """Reject files on which a server would fail later: at a handshake, or when it loads them."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -196,7 +196,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
 
 
 def _self_signed() -> tuple[bytes, bytes]:
-    """Return a certificate and key that laar makes itself, PEM."""
+    """Return a newly generated certificate and its key, in PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -213,7 +213,7 @@ def _self_signed() -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_before(now - timedelta(days=1))  # clocks may differ
         .not_valid_after(now + timedelta(days=SELF_SIGNED_DAYS))
         .add_extension(x509.SubjectAlternativeName([host]), critical=False)
         .sign(key, hashes.SHA256())

@@ -1,4 +1,4 @@
-"""Tokens that settings name a file for."""
+"""Tokens, read from files that the settings name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 
 def read_token_file(path: Path | None, setting: str) -> str | None:
-    """Read a token; None where no file is set.
+    """Read a token; return None if no file is set.
 
     Args:
         path: path of the file.
-        setting: that names it, for the error.
+        setting: name of its setting, for the error.
 
     Raises:
-        SettingError: the file can't be read, or holds no token.
+        SettingError: the file can't be read, or has no valid token.
     """
     if path is None:
         return None
@@ -35,38 +35,38 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
 
 
 class ReporterTokens:
-    """The tokens that outcomes may be sent with.
+    """The tokens with which outcomes may be reported.
 
     Args:
-        names: names of reporters by token; an empty name for a token that binds none.
+        names: names of reporters by token; an empty name if the token binds none.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = [(token.encode(), name) for token, name in names.items()]
 
     def take(self, others: ReporterTokens) -> None:
-        """Replace the tokens by others."""
+        """Replace the tokens by those of `others`."""
         self._names = others._names
 
     def reporter(self, authorization: str) -> str | None:
-        """Return the reporter of a token, empty where it binds none; None for no such token."""
+        """Return the reporter of a token, empty if it binds none; None if the token is unknown."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
-        for token, name in self._names:  # all of them: the time must not reveal which one is near
+        for token, name in self._names:  # all: the time must not reveal which one is close
             if hmac.compare_digest(given, token):
                 found = name
         return found if scheme.lower() == "bearer" else None
 
 
 def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
-    """Read the tokens of reporters: one alone, or a line with name and token for each.
+    """Read the tokens of reporters: a single one, or one line per reporter with name and token.
 
     Args:
         path: path of the file; None for no tokens.
-        setting: that names it, for the error.
+        setting: name of its setting, for the error.
 
     Raises:
-        SettingError: the file can't be read, or a line is not of this form.
+        SettingError: the file can't be read, or a line is malformed.
     """
     if path is None:
         return None
@@ -89,7 +89,7 @@ def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | No
         names[parts[1]] = parts[0]
     if not 0 < len(names) <= MAX_REPORTERS:
         raise SettingError(
-            f"{path} has {len(names)} reporters; 1 to {MAX_REPORTERS} are possible", setting=setting
+            f"{path} has {len(names)} reporters; 1 to {MAX_REPORTERS} are allowed", setting=setting
         )
     return ReporterTokens(names)
 

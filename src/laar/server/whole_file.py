@@ -1,4 +1,4 @@
-"""A file that is replaced as a whole: a reader sees the old content or the new, never a part."""
+"""A file that is replaced atomically: a reader sees the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 class WholeFile:
-    """Replaces one file, from any thread and beside other processes: the last one's content stays.
+    """Replace a file, from any thread and next to other processes: the last one to write wins.
 
     Args:
         path: the file.
-        mode: permissions of a new file, before the process's mask.
+        mode: permissions of a new file, before the umask.
     """
 
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:
@@ -22,23 +22,23 @@ class WholeFile:
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
-        """Replace the file by newly made content.
+        """Replace the file by the result of `content`.
 
         Raises:
             OSError: it can't be written; the old content stays.
         """
-        # Workers write one file at the same time: each has its own name for the unfinished file.
+        # Workers may write the same file concurrently: each has its own temporary name.
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
-        with self._writing:  # a save that was cancelled goes on in its thread
+        with self._writing:  # a cancelled save continues in its thread
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
             with os.fdopen(handle, "wb") as file:
                 file.write(content())
                 file.flush()
-                os.fsync(file.fileno())  # else a power cut may leave the name on an empty file
+                os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
             temporary.replace(self.path)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the content, or one byte more than the most of a longer one.
+        """Return the content, or its first `most_bytes` + 1 bytes if it is longer.
 
         Raises:
             OSError: it can't be read.

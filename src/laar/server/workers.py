@@ -1,11 +1,11 @@
 """`laar serve --workers` and `--with-envoy`: processes on one port, kept running.
 
-The parent serves no request. It restarts a worker that ended or hangs, and passes signals on.
-Several workers share state through a store. A single one leaves what it knew to the next in a
-snapshot, and the next waits with its imports done. With `--with-envoy` the parent runs Envoy too,
-which goes on while no worker runs: it starts once a worker serves, and is drained before the
-workers stop. The kernel gives each connection of a client to one worker. No worker outlives the
-parent by more than its open streams, since the next parent's workers would share the port with it.
+The parent serves no requests. It restarts a worker that ended or hangs, and passes signals on.
+Several workers share state through a store. A single one leaves its knowledge to the next in a
+snapshot, and the next waits with its imports done. With `--with-envoy` the parent also runs Envoy,
+which keeps running while no worker does: it starts once a worker serves, and is drained before the
+workers stop. The kernel assigns each client connection to one worker. No worker outlives the parent
+longer than its open streams last, since it would share the port with the next parent's workers.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ thread has ended."""
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
-_AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
-_SOUND_S = 2.0  # after which an end is no sign of the next one
+_AGAIN_S = (0.2, 5.0)  # first and longest wait before a worker is restarted
+_SOUND_S = 2.0  # a worker that lived longer is not expected to end again at once
 _BEAT_S = 1.0
 _GO = b"go\n"
-_HUNG_BEATS = 10  # missed, after which a worker hangs
-_STUCK_S = 10.0  # beyond its drain and grace, a worker that stops hangs
+_HUNG_BEATS = 10  # missed beats after which a worker counts as hung
+_STUCK_S = 10.0  # time beyond drain and grace after which a stopping worker counts as hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Worker:
     """One process among several on the same ports.
 
     Args:
-        index: 0, 1, 2 ...; its admin port is that much above the one in the settings.
+        index: 0, 1, 2 ...; added to the admin port in the settings.
         home: directory of the parent.
     """
 
@@ -64,7 +64,7 @@ class Worker:
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
-        """Show the parent that it has started, and that its loop runs, until cancelled."""
+        """Show the parent that this worker has started and its loop runs, until cancelled."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -82,11 +82,11 @@ def run_workers(
     Args:
         loaded: the settings; each worker reads them again.
         count: number of workers.
-        command: starts one; its index and the parent's directory are added.
-        envoy: runs beside them; None for none.
+        command: starts a worker; its index and the parent's directory are appended.
+        envoy: runs next to the workers; None for none.
 
     Raises:
-        LaarError: a worker or Envoy could not start, or Envoy ended by itself.
+        LaarError: a worker or Envoy could not start, or Envoy exited unexpectedly.
     """
     with tempfile.TemporaryDirectory(prefix="laar-workers-") as directory:
         asyncio.run(_Parent(loaded, count, command, Path(directory), envoy).run())
@@ -125,16 +125,16 @@ class _Parent:
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
-            self._pass_on(signal.SIGKILL)  # none is left but after a fault
+            self._pass_on(signal.SIGKILL)  # none is left except after a fault
             if self._next is not None and self._next.returncode is None:
                 self._next.kill()
                 await self._next.wait()
 
     async def _keep_envoy(self, envoy: EnvoyProcess) -> None:
-        """Keep Envoy running from a worker's start until a stop is asked for; then drain it.
+        """Keep Envoy running from a worker's start until a stop is requested; then drain it.
 
         Raises:
-            LaarError: it can't start, or ended by itself.
+            LaarError: it can't start, or exited unexpectedly.
         """
         beats = [_beat(self._home, index) for index in range(self._count)]
         while not (self._stopping.is_set() or any(b.exists() for b in beats)):  # noqa: ASYNC110
@@ -158,13 +158,13 @@ class _Parent:
         """Keep one worker running."""
         loop = asyncio.get_running_loop()
         pause_s, most_s = _AGAIN_S
-        has_started = False  # then no fault of the settings ended it
+        has_started = False  # once true, the settings are not to blame for its end
         while not self._stopping.is_set():
             began = loop.time()
             try:
                 status = await self._run_one(index)
                 end = f"ended ({status})"
-            except OSError as fault:  # the machine may have no room for a process at the moment
+            except OSError as fault:  # the machine may have no room for a process right now
                 status, end = 1, f"can't be run ({fault.strerror})"
             if self._stopping.is_set():
                 return
@@ -182,7 +182,7 @@ class _Parent:
         """Run a worker until it ends; return its status.
 
         Raises:
-            OSError: there can be no process now.
+            OSError: no process can be started now.
         """
         _beat(self._home, index).unlink(missing_ok=True)
         process, self._next = self._next, None
@@ -192,7 +192,7 @@ class _Parent:
         assert process.stdin is not None
         process.stdin.write(_GO)
         watching = asyncio.create_task(self._watch(index, process))
-        if self._ending is not None:  # while it was being made, so it missed the signal
+        if self._ending is not None:  # the signal came while the process was being created
             process.terminate()
         try:
             return await process.wait()
@@ -205,19 +205,19 @@ class _Parent:
             await cancel([watching])
 
     async def _start(self, index: int) -> asyncio.subprocess.Process:
-        """Start a process that imports what a worker needs, and works once `_GO` comes."""
+        """Start a process that imports what a worker needs, then waits for `_GO`."""
         own = ("--worker-index", str(index), "--worker-home", str(self._home))
         command = dying_with_us([*self._command, *own], ORPHANED)
-        # In a session of its own: Ctrl-C is for the parent, which has an order to stop in.
+        # In its own session: Ctrl-C goes to the parent only, which stops things in order.
         return await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
 
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
-        """Kill a worker that hangs, and have the next one ready where it is the only one.
+        """Kill a worker that hangs; if it is the only one, keep its successor ready.
 
-        The kernel goes on giving it connections, and an Envoy whose health check is on one of them
-        passes the others by as well.
+        The kernel would keep giving it connections, and an Envoy whose health check is on one of
+        them would avoid the other workers as well.
         """
         beat, seen, missed = _beat(self._home, index), 0, 0
         while not self._stopping.is_set():
@@ -227,7 +227,7 @@ class _Parent:
             seen = last
             lacking = self._next is None or self._next.returncode is not None
             if last and lacking and self._envoy is not None and self._count == 1:
-                with contextlib.suppress(OSError):  # no room for a process now
+                with contextlib.suppress(OSError):  # no room for a process right now
                     self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
                 _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
@@ -235,7 +235,7 @@ class _Parent:
                 return
 
     def _reload(self) -> None:
-        """Pass SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
+        """Pass on SIGHUP, but not to starting workers, which read the settings and may die."""
         for index, process in self._processes.items():
             if process.returncode is None and _beat(self._home, index).exists():
                 with contextlib.suppress(ProcessLookupError):
@@ -255,7 +255,7 @@ class _Parent:
             self._ending = asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
 
     def _shutdown(self) -> Shutdown:
-        """Return the times that the workers stop with, by the file as it is now if usable."""
+        """Return the workers' shutdown times, from the current file if it is usable."""
         running = self._loaded.settings
         if self._loaded.path is not None:
             with contextlib.suppress(SettingError, OSError):

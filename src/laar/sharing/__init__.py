@@ -1,1 +1,1 @@
-"""State that several pickers share: deltas, applied to the objects that decide."""
+"""State shared between pickers: deltas, applied to the objects that decide."""

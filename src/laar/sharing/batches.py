@@ -1,8 +1,8 @@
-"""Records in batches, as JSON, which pickers send each other.
+"""The batches of records that pickers send each other, as JSON.
 
-JSON, since an operator can look at it, and msgspec reads it checked as fast as any other form. A
-record is a list that begins with its tag; hashes are base64. No input is trusted: an invalid load
-or record is left out and counted, a batch of another schema or namespace is not read at all.
+JSON is readable by operators, and msgspec parses and validates it as fast as any other format. A
+record is a list that begins with its tag; hashes are base64. Input is untrusted: invalid loads and
+records are skipped and counted; batches of another schema or namespace are rejected whole.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from laar.sharing.records import Count, Load, Record, Text
 SCHEMA = 3
 
 MAX_BATCH_BYTES = 4 << 20
-"""Longest batch that is read. All loads of 10,000 endpoints are 1 MB, a longest chain 50 kB."""
+"""Longest batch accepted. All loads of 10,000 endpoints are 1 MB, the longest chain 50 kB."""
 
 _FEW = Meta(max_length=20_000)
 
 
-class Unreadable(LaarError):  # noqa: N818 - what it is, not that it is an error
-    """A batch that is not for this picker; `reason` is one of few."""
+class Unreadable(LaarError):  # noqa: N818 - names the condition
+    """A batch that is not for this picker; `reason` is one of a few fixed words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -32,18 +32,18 @@ class Unreadable(LaarError):  # noqa: N818 - what it is, not that it is an error
 
 
 class Batch(Struct, frozen=True):
-    """Records of one picker, in order.
+    """A picker's records, in order.
 
     Args:
-        schema: version of this form.
-        namespace: pickers of one namespace read each other.
-        origin: the picker, as it is called since its start; another start is another origin.
+        schema: version of the format.
+        namespace: pickers read only batches of their own namespace.
+        origin: name of the sending process; a restarted picker has a new one.
         seq: 1, 2, 3 ...
-        key_id: identifies the key of its hashes: hashes of the same key can be compared.
-        sent_at_s: the origin's wall clock, for showing how old records are; nothing depends on it.
-        oldest_open: entries before it have ended, even if their end was not received.
-        full: loads that are not in it are zero.
-        loads: loads by the endpoints' addresses.
+        key_id: identifies the key of its hashes; only hashes with the same key are comparable.
+        sent_at_s: wall clock of the sender; used only to display the age of records.
+        oldest_open: all earlier entries have ended, even if their end was not received.
+        full: loads missing from this batch are zero.
+        loads: loads by endpoint address.
         records: the records.
     """
 
@@ -67,13 +67,13 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     """Read a batch; return it and the number of its invalid loads and records.
 
     Raises:
-        Unreadable: it is too long, no batch, of another schema or of another namespace.
+        Unreadable: too long, not a batch, or of another schema or namespace.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise Unreadable("too-long")
     try:
         batch, bad = _read(data), 0
-    except (ValueError, RecursionError):  # bad UTF-8 in a string is no DecodeError
+    except (ValueError, RecursionError):  # bad UTF-8 in a string does not raise DecodeError
         batch, bad = _valid_part(namespace, data)
     _check(namespace, batch.schema, batch.namespace)
     records = [record for record in batch.records if record.makes_sense()]
@@ -84,7 +84,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a value from JSON is of this kind, within its declared bounds."""
+    """Return whether a JSON value has this type and is within its declared bounds."""
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, RecursionError):

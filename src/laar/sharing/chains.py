@@ -1,8 +1,8 @@
-"""Chains of hashes in few bytes: one hash names the part that all pickers have seen.
+"""Compact encoding of hash chains: one hash stands for the part all pickers have seen.
 
-Hashes are chained: equal at one place means equal before it. So a chain that continues one sent
-before is sent as an anchor (a place in that one and its hash) and the blocks behind it. A
-conversation sends the new part of a turn, not the whole prompt.
+Hashes are chained, so if two chains agree at one block they agree on all before it. A chain that
+continues one already sent is sent as an anchor (a position in that chain and its hash) plus the
+blocks after it. A conversation thus sends the new part of a turn, not the whole prompt.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from array import array
 from collections import OrderedDict
 
 MAX_ANCHORS = 131_072
-"""Places that are known by their hash: some 20 MB with the blocks of chats, some 120 MB with those
-of agents whose prompts have 400 KB. The least recently used one is forgotten. A sender names only
-places in the younger half of its own."""
+"""Positions remembered by hash: some 20 MB with the blocks of chats, some 120 MB with those of
+agents with 400 KB prompts. The least recently used is evicted. A sender refers only to positions
+in the younger half of its own."""
 
 _EVERY = 16
-"""Blocks between two anchors of a chain: a prompt that branches off sends 15 again at most."""
+"""Blocks between two anchors of a chain: a prompt that branches off resends at most 15."""
 
 
 class Chains:
-    """The chains that went by, sent or received, by their anchors."""
+    """The chains sent or received so far, by their anchors."""
 
     def __init__(self) -> None:
         self._anchors: OrderedDict[int, tuple[array[int], int]] = OrderedDict()
@@ -30,9 +30,9 @@ class Chains:
         return len(self._anchors)
 
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
-        """Return the number of blocks that the others know, the last one's hash, and the rest.
+        """Return the number of blocks the others know, the hash of the last one, and the rest.
 
-        (0, 0, all of it) where they know none. The chain counts as known from here on.
+        If they know none, return (0, 0, hashes). The chain counts as known from now on.
         """
         known = anchor = 0
         for place in range(len(hashes), 0, -1):
@@ -43,7 +43,7 @@ class Chains:
         return known, anchor, hashes[known:]
 
     def unpack(self, known: int, anchor: int, tail: array[int]) -> array[int] | None:
-        """Return the complete chain; None if its beginning is not known here."""
+        """Return the complete chain, or None if its beginning is unknown here."""
         if not known:
             self.note(tail)
             return tail
@@ -57,7 +57,7 @@ class Chains:
         return hashes
 
     def note(self, hashes: array[int], known: int = 0) -> None:
-        """Remember a chain that all pickers have; its first `known` blocks were noted before."""
+        """Remember a chain that all pickers have; its first `known` blocks are already noted."""
         end = len(hashes)
         places = [*range(known - known % _EVERY + _EVERY, end, _EVERY), end]
         if known:
@@ -75,5 +75,5 @@ class Chains:
             self._named.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Send complete chains again: there is a picker that has not seen them."""
+        """Send complete chains again: some picker has not seen them."""
         self._named.clear()

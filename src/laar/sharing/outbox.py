@@ -1,4 +1,4 @@
-"""The records that a picker holds for the other pickers until it sends them."""
+"""The queue of records to send to the other pickers."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from laar.sharing.batches import SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
 
 BATCH_RECORDS = 128
-"""Records in one batch, which a picker takes in one go: some 3 ms."""
+"""Records per batch. A picker applies a batch in one go: some 3 ms."""
 
-_BATCH_BYTES = 32 << 10  # but for its last record and its loads
+_BATCH_BYTES = 32 << 10  # not counting the last record and the loads
 
 AT_ONCE_BYTES = 256 << 10
-"""Records that are sent at a time, but for the last batch: a slow link carries them in a second,
-and a backlog does not hold the loop."""
+"""Records sent at a time, not counting the last batch: one second on a slow link, and a backlog
+does not block the event loop."""
 
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
-second. Beyond it the oldest are dropped, which costs cache hits; records of loads never are."""
+second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
 
 _LOST_BEATS = 3.0
-"""Heartbeats that were not sent, after which the connection was lost: this picker's lease."""
+"""Heartbeats missed in a row after which the connection counts as lost: one lease."""
 
 FULL_S = 5.0
-"""Seconds between batches with all loads: a lost one matters no longer than that."""
+"""Seconds between batches with all loads: the effect of a lost batch lasts no longer."""
 
 _FEW = 4
-"""Loads that are gathered one by one: arrays take longer for so few."""
+"""Up to this many loads are gathered one by one; arrays are slower for so few."""
 
-_RECORD_BYTES = 64  # of most records, as they are written
+_RECORD_BYTES = 64  # size of most records when serialized
 
 
 class Outbox:
-    """Gathers records, and finds by itself which loads have changed.
+    """Queue records, and detect which loads have changed.
 
     Args:
         table: the table whose counters are sent.
         engines: the engines whose counters are sent.
-        origin: this picker.
-        wall_clock: seconds since 1970, for the age of a batch at its readers.
+        origin: name of this picker.
+        wall_clock: seconds since 1970, from which readers tell the age of a batch.
         beat_s: longest time between two batches.
-        oldest_open: names the oldest entry of a prompt that has not ended.
+        oldest_open: returns the oldest prompt entry that has not ended.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Outbox:
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
         self.on_news: Callable[[bool], object] = lambda _soon: None
-        """Called when there is something to send; before `batches` again only if urgent."""
+        """Called when there is something to send; again before `batches` only if urgent."""
         self._announced: bool | None = None
         self.closed = False
-        """There are no others and never will be: nothing is queued for them."""
+        """There are no other pickers and never will be: nothing is queued."""
         self.waiting_bytes = 0
         self.dropped = 0
         self.sent: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class Outbox:
         table.on_count = self._count
 
     def add(self, record: Record) -> None:
-        """Queue a record; drop the oldest if too much waits."""
+        """Queue a record; drop the oldest ones above `MAX_WAITING_BYTES`."""
         if self.closed:
             return
         self._waiting.append(record)
@@ -97,14 +97,14 @@ class Outbox:
             self.dropped += 1
 
     def send_all_loads(self) -> None:
-        """Send every load with the next batch: a picker does not know them."""
+        """Send all loads with the next batch: some picker does not know them."""
         self._full_at = float("-inf")
         self._has_news()
 
     def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
         """Return the batches to send; empty if nothing changed and no heartbeat is due.
 
-        Of a backlog the first `AT_ONCE_BYTES`; then there is news again.
+        Of a backlog, return the first `AT_ONCE_BYTES` and announce the rest through `on_news`.
         """
         self._announced = None
         full = now - self._full_at >= FULL_S
@@ -132,7 +132,7 @@ class Outbox:
                     self.seq,
                     key_id,
                     self._wall_clock(),
-                    # An entry whose end still waits is open to the readers.
+                    # Readers must keep an entry open while its end is still queued.
                     0 if self._waiting else self._oldest_open(),
                     full,
                     loads,
@@ -161,11 +161,11 @@ class Outbox:
         return records
 
     def _forget_words(self) -> None:
-        """Drop outdated records about endpoints after a time without a connection.
+        """Drop outdated records about endpoints after the connection was lost for a while.
 
-        It is of the past: what failed may be the doing of what cut this picker off, and a cache
-        that was emptied has been filled since. What was sent there before it was empty is kept as
-        failed: prompts since then may go on from it.
+        They describe the past: failures may share the cause that cut this picker off, and an
+        emptied cache has filled again since. Prompts sent there before it was emptied are sent as
+        failed, but not dropped: later prompts may continue from them.
         """
         kept: list[Record] = []
         emptied = set()
@@ -192,7 +192,7 @@ class Outbox:
             self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
-        """Return the loads of endpoints where something was counted since they were last sent."""
+        """Return the loads of endpoints whose counters changed since they were last sent."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
         if not (changed or full):
@@ -210,7 +210,7 @@ class Outbox:
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Learn the addresses of slots; return addresses sent before that have no slot now."""
+        """Update the slots' addresses; return addresses sent before that have no slot now."""
         table = self._table
         if table.version == self._version:
             return []
@@ -223,7 +223,7 @@ class Outbox:
         return gone
 
     def _counted(self, slots: Slots) -> list[list[float]]:
-        """Return the loads of this picker, a row for each slot, to four decimals."""
+        """Return this picker's loads, one row per slot, rounded to four decimals."""
         counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows

@@ -1,8 +1,8 @@
-"""The requests that other pickers have in flight, summed by endpoint into this one's tables.
+"""The requests that other pickers have in flight, summed per endpoint into this picker's tables.
 
 A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
-agreement: records may be lost, doubled or late, and the next one is right. It ends by lease: of a
-picker that sends nothing for `lease_s` nothing counts.
+agreement: records may be lost, duplicated or late, and the next one corrects them. Loads are held
+by lease: those of a picker that sends nothing for `lease_s` no longer count.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
 
 MAX_PEERS = 256
-"""Pickers known at a time, with those that left; beyond it the one not heard for longest goes."""
+"""Pickers remembered, including those that left; beyond it the one silent for longest goes."""
 
 FORGET_S = 600.0
-"""Seconds of silence after which a picker and the numbers of its batches are forgotten."""
+"""Seconds of silence after which a picker and its batch numbers are forgotten."""
 
 TAG_CHARS = 6
 
 
 def tag_of(origin: str) -> str:
-    """Return the prefix of a picker's decision ids, by which reports of outcomes find it."""
+    """Return the prefix of a picker's decision ids, which routes reports of outcomes to it."""
     size = TAG_CHARS // 2
     return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One other picker, as it is called since its start.
+    """One other picker process; a restarted picker is a new peer.
 
     Attributes:
-        tag: prefix of the ids of its decisions.
+        tag: prefix of its decision ids.
         seq: number of its last batch.
-        heard_at: when that was taken.
-        entries: its open entries; None where no prefixes are kept.
-        loads: its load at each endpoint where it has one.
-        synced: it has sent all its loads: a missing one is zero.
-        gone: its lease is over, or it has left.
+        heard_at: when that batch was received.
+        entries: its open entries; None if no prefixes are kept.
+        loads: its load at each endpoint where it has any.
+        synced: it has sent all its loads, so a missing one is zero.
+        gone: its lease has expired, or it has left.
     """
 
     origin: str
@@ -59,10 +59,10 @@ class Peers:
     """All other pickers.
 
     Args:
-        table: gets the sums.
-        engines: the same.
-        lease_s: as above.
-        entries: makes the entries of a new peer.
+        table: receives the sums.
+        engines: receives the sums.
+        lease_s: seconds of silence after which a picker's loads no longer count.
+        entries: creates the entries of a new peer.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Peers:
         self.ended_by_lease = 0
 
     def __len__(self) -> int:
-        """Return the number of pickers that are there."""
+        """Return the number of pickers present."""
         return sum(not peer.gone for peer in self._peers.values())
 
     def known(self) -> Iterable[Peer]:
-        """Return all pickers that are there, read-only."""
+        """Return all pickers present, read-only."""
         return [peer for peer in self._peers.values() if not peer.gone]
 
     def numbers(self) -> dict[str, int]:
@@ -94,7 +94,7 @@ class Peers:
         return {peer.origin: peer.seq for peer in self._peers.values()}
 
     def find(self, origin: str, now: float) -> Peer:
-        """Return the peer of this name; make one if there is none."""
+        """Return the peer with this name, creating it if necessary."""
         peer = self._peers.get(origin)
         if peer is None:
             if len(self._peers) >= MAX_PEERS:
@@ -105,25 +105,25 @@ class Peers:
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
-        """Apply a peer's loads; with `full` all that it has: a missing one is zero."""
+        """Apply a peer's loads; if `full`, those missing are zero."""
         if full:
             loads = loads | {address: NO_LOAD for address in peer.loads if address not in loads}
         for address, load in loads.items():
             before = peer.loads.get(address)
             if load == before and peer.synced:
-                continue  # as most of a full batch
+                continue  # like most of a full batch
             if load == NO_LOAD:
                 peer.loads.pop(address, None)
             else:
                 peer.loads[address] = load
             slot = self._table.slot_counted(address)
             if slot >= 0:
-                first = before is None and not peer.synced  # its past is not news
+                first = before is None and not peer.synced  # earlier traffic is not new
                 self._apply(slot, address, now, load, load if first else before or NO_LOAD)
         peer.synced |= full
 
     def leave(self, peer: Peer, now: float) -> None:
-        """Remove all that a peer has in flight."""
+        """Remove everything a peer has in flight."""
         peer.gone, peer.synced = True, False
         loads, peer.loads = peer.loads, {}
         for address in loads:
@@ -134,7 +134,7 @@ class Peers:
             peer.entries.leave()
 
     def end_leases(self, now: float) -> None:
-        """End expired leases, and give new endpoints the loads that were there before them."""
+        """End expired leases, and apply to new endpoints the loads received before they joined."""
         for peer in list(self._peers.values()):
             silent_s = now - peer.heard_at
             if not peer.gone and silent_s > self._lease_s:
@@ -150,7 +150,7 @@ class Peers:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
-        """Set the sums at an endpoint, and add a peer's traffic there from `since` to `load`."""
+        """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else Load(*map(sum, zip(*there, strict=True)))
         self._engines.elsewhere(
@@ -167,5 +167,5 @@ class Peers:
 
 
 def _more(new: float, old: float) -> float:
-    """Return the growth of a counter; one that is lower than before has restarted at zero."""
+    """Return the growth of a counter; a lower value means that it restarted at zero."""
     return new - old if new >= old else new

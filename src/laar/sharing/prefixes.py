@@ -1,4 +1,4 @@
-"""The prefix index shared between pickers: each enters the others' prompts as well."""
+"""The prefix index shared between pickers: each also enters the others' prompts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to_bytes
 
 CLEAR_ONCE_S = 5.0
-"""Each picker sees an endpoint's restart at another moment: one clearing in this time is enough, or
-the second would forget prompts entered since."""
+"""Pickers notice an endpoint's restart at different moments. Only one clearing in this time counts;
+a second would forget prompts entered since."""
 
 MAX_OPEN = 65_536
-"""Entries of one other picker that have not ended; the oldest counts as ended beyond it."""
+"""Open entries kept for one other picker; beyond it the oldest counts as ended."""
 
 
 def key_id(key: bytes) -> str:
-    """Return an id that distinguishes keys, and reveals nothing about them."""
+    """Return an id that distinguishes keys without revealing anything about them."""
     return blake2b(key, digest_size=4, person=b"laar-key-id").hexdigest()
 
 
@@ -32,8 +32,8 @@ class SharedPrefixes:
 
     Args:
         beliefs: prefix estimates of this picker.
-        table: names the slots.
-        add: takes the records.
+        table: maps slots to addresses.
+        add: called with each record to send.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SharedPrefixes:
         self.beliefs = beliefs
         self.chains = Chains()
         self.now = 0.0
-        """The present, set by the sharer: `clear` is called without a time."""
+        """The current time, set by the sharer: `clear` is called without a time."""
         self._table = table
         self._add = add
         self._next = 1
@@ -72,14 +72,14 @@ class SharedPrefixes:
             self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))
 
     def cleared(self, slot: int) -> bool:
-        """Send that a cache is empty, unless another picker has just seen the same."""
+        """Report an empty cache, unless another picker has just reported the same."""
         if not self._is_first(slot):
             return False
         self._add(Cleared(self._table.spec(slot).key))
         return True
 
     def heard_clear(self, slot: int) -> bool:
-        """Clear a cache that another picker saw cleared; return whether that is news."""
+        """Clear a cache that another picker saw cleared; return False if already known."""
         if not self._is_first(slot):
             return False
         self.beliefs.heard_clear(slot)
@@ -111,13 +111,13 @@ class Entries:
         return len(self._open)
 
     def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
-        """Enter a prompt; return False if its beginning is not known here."""
+        """Enter a prompt; return False if its beginning is unknown here."""
         prefixes = self._prefixes
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
         if len(hashes) != prefixes.beliefs.blocks(record.total_bytes):
-            return True  # no prompt of this length: its size would count for more than it is
+            return True  # not the length of this chain: its size would count for too much
         if slot < 0 or record.entry in self._open:
             return True
         prefixes.beliefs.make_room(capacity)
@@ -138,11 +138,11 @@ class Entries:
             self._prefixes.beliefs.retract(receipt)
 
     def end_before(self, oldest_open: int) -> None:
-        """Retract all entries before it: they have ended, and how they ended was missed."""
+        """Retract all entries before `oldest_open`: they ended, but their result was missed."""
         while self._open and (entry := next(iter(self._open))) < oldest_open:
             self._prefixes.beliefs.retract(self._open.pop(entry))
 
     def leave(self) -> None:
-        """Settle all entries of a picker that is gone: its requests most likely went on."""
+        """Settle all entries of a picker that is gone: its requests most likely continued."""
         while self._open:
             self._prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)

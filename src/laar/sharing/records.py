@@ -1,7 +1,7 @@
 """The messages between pickers: loads by address, and small typed records.
 
-Each kind is declared once: its tag, its fields and their bounds. `laar.sharing.batches` writes and
-reads them.
+Each kind is declared once: its tag, its fields and their bounds. `laar.sharing.batches` serializes
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0, lt=_LARGEST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
-"""Hashes of blocks as `to_bytes` writes them."""
+"""Block hashes as `to_bytes` serializes them."""
 
 
 def to_bytes(hashes: array[int]) -> bytes:
@@ -37,7 +37,7 @@ def from_bytes(data: bytes) -> array[int]:
     """Return the hashes that `to_bytes` wrote.
 
     Raises:
-        ValueError: the last one is incomplete.
+        ValueError: the last hash is incomplete.
     """
     hashes = array("Q")
     hashes.frombytes(data)
@@ -52,9 +52,9 @@ def _little_endian(hashes: array[int]) -> array[int]:
 
 
 class Load(NamedTuple):
-    """All that one picker has in flight at an endpoint, and its traffic there since its start.
+    """All that one picker has in flight at an endpoint, and its traffic there since it started.
 
-    A state, not a change: the one that arrives last is right, and the next one replaces a lost one.
+    A state, not a change: the latest one is right, and the next one makes up for a lost one.
     """
 
     in_flight: Amount
@@ -76,7 +76,7 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
     kind: ClassVar[str]
     """Name in metrics."""
     soon: ClassVar[bool] = True
-    """Whether the others need it as soon as a decision."""
+    """Whether the others need it as promptly as a decision."""
 
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
@@ -89,8 +89,8 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
 class Entered(_Record, tag="p"):
     """A prompt was sent to an endpoint.
 
-    Its chain is the first `known` blocks of one that ends, or has an anchor, at `anchor`, then
-    `tail`. `entry` names it for its end, ascending for an origin.
+    Its chain is the first `known` blocks of a chain that ends or has an anchor at `anchor`,
+    followed by `tail`. `entry` identifies it when it ends; ascending per origin.
     """
 
     entry: Count
@@ -106,7 +106,7 @@ class Entered(_Record, tag="p"):
 
 
 class Ended(_Record, tag="s"):
-    """The request of an entry ended, well or not; `share` is the cached share, if reported."""
+    """The request of an entry ended, `ok` or not; `share` is its cached share, if reported."""
 
     soon: ClassVar[bool] = False
 
@@ -122,7 +122,7 @@ class Cleared(_Record, tag="c"):
 
 
 class StoredAt(_Record, tag="a"):
-    """An endpoint keeps an answer."""
+    """An endpoint stores a response."""
 
     response_id: Text
     address: Text
@@ -130,7 +130,7 @@ class StoredAt(_Record, tag="a"):
 
 
 class Heard(_Record, tag="h"):
-    """Health of an endpoint."""
+    """Evidence about an endpoint's health."""
 
     address: Text
     word: Word
@@ -141,7 +141,7 @@ class Heard(_Record, tag="h"):
 
 
 class Learned(_Record, tag="e"):
-    """A sample of an endpoint's engine, taken from one answer."""
+    """A sample for an endpoint's engine model, taken from one response."""
 
     soon: ClassVar[bool] = False
 
@@ -178,7 +178,7 @@ class Reported(_Record, tag="o"):
 
 
 class Judged(_Record, tag="j"):
-    """A client reported an outcome to a picker that did not decide: the one that did takes it."""
+    """An outcome reported to a picker that did not make the decision; the one that did takes it."""
 
     decision_id: Text
     correct: bool
@@ -186,11 +186,11 @@ class Judged(_Record, tag="j"):
 
 
 class Hello(_Record, tag="?"):
-    """A picker begins, or has missed something: all others are to send their loads in full."""
+    """A picker has started or missed something: all others should send their loads in full."""
 
 
 class Leaving(_Record, tag="x"):
-    """A picker ends; nothing that it had in flight counts any more."""
+    """A picker is shutting down; nothing it had in flight counts any more."""
 
 
 Record = (

@@ -1,8 +1,8 @@
-"""One picker among several: it sends what it learns to the others, and applies theirs.
+"""One picker among several: send what it learns to the others, and apply what they send.
 
-Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `poll`
-is called now and then. The caller moves the bytes; they may be lost, doubled, late or wrong.
-`docs/decisions/0016-many-pickers.md` has the guarantees of each kind of record.
+No I/O: `batches` returns the bytes to send, `take` reads those of others, and `poll` is called
+regularly. The caller transports the bytes, which may be lost, duplicated, late or corrupt.
+`docs/decisions/0016-many-pickers.md` states the guarantees of each kind of record.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
 
 SAMPLES_A_S = 50.0
-"""Answers a second whose lesson about engines is sent: a line remembers some 500 of them, so more
-would only cost."""
+"""Engine samples sent per second, at most: an engine's fit remembers some 500, so more would only
+add cost."""
 
 HELLO_EVERY_S = 1.0
 
-_ID_CHARS = 64  # of a decision's id at most
+_ID_CHARS = 64  # longest decision id
 
 
 class Sharing:
-    """Joins a director to those of other pickers.
+    """Connect a director to those of other pickers.
 
-    The director's prefixes and its learners report to it from now on.
+    The director's prefixes and learners report to it from now on.
 
     Args:
         director: director of this picker.
-        settings: the state to share, and how soon.
-        origin: this picker, since its start: unique for ever.
+        settings: what to share, and how soon.
+        origin: name of this picker process: unique for all time.
         key: secret of the hashes.
-        wall_clock: seconds since 1970, for showing how old records are.
-        online: reported outcomes; None where they are not kept.
-        reports: decisions that outcomes may be reported for; None where there are none.
-        on_cleared: called with the address of an endpoint that another picker saw emptied.
-        on_judged: called with a decision and whether its answer was right, where the report came
-            to another picker and was taken here.
+        wall_clock: seconds since 1970, to display the age of records.
+        online: reported outcomes; None if they are not kept.
+        reports: decisions for which outcomes may be reported; None if there are none.
+        on_cleared: called with the address of an endpoint whose cache another picker saw emptied.
+        on_judged: called with a decision id and whether its answer was correct, when another
+            picker passes on a report that is accepted here.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class Sharing:
         )
         self._unseen = Unseen(director.table, director.engines, origin)
         self.taken: Counter[str] = Counter()
-        """Records by kind that were taken."""
+        """Records received, by kind."""
         self.refused: Counter[str] = Counter()
-        """Batches that were not read, and records that made no sense, by reason."""
+        """Rejected batches and records, by reason."""
         self.counted: dict[str, int] = {}
-        """The last batch of each picker whose outcomes came with a snapshot."""
+        """For each picker the last batch whose outcomes a restored snapshot includes."""
         self.missed = 0
-        """Batches that never came."""
+        """Batches that never arrived."""
         self.doubled = 0
-        """Batches that came again, or too late."""
+        """Batches that arrived twice, or too late."""
         self.unknown_prefixes = 0
-        """Prompts that go on from one that was not seen here."""
+        """Prompts that continue one not seen here."""
         self.age_s = 0.0
-        """Age of the last batch when it was taken, by the two wall clocks."""
+        """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
@@ -128,7 +128,7 @@ class Sharing:
     def batches(self, now: float) -> list[bytes]:
         """Return the batches to send now; call it every `flush_ms` while connected.
 
-        A backlog takes several calls: until `outbox.waiting_bytes` is 0.
+        A backlog takes several calls, until `outbox.waiting_bytes` is 0.
         """
         self._at(now)
         made = self.outbox.batches(now, self.settings.namespace, self.key_id)
@@ -136,11 +136,11 @@ class Sharing:
 
     @property
     def tag(self) -> str:
-        """The required prefix of the ids of this picker's decisions."""
+        """The prefix that this picker's decision ids must have."""
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
-        """Announce this picker and ask for all loads: at the start and after an interruption."""
+        """Announce this picker and ask for all loads, at the start and after an interruption."""
         self._hello_at = now
         self._add(Hello())
         self.outbox.send_all_loads()
@@ -148,24 +148,24 @@ class Sharing:
             self.prefixes.chains.forget_sent()
 
     def close(self) -> None:
-        """Stop recording anything for others: there are none, and never will be."""
+        """Stop recording for other pickers: there are none, and never will be."""
         self.outbox.closed = True
         if self.prefixes is not None:
             self.prefixes.beliefs.watcher = None
 
     def leaving(self) -> None:
-        """Announce the end of this picker, so that the others do not wait for its lease."""
+        """Announce the shutdown of this picker, so that the others need not wait for its lease."""
         self._add(Leaving())
 
     # -- in ------------------------------------------------------------------------------------
 
     def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
-        """Apply a batch of another picker; count unusable parts. Never raises.
+        """Apply a batch of another picker, counting unusable parts. Never raises.
 
         Args:
             data: the batch as received.
             now: seconds, monotonic.
-            age_s: time that it spent in the store: the loads of old batches do not count.
+            age_s: time it spent in the store; loads of old batches are ignored.
         """
         self._at(now)
         try:
@@ -195,7 +195,7 @@ class Sharing:
         if is_fresh:
             try:
                 self.peers.take(peer, batch.loads, now, full=batch.full)
-            except Exception:  # noqa: BLE001 - what another says must not stop this one
+            except Exception:  # noqa: BLE001 - another picker's data must not stop this one
                 self.refused["fault"] += 1
         for record in batch.records:
             self.taken[record.kind] += 1
@@ -213,7 +213,7 @@ class Sharing:
         self._expect(now)
 
     def use_key(self, key: bytes) -> None:
-        """Hash with the others' key from now on; entries made with another key are dropped."""
+        """Switch to the others' hash key; drop entries made with the old one."""
         if key == self.key:
             return
         self.key, self.key_id = key, key_id(key)
@@ -313,7 +313,7 @@ class Sharing:
         self._add(Reported(outcome))
 
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
-        """Send a report to the picker that decided, if it is there."""
+        """Send a report to the picker that made the decision, if present."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]

@@ -1,8 +1,8 @@
-"""The knowledge of a picker, in one piece, for a picker that starts.
+"""Snapshots of a picker's knowledge, for pickers that start.
 
-Data only: JSON behind a checksum. It may come from a store or a file that anyone can write, so
-every part is checked and invalid parts are left out. Loads are not in it: those of the others
-arrive within a second, and the picker's own are zero.
+Data only: JSON after a checksum. It may come from a store or a file that anyone can write, so
+every part is validated and invalid parts are skipped. Loads are not included: those of the others
+arrive within a second, and a starting picker's own are zero.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Blocks of prompts in a snapshot, the latest: 11 MB, the caches of some 100 busy endpoints. A
-collection of them holds the loop for about 10 ms."""
+"""Blocks of prompts in a snapshot, the latest: 11 MB, the caches of some 100 busy endpoints.
+Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
-"""Stored answers in it, the latest."""
+"""Stored responses in a snapshot, the latest."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Use(NamedTuple):
-    """A prompt at an endpoint, as `laar.prefix.index.Kept` has it."""
+    """A prompt at an endpoint, as in `laar.prefix.index.Kept`."""
 
     address: Text
     start: int
@@ -48,27 +48,27 @@ class _Use(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Sizes of the caches, as `PrefixBeliefs` has them, by address."""
+    """Cache sizes by address, as in `PrefixBeliefs`."""
 
     bytes_per_token: Annotated[float, Meta(ge=0.25, le=16)]
     rooms_bytes: dict[Text, Annotated[int, Meta(ge=0, le=1 << 50)]]
 
 
-class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
+class SnapshotFault(ValueError):  # noqa: N818 - names the condition
     """The snapshot cannot be used; the text gives the reason."""
 
 
 def snapshot(
     sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
-    """Collect the present knowledge; return a function that serializes it on any thread.
+    """Collect the current knowledge; return a function that serializes it on any thread.
 
     Args:
         sharing: the picker's sharing.
         online: reported outcomes, if kept.
         now: seconds, monotonic.
-        with_key: include the secret of the hashes: for the owner's own file.
-        place: place in the stream of records up to which the snapshot includes them.
+        with_key: include the secret of the hashes; only for the picker's own file.
+        place: position in the stream of records up to which the snapshot includes them.
     """
     director = sharing.director
     table = director.table
@@ -90,7 +90,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # Batches whose outcomes it includes, the picker's own up to those that wait.
+        # Last batch of each picker whose outcomes are included; its own up to those that wait.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -101,7 +101,7 @@ def snapshot(
 
     def write() -> bytes:
         if online is not None:
-            # First: what is heard from here on counts twice.
+            # First: outcomes heard from here on are counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
@@ -118,15 +118,15 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
     Raises:
-        SnapshotFault: it is damaged, or of another version or namespace.
+        SnapshotFault: damaged, or of another version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
-        raise SnapshotFault("is damaged: its checksum is another")
+        raise SnapshotFault("is damaged: wrong checksum")
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        raise SnapshotFault("is no snapshot") from None
+        raise SnapshotFault("is not a snapshot") from None
     if not isinstance(document, dict) or document.get("v") != SCHEMA:
         raise SnapshotFault(f"is not of version {SCHEMA}")
     if document.get("ns") != namespace:
@@ -135,7 +135,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
 
 
 def key_of(document: dict[str, Any]) -> bytes | None:
-    """Return the secret that its hashes were made with, if it has one."""
+    """Return the secret with which its hashes were made, if included."""
     try:
         return bytes.fromhex(document["key"])
     except (KeyError, ValueError, TypeError):
@@ -147,7 +147,7 @@ def restore(
 ) -> int:
     """Restore a snapshot into a new picker; return the number of prompts restored.
 
-    Prompts only where they were hashed with the same key.
+    Prompts are restored only if they were hashed with the same key.
     """
     director = sharing.director
     kept = 0
@@ -172,26 +172,26 @@ def restore(
 
 
 def _restore_sizes(sharing: Sharing, document: object) -> None:
-    """Make room for the prompts: engines report theirs only a moment after the start."""
+    """Make room for the prompts: engines report their cache sizes only after the start."""
     assert sharing.prefixes is not None
     with suppress(msgspec.ValidationError):
         sizes = msgspec.convert(document, _Sizes)
         table = sharing.director.table
         rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
-        rooms.pop(-1, None)  # of endpoints that are not known here
+        rooms.pop(-1, None)  # endpoints unknown here
         sharing.prefixes.beliefs.restore_sizes(sizes.bytes_per_token, rooms)
 
 
 def _followed_s(sharing: Sharing) -> float:
-    """Return the seconds after a snapshot whose outcomes the others' batches bring as well.
+    """Return for how many seconds after a snapshot the others' batches repeat outcomes.
 
-    A state that is newer by less than that may include outcomes that are yet to come, again.
+    A state newer than the snapshot by less may already include outcomes that will arrive again.
     """
     return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 
 
 def _age_s(document: dict[str, Any], now_s: float) -> float:
-    """Return its age in seconds: outcomes fade while no picker runs."""
+    """Return the age of a snapshot in seconds: outcomes fade while no picker runs."""
     made_at_s = document.get("at_s")
     if not isinstance(made_at_s, float) or not isfinite(made_at_s):
         return 0.0
@@ -206,7 +206,7 @@ def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
         if slot >= 0 and len(use.hashes) % 8 == 0:
             hashes = from_bytes(use.hashes)
             if not use.start and not sharing.outbox.closed:
-                sharing.prefixes.chains.note(hashes)  # prompts since then go on from these
+                sharing.prefixes.chains.note(hashes)  # later prompts continue from these
             yield Kept(slot, use.start, use.proven, hashes, use.sizes)
 
 

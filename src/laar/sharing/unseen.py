@@ -1,10 +1,10 @@
-"""Requests that other pickers have sent, and that this one has not heard of yet, as expected.
+"""Expected requests that other pickers have sent but this one has not heard of yet.
 
-All pickers see the same endpoint as the cheapest, and until they hear of each other each would send
-its next request there. So each endpoint is one picker's own, by rendezvous hashing. At the others'
-own endpoints a picker expects one request, with the probability that any of them sends one within
-the age of a record. So endpoints that are nearly as cheap are divided between the pickers; one that
-is cheaper by more than a request is the choice of all, as before.
+All pickers see the same endpoint as the cheapest, and would all send their next request there until
+they hear of each other. So each endpoint is owned by one picker, by rendezvous hashing. At those of
+others a picker expects one request, with the probability that any of them sends one within the age
+of a record. Endpoints of nearly equal cost are thus divided between the pickers; one cheaper by
+more than a request is still chosen by all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 
 RECORD_S = 0.05
-"""Age by which nearly all readers have a record: batching, network and a busy reader included."""
+"""Age at which nearly all readers have a record, including batching, network and a busy reader."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Unseen:
-    """Keeps `EndpointTable.unseen`.
+    """Maintain `EndpointTable.unseen`.
 
     Args:
         table: the endpoints.
-        engines: the rate of requests.
-        origin: this picker.
+        engines: provide the request rate.
+        origin: name of this picker.
     """
 
     def __init__(self, table: EndpointTable, engines: Engines, origin: str) -> None:
@@ -42,7 +42,7 @@ class Unseen:
         self._is_theirs: Floats = np.zeros(0)
 
     def expect(self, others: Sequence[str], now: float) -> None:
-        """Expect requests from these other pickers, at the present rate."""
+        """Expect requests from these other pickers at the current rate."""
         table = self._table
         if not others:
             table.unseen = None

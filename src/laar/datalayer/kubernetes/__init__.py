@@ -1,1 +1,1 @@
-"""Pods as endpoints: by label selector and ports, or by those of an InferencePool."""
+"""Pods as endpoints: by label selector and ports, or by an InferencePool's."""

@@ -1,13 +1,13 @@
-"""The parts of the Kubernetes API that a list and a watch need, on plain aiohttp.
+"""The part of the Kubernetes API needed to list and watch, on plain aiohttp.
 
-The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the part that
-is work: a list in pages that replaces the known objects, a watch resumed from bookmarks, a relist
-after 410 that also notices deletions (one goes on watching without listing), and the old state
-kept through an outage. That part is `Mirror` either way; what they would save is this file, at the
-price of 48 MB on disk or of a second HTTP stack.
+The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the laborious
+part: a paged list that replaces the known objects, a watch resumed from bookmarks, a relist after
+410 that also notices deletions (one continues watching without listing), and keeping the old state
+through an outage. `Mirror` does that in any case; a library would only save this file, at the cost
+of 48 MB on disk or a second HTTP stack.
 
-Inside a cluster the token is read again for each request, since the kubelet replaces it every
-hour or so. Outside, point `ApiAccess` at a ``kubectl proxy``: it knows every way to log in.
+Inside a cluster the token is reread for each request, since the kubelet replaces it every hour or
+so. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every way to log in.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
 """A hundred pods at half the size that the API server's storage allows."""
 MAX_EVENT_BYTES = 4 << 20
-"""More than the storage's limit for one object, 1.5 MB."""
+"""Above the storage's limit for one object, 1.5 MB."""
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
-"""How long a watch is asked to last. Resuming one costs a request; a connection that died without
-a sign is noticed after this and `WATCH_GRACE_S`."""
+"""Requested duration of a watch. Resuming one costs a request; a connection that died silently is
+noticed after this plus `WATCH_GRACE_S`."""
 WATCH_GRACE_S = 15.0
 
 
 class ApiError(LaarError):
-    """The API server refused or failed; `status` is HTTP's, 0 when no answer came."""
+    """The API server refused or failed; `status` is the HTTP status, 0 if there was no response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -52,12 +52,12 @@ class ApiError(LaarError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
-    """The API server's address, and the credentials for it.
+    """The API server's address and credentials.
 
     Args:
-        url: ``https://host:port``, or ``http://127.0.0.1:8001`` of a ``kubectl proxy``.
-        token_file: bearer token, read again for each request; None for none.
-        ca_file: authorities that may have signed the server's certificate; None for the system's
+        url: ``https://host:port``, or ``http://127.0.0.1:8001`` for a ``kubectl proxy``.
+        token_file: bearer token, reread for each request; None for no token.
+        ca_file: authorities trusted to sign the server's certificate; None for the system's
             list.
         namespace: namespace of laar's own pod, the default for watches.
     """
@@ -72,7 +72,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
     """Return a pod's access to its API server.
 
     Raises:
-        SettingError: this is no pod, or it has no service account token.
+        SettingError: not in a pod, or in one without a service account token.
     """
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -90,7 +90,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
 
 
 class Api:
-    """The two calls, as an asynchronous context manager."""
+    """List and watch objects, as an asynchronous context manager."""
 
     def __init__(self, access: ApiAccess) -> None:
         self.access = access
@@ -127,10 +127,10 @@ class Api:
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[Any]]:
-        """Open one watch; its events end when the server ends it.
+        """Open one watch; its events end when the server closes it.
 
         Raises:
-            ApiError: it could not start, or broke off.
+            ApiError: it could not be opened, or broke off.
         """
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=LIST_TIMEOUT_S, sock_read=WATCH_S + WATCH_GRACE_S
@@ -185,9 +185,9 @@ class Api:
 
 
 def _parse_page(body: bytes) -> Any:
-    """Parse a page without the garbage collector, which would walk the growing tree many times.
+    """Parse a page with the garbage collector off; it would walk the growing tree many times.
 
-    JSON holds no cycles, and the time without collection is some milliseconds.
+    JSON has no cycles, and the pause in collection is only some milliseconds.
     """
     collecting = gc.isenabled()
     gc.disable()

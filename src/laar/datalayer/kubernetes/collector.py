@@ -1,10 +1,10 @@
-"""The collector: mirrors pods, and where there is a pool what belongs to it, and reports.
+"""The collector: mirror the pods, and a pool with its objects if there is one, and report them.
 
-Changes are reported in bundles, at most ten a second: a rollout of a large pool makes thousands
-of events, and each report goes through the whole table. The first of a bundle is not held back,
-so a single pod's change is in use at once.
+Changes are reported in batches, at most ten per second: a rollout of a large pool causes thousands
+of events, and each report goes through the whole table. The first change of a batch is not delayed,
+so a change to a single pod takes effect at once.
 
-No leader election: nothing is written and nothing decided for others, so every picker reads alike.
+There is no leader election: nothing is written or decided for others, so all pickers just read.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ class KubernetesSink(EndpointSink, Protocol):
     """Receives the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Set the objectives of a pool: the priority of each name."""
+        """Set the objectives of a pool: the priority of each by name."""
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Set the model rewrites of a pool, in their order of precedence."""
+        """Set the model rewrites of a pool, in order of precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelector:
-    """Pods by labels, and their ports that serve."""
+    """Pods with these labels, and the ports they serve on."""
 
     labels: Mapping[str, str]
     ports: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what would match everything or nothing."""
+        """Reject a selector that would match everything or nothing."""
         if not self.labels:
             raise SettingError("a pod selector needs a label; without one it matches every pod")
         if not self.ports:
@@ -77,22 +77,22 @@ class PodSelector:
 
 @dataclass(frozen=True, slots=True)
 class PoolName:
-    """An InferencePool, which has labels and ports itself."""
+    """An InferencePool, which defines labels and ports itself."""
 
     name: str
 
 
 class KubernetesEndpoints:
-    """The collector of one pool, or of the pods of one selector.
+    """The collector of one pool, or of one selector's pods.
 
     Args:
         access: the API server.
-        sink: takes endpoints, objectives, rewrites and problems.
+        sink: receives endpoints, objectives, rewrites and problems.
         of: the pool or the selector.
         namespace: namespace of its pods.
-        rules: the settings' rules for the pods.
+        rules: the settings that apply to the pods.
         clock: monotonic seconds.
-        rng: spreads the waits after failures.
+        rng: jitters the waits after failures.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class KubernetesEndpoints:
         self._following: PodSelector | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._labels: Mapping[str, str] = {}
-        """The pool's own."""
+        """Labels of the pool itself."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -187,9 +187,9 @@ class KubernetesEndpoints:
             tasks.create_task(made.run(), name=f"{self.source} {part}")
 
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
-        """Return those of the objects that could be read and belong to this pool.
+        """Return the valid objects that belong to this pool.
 
-        Of one name the first that can be read counts: a version may lack fields of another.
+        Of one name the first valid one counts: a version may lack fields of another.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):
@@ -232,7 +232,7 @@ class KubernetesEndpoints:
             self._follow(selector, api, tasks)
 
     def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
-        """Mirror a selector's pods; until they are listed, the endpoints reported before stay."""
+        """Mirror a selector's pods; the endpoints reported before stay until those are listed."""
         self._following = selector
         self._pods = Mirror(
             api,

@@ -1,12 +1,12 @@
 """A local copy of some objects of the cluster, kept by list and watch.
 
-A list comes in pages small enough that reading one never stalls the loop, and takes the copy's
-place only when it is whole, so that what vanished during an outage is noticed and nothing else
-flickers. A watch goes on from the last version seen, bookmarks included. 410 (the server no longer
-has that version) and every other error lead to a wait that doubles, and the copy stays as it is
-meanwhile: endpoints survive an API server that is away.
+A list is read in pages small enough never to stall the event loop, and replaces the copy only once
+complete, so deletions during an outage are noticed and nothing else flickers. A watch resumes from
+the last version seen, bookmarks included. 410 (the server no longer has that version) and every
+other error are followed by a wait that doubles each time; meanwhile the copy is kept, so endpoints
+survive an API server outage.
 
-Only what `keep` makes of an object is stored; the object itself, mostly managed fields, is not.
+Only the result of `keep` is stored; the object itself, mostly managed fields, is not.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from laar.datalayer.kubernetes.resources import Resource
 Kept = TypeVar("Kept")
 
 PAGE_OBJECTS = 50
-"""About 0.4 MB of pods: 4 ms to take in, so that serving hardly notices a list."""
+"""About 0.4 MB of pods: 4 ms to process, so that serving hardly notices a list."""
 MAX_OBJECTS = 20_000
-"""Four times the largest pool tested; a selector that matches everything ends here."""
+"""Four times the largest pool tested; stops a selector that matches everything."""
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
-"""A watch that lasted this long and then ended was in order; shorter ones count as failures."""
+"""A watch that ended after at least this long was healthy; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
-"""Interval of checks whether an optional kind of object has been installed."""
+"""Interval between checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
-"""Checks in a row that must find nothing before known objects are dropped: meanwhile another
-version of the same objects is found, if the cluster went over to it."""
+"""Failed checks in a row before known objects are dropped: in the meantime another version of
+the same objects is found, if the cluster has migrated to it."""
 
 
 class Mirror(Generic[Kept]):
@@ -45,18 +45,18 @@ class Mirror(Generic[Kept]):
         resource: the kind of object.
         namespace: namespace of the objects.
         select: the query's labelSelector or fieldSelector.
-        keep: returns the part of an object to store; None for an object to ignore.
-        changed: called after `objects` changed, and after the first list even if it was empty.
-        problem: called with the fault, None when all is well.
+        keep: returns the part of an object to store, or None to ignore it.
+        changed: called after `objects` changed, and after the first list even if empty.
+        problem: called with each fault, and with None when all is well.
         clock: monotonic seconds.
-        rng: spreads the waits.
-        optional: a kind of object that isn't installed is as good as none of them.
+        rng: jitters the waits.
+        optional: treat a kind that isn't installed as one without objects.
 
     Attributes:
         objects: the copy.
-        synced: whether the first list is in.
+        synced: whether the first list is complete.
         resource: the kind of object.
-        lost: names of objects that were known, of a kind that the cluster has no more.
+        lost: names of objects known before the cluster dropped their kind.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Mirror(Generic[Kept]):
         return wait_s * self._rng.uniform(0.5, 1.0)
 
     def _failed(self, error: ApiError) -> float:
-        """Report the fault; returns a wait that isn't the usual one, or 0."""
+        """Report the fault; return how long to wait, or 0 for the usual back-off."""
         if error.status == 410:
             self._version = ""
             return 0.0
@@ -174,10 +174,10 @@ class Mirror(Generic[Kept]):
             self._failures = 0
 
     def _take(self, event: Any) -> str:
-        """Apply one event; returns the version to go on from."""
+        """Apply one event; return the version to resume from."""
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
-            # A watch that can't go on is started over by a list, whatever the reason.
+            # A watch that can't continue is restarted by a list, whatever the reason.
             self._version = ""
             raise ApiError(int(item.get("code") or 0), str(item.get("message")))
         version: str = item["metadata"]["resourceVersion"]
@@ -189,14 +189,14 @@ class Mirror(Generic[Kept]):
         return version
 
     def _put(self, objects: dict[str, Kept], item: Any) -> bool:
-        """Store the part of `item` that is kept; return whether anything changed by it."""
+        """Store the kept part of `item`; return whether that changed anything."""
         name = item["metadata"]["name"]
         kept = self._keep(item)
         if kept is None:
             return objects.pop(name, None) is not None
         if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):
             return False
-        # A list keeps the copies of unchanged objects: then it is compared by identity, at once.
+        # A relist reuses unchanged copies, so that comparing old and new is quick (by identity).
         known = self.objects.get(name)
         objects[name] = known if known == kept else kept
         return True

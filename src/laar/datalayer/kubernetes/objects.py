@@ -1,11 +1,11 @@
 """Pods, pools, objectives and rewrites as laar reads them; pure functions on API objects.
 
-A pod counts when it is Ready, has an address and is not being deleted; there is no grace, so a
-pod that is deleted gets no request from that moment. Each target port of a pod is an endpoint of
-its own (the ranks of a data-parallel engine listen on neighbouring ports), less those that the
-pod's active-ports annotation leaves out (Gateway API inference extension, llm-d).
+A pod counts if it is Ready, has an address and is not being deleted; there is no grace period, so a
+pod gets no more requests once its deletion starts. Each target port of a pod is a separate endpoint
+(the ranks of a data-parallel engine listen on adjacent ports), except those that the pod's
+active-ports annotation omits (Gateway API inference extension, llm-d).
 
-Objects come from outside: what doesn't fit the little that is read here is ignored with a reason.
+Objects are untrusted: those that don't fit the few fields read here are ignored with a reason.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ ENGINE_KEYS = (
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
 ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engine, *of.aliases)}
 MAX_MODELS = 64
-"""Names one pod may claim."""
+"""Model names one pod may claim."""
 
 
 MODEL_KEY = "laar.dev/model"
-"""Annotation or label with a pod's models, separated by commas. Names with a slash fit an
-annotation only."""
+"""Annotation or label with a pod's models, comma-separated. Names with a slash only fit in an
+annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoints:
-    """The fields that are kept of a pod.
+    """What is kept of a pod.
 
     Args:
-        specs: its endpoints, none when something is wrong with it.
+        specs: its endpoints; none if something is wrong with it.
         created: creation time as the API writes it, which sorts as text.
-        fault: text of the fault; empty when there is none.
+        fault: description of the fault; empty if there is none.
     """
 
     specs: tuple[EndpointSpec, ...]
@@ -91,7 +91,7 @@ class _Pod(BaseModel):
 
 
 def parse(model: type[Object], item: Any) -> Object | str:
-    """Read an API object as `model`; return the reason, for users, if it does not fit."""
+    """Validate an API object as `model`; return the reason, for users, if it does not fit."""
     try:
         return model.model_validate(item)
     except ValidationError as error:
@@ -101,7 +101,7 @@ def parse(model: type[Object], item: Any) -> Object | str:
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
-    """Make endpoints of a pod; None when it isn't to be used now."""
+    """Return a pod's endpoints; None if it should not be used now."""
     pod = parse(_Pod, item)
     if isinstance(pod, str):
         return PodEndpoints(specs=(), created="", fault=pod)
@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return the ports of events: the label has the first rank's; its ranks use the next."""
+    """Return a rank's event ports: the label has the first rank's; the others follow it."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)
@@ -165,7 +165,7 @@ def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[s
     unknown = [entry for entry in entries if entry not in by_text]
     fault = ""
     if unknown:
-        fault = f"{name}: its active-ports name {unknown[0][:40]!r}, which is no target port"
+        fault = f"{name}: its active-ports name {unknown[0][:40]!r}, which is not a target port"
     return {by_text[entry] for entry in entries if entry in by_text}, fault
 
 
@@ -202,7 +202,7 @@ class _PoolRef(BaseModel):
     group: str = ""
 
     def names(self, pool: str) -> bool:
-        """Return whether it names the pool; some versions of llm-d default to their own group."""
+        """Return whether this names the pool; some llm-d versions default to their own group."""
         return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
@@ -231,7 +231,7 @@ class _PoolSelector(BaseModel):
 
 
 class _OfPools(BaseModel):
-    """The pools of an object: one in the old versions, several or a selector in llm-d's v1."""
+    """The pools of an object: one in older versions, several or a selector in llm-d's v1."""
 
     poolRef: _PoolRef | None = None  # noqa: N815
     poolRefs: list[_PoolRef] = Field([], max_length=256)  # noqa: N815
@@ -244,7 +244,7 @@ class _OfPools(BaseModel):
         return self
 
     def of(self, pool: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the object is one of the pool's, by the pool's name and labels."""
+        """Return whether the object belongs to the pool, by the pool's name and labels."""
         refs = [*self.poolRefs, *([self.poolRef] if self.poolRef else [])]
         if any(ref.names(pool) for ref in refs):
             return True
@@ -286,7 +286,7 @@ class _RewriteSpec(_OfPools):
 
 
 class ModelRewrite(BaseModel):
-    """An InferenceModelRewrite: clients' model names to the engines'."""
+    """An InferenceModelRewrite, from clients' model names to the engines'."""
 
     metadata: _Meta
     spec: _RewriteSpec
@@ -294,7 +294,7 @@ class ModelRewrite(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """One rule: requests for one of `models` (empty: for any) go to one of the weighted targets."""
+    """A rule: requests for any of `models` (empty: any model) go to one of the weighted targets."""
 
     models: frozenset[str]
     targets: tuple[str, ...]
@@ -302,7 +302,7 @@ class Rewrite:
 
 
 def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
-    """Put the rules of several objects into their order of precedence: the oldest object first."""
+    """Return the rules of several objects in order of precedence: the oldest object first."""
     ordered = sorted(
         objects, key=lambda rewrite: (rewrite.metadata.creationTimestamp, rewrite.metadata.name)
     )
@@ -318,9 +318,9 @@ def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
 
 
 def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
-    """Choose the name that `model` is rewritten to; None leaves it.
+    """Choose the name that `model` is rewritten to; None to leave it unchanged.
 
-    A rule for the exact name beats rewrite for any name; then the first in order counts. Targets
+    A rule for the exact name beats one for any name; of several, the first in order counts. Targets
     without weights are equally likely.
     """
     rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)

@@ -1,4 +1,4 @@
-"""The kinds of object that are read, where they are, and the permissions that this takes."""
+"""The kinds of object that laar reads, their API paths, and the permissions required."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of namespaced object: its API group (empty for the core one), version and name."""
+    """A kind of namespaced object: its API group (empty for core), version and plural name."""
 
     group: str
     version: str
@@ -15,16 +15,16 @@ class Resource:
 
     @property
     def name(self) -> str:
-        """The name that kubectl takes: plural, version and group."""
+        """The name kubectl uses: plural, version and group."""
         return f"{self.plural}.{self.version}.{self.group}"
 
     def path(self, namespace: str) -> str:
-        """Return the path at which its objects are listed and watched."""
+        """Return the path to list and watch its objects at."""
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{namespace}/{self.plural}"
 
     def remedy(self, namespace: str) -> str:
-        """Return the rule that a Role needs for it, in words."""
+        """Return the rule that a Role needs for this kind, in words."""
         return (
             f"give laar's ServiceAccount a Role in namespace {namespace} with the rule"
             f' apiGroups: ["{self.group}"], resources: ["{self.plural}"], verbs: ["list", "watch"]'
@@ -43,9 +43,9 @@ OBJECTIVES, REWRITES = (
     tuple(Resource(group=group, version=version, plural=plural) for group, version in _SERVED)
     for plural in ("inferenceobjectives", "inferencemodelrewrites")
 )
-"""Where these kinds may be, the newest first. llm-d took them over in its release 0.9, and serves
-one object in two versions while it moves from the older to v1."""
+"""Where these kinds may be, newest first. llm-d took them over in release 0.9, and serves one
+object in two versions while it migrates from the older to v1."""
 
 PERMISSIONS = (PODS, POOLS, *OBJECTIVES, *REWRITES)
-"""Listed and watched, each in one namespace; nothing is ever written. The selector form needs the
-first alone."""
+"""Listed and watched, each in one namespace; nothing is ever written. The selector form only needs
+the first."""

@@ -1,4 +1,4 @@
-"""One Kubernetes source of endpoints, as it is written in the settings."""
+"""The settings of one Kubernetes source of endpoints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _base_url(url: str) -> str:
 
 
 class KubernetesSource(BaseModel):
-    """The pods of one InferencePool, or of one selector."""
+    """The pods of one InferencePool or one selector."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,13 +75,13 @@ class KubernetesSource(BaseModel):
     namespace: Name = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
         (),
-        description="Models of pods without the annotation or label `laar.dev/model` (names with "
-        "commas between). The first is the main one. Empty: those that each pod lists at "
+        description="Models of pods without the annotation or label `laar.dev/model` (names "
+        "separated by commas). The first is the main one. Empty: those that each pod lists at "
         "`/v1/models`.",
     )
     engine: Engine = Field(
         "vllm",
-        description="Engine of pods without a label for it, which decides the metric names.",
+        description="Engine of pods without a label for it, which determines the metric names.",
     )
     metrics_path: Annotated[str, AfterValidator(_path)] | None = Field(
         None,
@@ -90,9 +90,9 @@ class KubernetesSource(BaseModel):
     )
     base_url: Annotated[str, AfterValidator(_base_url)] = Field(
         "",
-        description="For pods with https or a base path: the URL that a client of one would get, "
-        "as https://engine.internal/openai/v1. Each pod is asked at its own address; the name is "
-        "the one in its certificate.",
+        description="For pods with https or a base path: the URL that a client would use for one, "
+        "as https://engine.internal/openai/v1. Each pod is reached at its own address; the name "
+        "is the one in its certificate.",
     )
     ca_file: Path | None = Field(
         None, description="With https: PEM file of the authorities. None: the system's."
@@ -100,12 +100,12 @@ class KubernetesSource(BaseModel):
     key_file: Path | None = Field(
         None,
         description="File with the pods' API key. Requests carry it in place of the client's. It "
-        "is read again with each change of a pod.",
+        "is reloaded with each change of a pod.",
     )
     priority_field: bool = Field(
         False,
         description="Whether laar sends the header `X-Vllm-Priority` with requests that name an "
-        "objective, and with flow control with all. The engines must run with "
+        "objective, or with all if flow control is on. The engines must run with "
         "--scheduling-policy priority.",
     )
     api_server: Annotated[str, AfterValidator(_server)] = Field(
@@ -158,7 +158,7 @@ class KubernetesSource(BaseModel):
         """Return the access to the API server.
 
         Raises:
-            SettingError: none is set, and this is no pod.
+            SettingError: none is set, and laar is not in a pod.
         """
         from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 

@@ -1,4 +1,4 @@
-"""The forms of answers on the admin port: JSON, a refusal, the fault of a body."""
+"""Responses of the admin port: JSON, a refusal, the fault in a body."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def as_json(value: object) -> Response:
 
 
 def refused(error: RequestError) -> Response:
-    """Return a refusal in the form that clients of the data path get."""
+    """Return a refusal in the format that clients of the data path get."""
     return Response(error_body(error), error.status, media_type="application/json")
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first fault of a body and its place, without the body's content."""
+    """Return the first fault in a body and its location, without the body's content."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
     return f"{where}: {first['msg']}"

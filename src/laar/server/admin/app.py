@@ -23,21 +23,21 @@ from laar.server.health_service import HealthService
 from laar.server.listener import listener
 
 MAX_CONNECTIONS = 256
-"""Viewers, scrapers and reporters; a process has 1,024 files by default."""
+"""Viewers, scrapers and reporters; a process may open 1,024 files by default."""
 
 WAIT_S = 10.0
-"""Seconds between two looks at a connection: those that a client has for its first whole request
-line and headers."""
+"""Seconds between two checks of a connection; a client has this long to send its first complete
+request line and headers."""
 
 _LOOKS = 3
 """Checks without progress after which a client counts as stalled: on a slow network the system
-accepts the next megabyte of an answer only now and then."""
+accepts the next megabyte of a response only now and then."""
 
 _TICK_S = 1.0
 """Seconds between two updates of uvicorn's date header."""
 
 _WARN_EVERY_S = 10.0
-"""Seconds between two of uvicorn's warnings, e.g. about malformed requests."""
+"""Least seconds between two of uvicorn's warnings, e.g. about malformed requests."""
 
 
 def admin_app(
@@ -46,7 +46,7 @@ def admin_app(
     health: HealthService,
     parts: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """Return the admin application; `settings` and `metrics` make two of its pages."""
+    """Return the admin application; `settings` and `metrics` provide two of its pages."""
 
     async def page(_request: Request) -> Response:
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -76,9 +76,9 @@ def admin_app(
 
 
 class _BoundedProtocol(H11Protocol):
-    """HTTP on a bounded number of connections, each of which has to send and to read on.
+    """HTTP on a limited number of connections, each of which must keep sending or reading.
 
-    Else a stranger with idle connections takes the file descriptors that Envoy's need.
+    Otherwise a stranger with idle connections takes the file descriptors that Envoy's need.
     """
 
     _seen: tuple[object, int] | None = None
@@ -87,14 +87,14 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
         if len(self.connections) >= MAX_CONNECTIONS:
-            self.transport = transport  # its end is handled as that of the others
+            self.transport = transport  # its end is handled like the others'
             transport.abort()
             return
         super().connection_made(transport)
         self._look()
 
     def _look(self) -> None:
-        """End a connection whose client neither sends nor reads what is next."""
+        """Abort a connection whose client neither sends nor reads what is due."""
         if self not in self.connections:
             return
         is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
@@ -104,18 +104,18 @@ class _BoundedProtocol(H11Protocol):
         self._again = self._again + 1 if waits and now == self._seen else 0
         self._seen = now
         if self._again >= (_LOOKS if unread else 1):
-            self.transport.abort()  # to close would wait for what is not read
+            self.transport.abort()  # closing would wait for the unread data
             return
         self.loop.call_later(WAIT_S, self._look)
 
 
 class _Rarely(logging.Filter):
-    """Lets a warning through once in a while: a scan of the port must not fill the log."""
+    """Let a warning through once in a while: a port scan must not fill the log."""
 
     _next_at = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged."""
+        """Return whether to log the record."""
         if record.levelno != logging.WARNING:
             return True
         now = time.monotonic()
@@ -129,7 +129,7 @@ _RARELY = _Rarely()
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn on a socket bound beforehand, without signal handlers: the runner stops it.
+    """uvicorn on a socket bound in advance, without signal handlers: the runner stops it.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -148,8 +148,8 @@ class AdminServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 http=_BoundedProtocol,
-                proxy_headers=False,  # a client that guesses tokens must not choose its address
-                timeout_graceful_shutdown=1,  # a viewer's open event stream must not hold us up
+                proxy_headers=False,  # a client guessing tokens must not choose its address
+                timeout_graceful_shutdown=1,  # a viewer's open event stream must not delay the end
             )
         )
 
@@ -158,7 +158,7 @@ class AdminServer(uvicorn.Server):
         await self.serve(sockets=[self._socket])
 
     async def main_loop(self) -> None:
-        """Once a second, where uvicorn's own wakes an idle picker ten times."""
+        """Tick once a second; uvicorn's own loop wakes an idle picker ten times as often."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_look_s(_TICK_S)):
@@ -170,7 +170,7 @@ class AdminServer(uvicorn.Server):
         self._stopped.set()
 
     def close(self) -> None:
-        """Release the port; needed only when it never served."""
+        """Release the port; needed only if it never served."""
         self._socket.close()
 
     @contextlib.contextmanager

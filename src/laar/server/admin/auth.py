@@ -1,10 +1,10 @@
-"""The token of the admin port: for everything that shows the fleet or its decisions.
+"""The token of the admin port: required for everything that shows the fleet or its decisions.
 
-Health and metrics stay open, since kubelets and scrapers come without one; reported outcomes have a
-token of their own. A browser gets the token by the page's form, into a cookie that no script reads
-and no other site's page sends; other clients send it as a bearer.
+Health and metrics stay open, since kubelets and scrapers have no token; reported outcomes have a
+separate one. A browser sends the token through the page's form and gets a cookie that no script can
+read and no other site's page sends; other clients send it as a bearer token.
 
-Without a token only a port on loopback may be looked at. An address that keeps sending wrong tokens
+Without a token only a port on loopback can be viewed. An address that keeps sending wrong tokens
 has to wait.
 """
 
@@ -28,7 +28,7 @@ _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
 FORM_S = 10.0
-"""Seconds for the form: strangers could hold all connections of the port by unfinished ones."""
+"""Timeout of the form: otherwise strangers could hold all connections with unfinished ones."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -39,17 +39,17 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class Attempts:
-    """Counts wrong tokens of one kind by the address they come from.
+    """Count wrong tokens by the address they come from.
 
-    A token that is sent again counts once: that is no guess, and those behind a proxy or a mesh
-    share an address with the one client that kept a token of yesterday.
+    A token sent again counts once: it is no guess, and clients behind a proxy or a mesh share
+    their address with the one that still has yesterday's token.
 
     Args:
         clock: monotonic seconds.
     """
 
     MOST = 10
-    """Different wrong tokens in a row that an address may send; typing errors are fewer."""
+    """Different wrong tokens in a row an address may send; typing errors are fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -58,7 +58,7 @@ class Attempts:
         self._wrong: dict[str, tuple[set[int], float]] = {}
 
     def may_try(self, address: str) -> bool:
-        """Return whether a token from this address is looked at now."""
+        """Return whether a token from this address is checked now."""
         wrong, last_s = self._wrong.get(address, (set(), 0.0))
         return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
@@ -67,7 +67,7 @@ class Attempts:
         self._wrong.pop(address, None)
 
     def wrong(self, address: str, given: str) -> None:
-        """Note a wrong token."""
+        """Record a wrong token."""
         known, last_s = self._wrong.pop(address, (set(), 0.0))
         now = self._clock()
         if now - last_s >= self.WAIT_S:
@@ -81,19 +81,19 @@ class Attempts:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address that a request comes from."""
+    """Return the client address of a request."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 class AdminAuth:
-    """Lets requests to the admin application through, or asks for the token.
+    """Let authorized requests to the admin application through; ask others for the token.
 
     Args:
-        app: the application behind.
-        token: the viewers' token, which may be changed; None asks for none.
-        attempts: counts the wrong ones.
-        others: whether others than this machine reach the port.
+        app: the wrapped application.
+        token: the viewers' token, which may be changed; None to require none.
+        attempts: counts wrong tokens.
+        others: whether other machines can reach the port.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class AdminAuth:
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return

@@ -1,11 +1,11 @@
 """The context hooks over HTTP.
 
     GET  /context               by route: expected and measured figures of the requests that the
-                                hook ordered and of the control group; the guard's verdict; by
+                                hook reordered and of the control group; the guard's verdict; by
                                 agent: what breaks the prefixes of its prompts
     POST /context/reset         forget the measurements and switch on again; ?route= for one
 
-`laar.server.context_hooks` has the hooks.
+The hooks are in `laar.server.context_hooks`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _ContextAdmin:
         return as_json({"routes": routes, "advice": [advised._asdict() for advised in advice]})
 
     async def reset(self, request: Request) -> Response:
-        """Restart one route's hook, or all."""
+        """Reset the guard of one route's hook, or of all."""
         orderings, name = self._hooks.orderings, request.query_params.get("route")
         if not orderings:
             return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
@@ -87,7 +87,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
 
 
 def _measured(ordering: Ordering) -> dict[str, object]:
-    """Gain and success rates that the guard has seen, and the state of de-duplication."""
+    """Return the gain and success rates seen by the guard, and the state of de-duplication."""
     gain = ordering.hook.gains().get(ordering.rule.name)
     setting = ordering.rule.hook.dedup
     seen = gain.seen if gain else 0
@@ -105,7 +105,7 @@ def _measured(ordering: Ordering) -> dict[str, object]:
 
 
 def _guard_state(ordering: Ordering) -> str:
-    """`off` once it has switched itself off; `disabled` where nothing is held out."""
+    """Return `off` if the hook switched itself off; `disabled` if nothing is held out."""
     if ordering.tally.is_off:
         return "off"
     return "watching" if ordering.rule.hook.holdout_share else "disabled"

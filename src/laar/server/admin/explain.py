@@ -2,12 +2,12 @@
 
     POST /explain          a request's body, as the endpoint would get it; headers as on the data
                            path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
-    GET  /decisions        the last ones, newest first; ?limit=, ?kind=, ?find=
-    GET  /decisions/<id>   the one that an answer's x-laar-decision-id names
+    GET  /decisions        the latest, newest first; ?limit=, ?kind=, ?find=
+    GET  /decisions/<id>   the one named by a response's x-laar-decision-id
 
-Explaining goes through the same stream machine and director as a request does, so it shows the
-actual outcome, refusals included. It reserves nothing and teaches no learner. A context hook is
-left out: it remembers each request, and a question must not change later decisions.
+Explaining uses the same stream machine and director as a request, so it shows the actual outcome,
+including refusals. It reserves nothing and teaches no learner. Context hooks are skipped: they
+remember each request, and an explanation must not change later decisions.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from laar.telemetry.decisions import DecisionMemory
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
-"""A whole answer that takes longer counts as slow: users wait that long before they leave."""
+"""A complete response that takes longer counts as slow: users give up after about as long."""
 KINDS = ("", "failed", "retried", "slow", "wrong")
-"""Kinds of decisions that can be looked for; the first is all."""
+"""Kinds of decisions that can be searched for; the first means all."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})
-"""Headers that hold the viewer's token; all others are the explained request's."""
+"""Headers that may hold the viewer's token; all others belong to the explained request."""
 _PATHS = (
     ("messages", "/v1/chat/completions"),
     ("prompt", "/v1/completions"),
@@ -60,23 +60,23 @@ _PATHS = (
 )
 
 POOL = ":pool"
-"""Key of a request's pool beside its headers. No header has such a name."""
+"""Key of a request's pool among its headers; no real header has this name."""
 
 
 def path_of(body: bytes) -> str:
-    """Return the path of a body by the member that only its format has; chat by default."""
+    """Return the path for a body, from the member that only its format has; chat by default."""
     known = member_spans(body) or {}
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
 
 class Explainer:
-    """Shows how a request would be decided now.
+    """Preview how a request would be decided now.
 
     Args:
         director: decides, without reserving.
         memory: makes the record.
         settings: settings of the streams; may be changed.
-        rules: the gateway's rules, of which model rewrites count.
+        rules: the gateway's rules, of which only model rewrites are used.
         clock: monotonic seconds.
     """
 
@@ -95,23 +95,23 @@ class Explainer:
         self._rules = rules
         self._clock = clock
         self.places: Callable[[Decision, float], dict[str, object]] | None = None
-        """Describes the sessions whose contexts have a place; None without flow control."""
+        """Describes the sessions whose contexts hold a place; None without flow control."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """Return the record of the decision that would be made now.
 
         Args:
-            body: the request's.
-            headers: the request's, in lower case; ``:path`` is worked out when it is missing, and
-                `POOL` names the pool that the gateway sends it to.
+            body: the request's body.
+            headers: the request's, in lower case; ``:path`` is derived if missing, and `POOL`
+                names the pool that the gateway sends the request to.
 
         Raises:
-            RequestError: the request would be refused; with the status and reason it would get.
+            RequestError: the request would be refused, with this status and reason.
         """
         return self.decide(self.read(body, headers))
 
     def decide(self, request: CoreRequest) -> dict[str, object]:
-        """Return the record of the decision on a request that `read` made.
+        """Return the record of the decision on a request returned by `read`.
 
         Raises:
             RequestError: as `explain`.
@@ -122,16 +122,16 @@ class Explainer:
         return shown if self.places is None else shown | {"sessions": self.places(decision, now)}
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
-        """Read a request, as `explain` does; may run on another thread.
+        """Read a request, as `explain` does; may run in another thread.
 
         Raises:
-            RequestError: it would be refused whatever the fleet's state.
+            RequestError: it would be refused whatever the state of the fleet.
         """
         given = {":path": path_of(body), ":method": "POST", **headers}
         return self._read(body, given, self._clock())
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
-        """Pass the request to a stream machine, up to the question it asks."""
+        """Run the request through a stream machine, up to the decision it asks for."""
         stream = Stream(
             Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
         )
@@ -192,7 +192,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         matching = _matching(memory, kind, text.lower(), until_s=int(until) + 1.0)
         for record in list(islice(matching, int(wanted))):
             shown.append(memory.explained(record))
-            await asyncio.sleep(0)  # each takes up to a millisecond of the loop
+            await asyncio.sleep(0)  # each blocks the loop for up to a millisecond
         return as_json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:
@@ -218,7 +218,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
 def _matching(
     memory: DecisionMemory, kind: str, text: str, *, until_s: float
 ) -> Iterator[DecisionRecord]:
-    """Remembered decisions of a kind that hold a text in a name or an id, newest first."""
+    """Yield remembered decisions of a kind with the text in a name or id, newest first."""
     for record in memory.latest(len(memory)):
         if record.time_s >= until_s:
             continue

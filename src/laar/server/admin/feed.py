@@ -1,8 +1,8 @@
-"""The page's feed: server-sent events, one frame a second, made once for all viewers.
+"""The page's feed: server-sent events, one frame a second, shared by all viewers.
 
-A viewer holds no queue: it waits for the next frame and gets the newest there is, so one that reads
-slowly sees fewer. One that has stopped reading is cut off after `STALLED_S`. While no page is open
-no frame is made.
+Viewers have no queues: each waits for the next frame and gets the newest, so a slow reader sees
+fewer. One that stops reading is disconnected after `STALLED_S`. While no page is open, no frames
+are made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar.server.tasks import cancel
 
 INTERVAL_S = 1.0
 MAX_VIEWERS = 50
-"""Viewers at once; each costs a socket and some 0.2 ms a second."""
+"""Concurrent viewers; each costs a socket and some 0.2 ms per second."""
 STALLED_S = 30.0
 
 _REPLACED = b"event: replaced\ndata: token\n\n"
@@ -33,9 +33,9 @@ class Feed:
     """An ASGI endpoint that makes frames while a viewer is connected, and sends them.
 
     Args:
-        frame: makes the page's content.
+        frame: returns the page's content.
         interval_s: seconds between two frames.
-        stalled_s: seconds after which a viewer that does not read is cut off.
+        stalled_s: seconds after which a viewer that does not read is disconnected.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Feed:
             return
         if self.viewers >= MAX_VIEWERS:
             answer = JSONResponse(
-                {"error": f"{MAX_VIEWERS} viewers are looking already"}, 503, {"retry-after": "30"}
+                {"error": f"{MAX_VIEWERS} viewers are connected"}, 503, {"retry-after": "30"}
             )
             await answer(scope, receive, send)
             return
@@ -97,11 +97,11 @@ class Feed:
             await send({"type": "http.response.body", "body": last})
 
     def close(self) -> None:
-        """End every viewer's stream; they return to the picker's successor."""
+        """End every viewer's stream; they reconnect to the picker's successor."""
         self._closing.set()
 
     def ask_again(self) -> None:
-        """End the open streams: each began with a token that was replaced."""
+        """End the open streams: they were opened with a token that has been replaced."""
         self._closing.set()
         self._closing = asyncio.Event()
 

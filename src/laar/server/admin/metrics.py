@@ -1,8 +1,8 @@
 """The page `/metrics`: the table `metrics.txt`, read from the parts of a picker at each scrape.
 
-A row says where its value is: a dotted path from `_Scrape` or, beyond its own names, from the
-picker. A part that the settings leave out has no series. The text is written here:
-prometheus-client takes 6 us for a sample, and the endpoints of a large fleet would hold the loop
+A row says where its value comes from: a dotted path from `_Scrape` or, if it has no such name, from
+the picker. Parts that the settings disable have no series. The text is produced here:
+prometheus-client takes 6 us per sample, and the endpoints of a large fleet would block the loop
 for 50 ms at each scrape.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _Value: TypeAlias = float | Histogram
 _Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
-"""Values by those of the labels; a bare string means a single label."""
+"""Values by label values; a bare string means a single label."""
 
 _BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "half-open": 2, "open": 3}
 _HOOK_MEMORIES = (
@@ -92,7 +92,7 @@ def _lines(metric: Metric, values: tuple[str, ...], value: _Value) -> Iterator[s
     yield f"{metric.name}_sum{labels} {_number(value.sum)}\n"
 
 
-@lru_cache(maxsize=1 << 16)  # a page has the series of the page before, and few more
+@lru_cache(maxsize=1 << 16)  # a page has nearly the same series as the page before
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     pairs = sorted(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}" if names else ""
@@ -109,7 +109,7 @@ def _number(value: float) -> str:
 
 
 class _Scrape:
-    """The parts of a picker, and values that more than one attribute gives."""
+    """The parts of a picker, and values computed from several attributes."""
 
     def __init__(self, picker: Picker) -> None:
         self._picker = picker
@@ -168,7 +168,7 @@ class _Scrape:
 
     @cached_property
     def _failing(self) -> list[tuple[str, int, Endpoint]]:
-        """Endpoints that fail or ever did; of others the series would show 1 and 0."""
+        """Endpoints that fail or once did; for others the series would only show 1 and 0."""
         picker = self._picker
         return [
             (picker.table.address(slot), slot, known)

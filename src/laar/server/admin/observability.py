@@ -1,7 +1,7 @@
 """Observability of a running picker: decision memory and log, spans, the page and its feed.
 
-One object has what observes decisions and their ends, routes to mount and tasks to run. No decision
-needs it.
+One object holds all that observes decisions and their ends, the routes to mount and the tasks to
+run. No decision depends on it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PAGE = {
     "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
 }
 _PAGE_HEADERS = {
-    # Names on the page come from settings and clients; even if one slipped through as markup, it
-    # could load nothing and run nothing.
+    # Names on the page come from settings and clients; even if one got through as markup, it could
+    # load nothing and run nothing.
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -54,18 +54,18 @@ _PAGE_HEADERS = {
 
 
 class Observability:
-    """Remembers, logs and shows decisions.
+    """Remember, log and show decisions.
 
     Args:
-        settings: all of them.
+        settings: all settings.
         director: director of the decisions.
-        metrics: the picker's, for the page.
+        metrics: the picker's metrics, for the page.
         reports: outcomes.
-        rules: the gateway's rules, for explaining.
+        rules: the gateway's rules, for explanations.
         clock: monotonic seconds.
         calibrated: whether the accuracy of any model is known.
-        sharing: state of the sharing with other pickers; None where it shares with none.
-        problems: gets the faults of the decision log.
+        sharing: state of the sharing with other pickers; None if there is none.
+        problems: receives the faults of the decision log.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Observability:
         if self.log is not None:
             reports.on_verdict = self.log.judged
         self.spans = spans_of(settings)
-        """Makes spans of decisions; None where none are wanted."""
+        """Makes spans of decisions; None if not wanted."""
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
@@ -131,7 +131,7 @@ class Observability:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Apply new settings: policy and explanations."""
+        """Apply new settings for policy and explanations."""
         self._about |= {
             "policy": settings.routing.director.policy,
             "enforced": settings.routing.enforcement.share,
@@ -139,7 +139,7 @@ class Observability:
         self.explainer.settings = settings.stream
 
     def close(self) -> None:
-        """End the feed's streams, and follow the log no longer."""
+        """End the feed's streams, and stop following the log."""
         self.feed.close()
         logging.getLogger("laar").removeHandler(self.page.events)
 
@@ -173,10 +173,10 @@ class Observability:
         return as_json({} if self.sessions is None else self.sessions(self._clock()))
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Begin to send spans; return the tasks to run, by name.
+        """Start sending spans; return the tasks to run, by name.
 
         Raises:
-            SettingError: the environment's ``OTEL_*`` can't be used.
+            SettingError: the ``OTEL_*`` environment can't be used.
         """
         found: list[tuple[str, Callable[[], Awaitable[None]]]] = [("feed", self.feed.run)]
         if self.spans is not None:

@@ -3,9 +3,9 @@
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
     GET /models     evidence, c(m) measured and seen, characters per token
 
-Reporting is idempotent: a decision counts once, however often it is sent. A reporter can move
-the routing (within the hourly cap), so a token can be asked for. Reporters are held against each
-other by name: the one that a token is bound to, else the one in `x-laar-reporter`.
+Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
+the routing (within the hourly cap), so a token can be required. They are compared with each other
+by name: the one their token is bound to, else the one in `x-laar-reporter`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from laar.server.learning import Learning
 from laar.server.token_file import ReporterTokens
 
 MAX_BATCH = 1000
-"""Outcomes in one report: 20 ms of work, 70 with many reporters, in parts that the loop can
-spare."""
+"""Outcomes per report: 20 ms of work, 70 with many reporters, done in pieces that the event loop
+can spare."""
 
 _AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
-"""A full batch has about 150 bytes an outcome."""
+"""A full batch has about 150 bytes per outcome."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASKED_BY = "accuracy.outcomes_token_file"
@@ -59,7 +59,7 @@ class _Batch(BaseModel):
 
 
 OnJudged = Callable[[str, bool], None]
-"""Gets every outcome that was taken: the decision, and whether its answer was right."""
+"""Called with every accepted outcome: the decision, and whether its answer was correct."""
 
 
 def routes(
@@ -72,9 +72,9 @@ def routes(
     attempts: Attempts,
     on_judged: OnJudged | None = None,
 ) -> list[Route]:
-    """Return the routes for the admin port; none for reports where these are switched off.
+    """Return the routes for the admin port; without the one for reports if they are disabled.
 
-    Without a token, a port that other machines reach takes no reports.
+    A port without a token that other machines can reach accepts no reports.
     """
     open_to_others = tokens is None and not is_loopback(listen)
 
@@ -134,7 +134,7 @@ def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def _reporter(authorization: str, named: str, tokens: ReporterTokens | None) -> str | None:
-    """Return the token's reporter, or the name given; None for a wrong or missing token."""
+    """Return the token's reporter, or else the given name; None for a wrong or missing token."""
     bound = "" if tokens is None else tokens.reporter(authorization)
     if bound == "":
         return named if _NAME.fullmatch(named) else UNNAMED

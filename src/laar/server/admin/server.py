@@ -1,4 +1,4 @@
-"""The admin port of one picker: its routes, behind the token and the browser guard."""
+"""The admin port of one picker: its routes, protected by token and browser guard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_to
 from laar.settings import Settings
 
 TOKENS_S = 5.0
-"""Seconds between checks of the token files: a replaced token is valid for that long."""
+"""Seconds between checks of the token files; a replaced token stays valid that long."""
 
 
 class AdminPort:
@@ -31,10 +31,10 @@ class AdminPort:
     Args:
         picker: the picker to show.
         health: its health.
-        shown: makes the document of `/config`.
+        shown: returns the document of `/config`.
 
     Raises:
-        SettingError: a file of tokens cannot be used.
+        SettingError: a token file cannot be used.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class AdminPort:
         self._auth: AdminAuth | None = None
 
     async def follow_tokens(self) -> None:
-        """Reread the files of tokens until cancelled; those that can't be used change nothing."""
+        """Reread the token files until cancelled; unusable ones change nothing."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
@@ -71,7 +71,7 @@ class AdminPort:
         """Bind the port; requests wait until the server runs.
 
         Args:
-            above: added to the port, for workers beside the first; a free port stays one.
+            above: added to the port, for workers after the first; port 0 stays 0.
 
         Raises:
             SettingError: the address cannot be listened on.
@@ -86,7 +86,7 @@ class AdminPort:
                 clock=picker.clock,
                 tokens=self.outcomes_tokens,
                 listen=listen.admin,
-                attempts=Attempts(picker.clock),  # a reporter's wrong tokens shut no viewer out
+                attempts=Attempts(picker.clock),  # a reporter's wrong tokens lock out no viewer
                 on_judged=picker.context.reported,
             ),
             *picker.observability.routes(),
@@ -104,7 +104,7 @@ class AdminPort:
 
 
 def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:
-    """Read the viewers' token and those of reporters."""
+    """Read the tokens of viewers and of reporters."""
     viewers = read_token_file(settings.decisions.viewers_token_file, "decisions.viewers_token_file")
     outcomes = read_reporter_tokens(
         settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"

@@ -1,10 +1,10 @@
-"""The tuner in a running picker: made from the settings, shown and frozen.
+"""The tuner of a running picker: built from the settings, shown and frozen over HTTP.
 
-    GET  /tuner         the weights, how the climb goes, and its last windows
-    POST /tuner/freeze  serve the best weights found from now on
+    GET  /tuner         the weights, the progress of the climb, and its last windows
+    POST /tuner/freeze  from now on serve the best weights found
 
 A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
-caps, a candidate that is stopped as soon as it hurts, one window's exposure) and this switch.
+caps, a candidate stopped as soon as it hurts, exposure limited to one window) and this switch.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class TunerKeeper:
 
     Args:
         settings: settings of the climb, which is enabled.
-        initial: the weights of the cost by name, to start from.
+        initial: the cost weights by name, to start from.
     """
 
     def __init__(self, settings: Tuning, initial: Mapping[str, float]) -> None:
         self._settings = settings
         self.tuner = Tuner(
             settings.climb,
-            # A term that is switched off begins at its floor: a climb in logarithms knows no zero.
+            # A disabled term starts at its floor: the climb is logarithmic and has no zero.
             {name: max(initial[name], floor) for name, (floor, _) in settings.bounds.items()},
         )
 
     def shown(self) -> dict[str, object]:
-        """Return the export, with further fields for viewers."""
+        """Return the export, with additional fields for viewers."""
         return {
             "enabled": True,
             **self.tuner.export(),

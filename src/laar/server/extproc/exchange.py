@@ -1,8 +1,8 @@
-"""One ext_proc stream: each message through the machine, and its answers out.
+"""One ext_proc stream: pass each message to the state machine, and send its answers.
 
-Nearly always a message is answered in the call that hands it over. Where the machine has to wait (a
-long body is read by another thread, or flow control holds the request), a task waits, and the
-transport keeps the next messages until then.
+Nearly every message is answered in the call that delivers it. If the machine has to wait (a long
+body is parsed by another thread, or flow control holds the request), a task waits, and the
+transport queues further messages until then.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A wait of the machine that has not begun yet; its result is the machine's next event."""
+"""A wait of the machine that has not started; its result is the machine's next event."""
 
 
 class Exchange(Handler):
@@ -53,7 +53,7 @@ class Exchange(Handler):
 
     Args:
         processor: decides, counts and settles.
-        call: the transport's end of it.
+        call: the transport's side of the stream.
     """
 
     def __init__(self, processor: ExternalProcessor, call: Call) -> None:
@@ -70,7 +70,7 @@ class Exchange(Handler):
     # -- for the transport -----------------------------------------------------------------------
 
     def receive(self, message: bytes) -> None:
-        """Pass a message through the machine, and send its answers."""
+        """Pass a message to the state machine, and send its answers."""
         try:
             event = event_of(pb.ProcessingRequest.FromString(message))
             if event is None:
@@ -85,11 +85,11 @@ class Exchange(Handler):
             self._go_on_without()
 
     def half_closed(self) -> None:
-        """End the stream, as a success."""
+        """End the stream successfully."""
         self._call.end()
 
     def closed(self) -> None:
-        """Stop waiting, and settle the decision that is still open."""
+        """Stop waiting, and settle a decision that is still open."""
         processor, stream = self._processor, self._stream
         if self._waiting is not None and self._waiting is not asyncio.current_task():
             self._waiting.cancel()
@@ -109,7 +109,7 @@ class Exchange(Handler):
                 processor.note(action, now)
 
     def reassure(self) -> None:
-        """Ask Envoy to go on waiting for the answer to its message."""
+        """Ask Envoy to keep waiting for the answer to its message."""
         self._call.send(patience(self._processor.longest_decision_s))
 
     # -- for the processor -----------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Exchange(Handler):
     # -- inside ----------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> Wait | None:
-        """Give an event to the machine; return its wait, None if it need not wait."""
+        """Pass an event to the machine; return its wait, or None if it need not wait."""
         processor, call, stream = self._processor, self._call, self._stream
         if stream is None:
             spans = processor.spans
@@ -159,7 +159,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Others may be read first. Envoy takes one wish, so this is for the queue too.
+                    # Other bodies may be first. Envoy extends once, so this covers the queue too.
                     self.reassure()
                     return partial(self._read, action)
                 else:
@@ -173,7 +173,7 @@ class Exchange(Handler):
         return None
 
     async def _go_on(self, wait: Wait | None) -> None:
-        """Wait, and take the result through the machine, as long as it waits."""
+        """Wait, and pass the result to the machine, for as long as it waits."""
         while wait is not None:
             try:
                 wait = self._take(await wait())
@@ -185,7 +185,7 @@ class Exchange(Handler):
 
     async def _read(self, read: Read) -> Event:
         processor, loop = self._processor, asyncio.get_running_loop()
-        async with processor.reading:  # whose streams end while they wait here keep no body
+        async with processor.reading:  # streams that end while waiting here keep no body
             return HasRead(
                 await loop.run_in_executor(processor.reader, try_read, read.api, read.body)
             )
@@ -201,9 +201,9 @@ class Exchange(Handler):
         return Decided(decision, self._processor.metrics.decided_in(spent_s))
 
     def _go_on_without(self) -> None:
-        """After an internal error: let the request go on, or close the stream where that does."""
+        """Let the request continue after an internal error; close the stream if that suffices."""
         processor = self._processor
-        processor.fault("a stream failed; its request goes on without the picker", trace=True)
+        processor.fault("a stream failed; its request continues without the picker", trace=True)
         actions: Sequence[Action] = ()
         if self._stream is not None:
             actions = self._stream.receive(Failed(), processor.clock())

@@ -1,7 +1,6 @@
-"""Protobuf messages to events (from Envoy), actions to protobuf messages (to Envoy).
+"""Convert protobuf messages from Envoy to events, and actions to protobuf messages for Envoy.
 
-A message costs a few microseconds to parse or to write. Answers that never change are serialised
-once.
+Parsing or serializing a message costs a few microseconds. Constant answers are serialized once.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
 _STATUSES = {b"%d" % status: status for status in range(100, 600)}
-"""Those of HTTP and no others: a status becomes a metric's label."""
+"""HTTP's and no others: the status becomes a metric label."""
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
-"""Those of nearly all answers."""
+"""The types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""More attempts than any Envoy makes; any other text is ignored."""
+"""More attempts than any Envoy makes; other values are ignored."""
 
 
 def _plain(field: str) -> bytes:
@@ -47,7 +46,7 @@ def _plain(field: str) -> bytes:
     return response.SerializeToString()
 
 
-# Answers without content, written once. The first of a native stream is one of them.
+# Answers without content, serialized once. The first answer of a native stream is one of them.
 _PLAIN = {
     f"{direction}_{part}": _plain(f"{direction}_{part}")
     for direction in ("request", "response")
@@ -59,13 +58,13 @@ _PLAIN = {
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
-    """Return the event in a message; None for a message of a kind that laar ignores."""
+    """Return the event in a message; None for kinds of messages that laar ignores."""
     kind = message.WhichOneof("request")
     if kind == "request_headers":
         return _request_headers(message)
     if kind == "request_body":
         body = message.request_body
-        if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
+        if message.HasField("protocol_config"):  # the first message: Envoy holds back the headers
             given = _given(message)
             return WholeRequest(
                 given,
@@ -106,7 +105,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 
 
 def _shape(message: pb.ProcessingRequest) -> Shape:
-    """Return the shape that a stream's first message announces, whichever message that is."""
+    """Return the shape announced by a stream's first message, of whichever kind."""
     modes = message.protocol_config
     if modes.request_body_mode == _FULL_DUPLEX:
         return Shape.GATEWAY
@@ -114,9 +113,9 @@ def _shape(message: pb.ProcessingRequest) -> Shape:
 
 
 def _given(message: pb.ProcessingRequest) -> dict[str, str]:
-    """Return the attributes that came, by whichever filter, as text.
+    """Return the attributes as text, from all filters.
 
-    Those that stand for headers go by the headers' names.
+    Attributes that stand for headers are returned under the headers' names.
     """
     given: dict[str, str] = {}
     filters = message.attributes
@@ -130,7 +129,7 @@ def _given(message: pb.ProcessingRequest) -> dict[str, str]:
                     given[name] = raw.decode()
                 except UnicodeDecodeError:
                     given[name] = text_of(raw)
-            else:  # a count, or nothing
+            else:  # a count, or empty
                 given[name] = f"{value.number_value:.0f}" if value.number_value else ""
     return given
 
@@ -154,7 +153,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     end = message.response_headers.end_of_stream
     given = _given(message)
     details = given.get(agreed.DETAILS, "")
-    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own answer has laar's reason
+    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own response has laar's reason
         forged.clear()
     return ResponseHeaders(
         status,
@@ -184,7 +183,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def _served(message: pb.ProcessingRequest) -> str:
-    """Return the endpoint that was asked last, for an answer for which Envoy names none."""
+    """Return the last endpoint tried, for a response for which Envoy names none."""
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
@@ -265,7 +264,7 @@ def _mutate(
 ) -> None:
     """Set headers, overwriting (the default when `append` is not set), and remove others.
 
-    Not without any: an empty mutation makes Envoy count headers, its own added ones included.
+    Call it only with changes: an empty mutation makes Envoy count headers, including its own.
     """
     mutation = common.header_mutation
     add = mutation.set_headers.add
@@ -280,7 +279,7 @@ def _mutate(
 def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
 ) -> None:
-    """Name the destination in metadata as in the header, and have the route worked out again."""
+    """Set the destination in metadata as in the header, and let Envoy recompute the route."""
     patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
@@ -292,13 +291,13 @@ def _send_to(
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
     for name, value in action.engine_headers:
-        if name == ":path":  # routes write it without the query
+        if name == ":path":  # routes rewrite it without the query
             name, value = names.PATH, value.partition("?")[0]
         known.fields[name].string_value = value.encode()
 
 
 def patience(seconds: float) -> bytes:
-    """Return the wish that Envoy waits so long for the answer to the message it has sent."""
+    """Return a request that Envoy wait this long for the answer to its message."""
     response = pb.ProcessingResponse()
     response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
     return response.SerializeToString()
@@ -310,4 +309,4 @@ ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerTrailers: _trailers_answer,
     Immediate: _immediate_answer,
 }
-"""Writes an action that is a message to Envoy; all others are notes to the driver."""
+"""Serializers of actions that are messages to Envoy; all other actions are for the driver."""

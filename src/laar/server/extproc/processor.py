@@ -1,4 +1,4 @@
-"""The ext_proc server: one stream for each request, driven through the sans-IO machine."""
+"""The ext_proc server: one stream per HTTP request, driven through the sans-IO machine."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ if TYPE_CHECKING:
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
-"""A fault that meets every request would fill a disk; the counter counts them all."""
+"""A fault in every request would fill a disk with log lines; the counter counts them all."""
 
 
 class ExternalProcessor:
-    """What the exchanges of `Process` share, one exchange for each HTTP request.
+    """The state shared by the exchanges of `Process`, one exchange per HTTP request.
 
     Args:
         director: decides and settles.
         settings: settings of the streams.
-        sampler: draws the native requests whose answers are read.
+        sampler: draws the native requests whose responses are read.
         clock: monotonic seconds.
         metrics: the counters.
         rules: the cluster's priorities and model rewrites.
-        enforced: selects the requests whose decisions count; None: all do.
+        enforced: selects the requests whose decisions are applied; None: all.
         flow: holds requests while the fleet is full; None sends each at once.
-        hook: may change request bodies; None leaves all as they are.
-        held: counts unfinished bodies of the gateway shape; None sets no limit.
-        spans: writes the spans of decisions whose clients trace; None when nothing is traced.
+        hook: may change request bodies; None leaves all unchanged.
+        held: counts incomplete bodies of the gateway shape; None sets no limit.
+        spans: writes the spans of decisions whose clients trace; None if nothing is traced.
         longest_hold_s: seconds for which flow control may hold a request.
-        unknown_model: called when a request names a model that no endpoint is known to have.
+        unknown_model: called when a request names a model no endpoint is known to serve.
     """
 
     def __init__(
@@ -109,32 +109,32 @@ class ExternalProcessor:
         """The same for a request without a session."""
         self.exchanges: set[Exchange] = set()
         self.begun = 0
-        """Streams so far."""
+        """Number of streams so far."""
         self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
-        """How long Envoy is to wait for a decision that takes a while."""
+        """How long Envoy should wait for a slow decision."""
         self._unknown_model = unknown_model
         self._log_faults_at = -math.inf
-        # One thread: they would only take turns, and the loop has to get its own.
+        # One thread: more would only take turns, and the event loop needs its share of the GIL.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
         self.reading = asyncio.Lock()
 
     def apply(
         self, settings: StreamSettings, *, hook: BodyHook | None, enforced: IsEnforced | None
     ) -> None:
-        """Apply new settings to the streams that begin from now on."""
+        """Apply new settings to the streams that start from now on."""
         self.env = replace(self.env, settings=settings, hook=hook, enforced=enforced)
 
     def let_go(self) -> None:
-        """Close the streams that Envoy can finish without the picker.
+        """Close the streams of requests that Envoy can finish without the picker.
 
-        Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
-        fails closed it then cuts the client's answer as well.
+        Envoy then considers our part done. It would treat a cut connection as a fault and, if it
+        fails closed, also cut off the client's response.
         """
         for exchange in tuple(self.exchanges):
             exchange.let_go()
 
     def _listed(self, pool: str, name: str) -> bytes | None:
-        """Return the models of a pool, or of all, or one of them; None where no endpoint is.
+        """Return the models of a pool or of all pools, or one of them; None without endpoints.
 
         Raises:
             RequestError: there is no model of that name.
@@ -152,7 +152,7 @@ class ExternalProcessor:
     # -- for exchanges -------------------------------------------------------------------------
 
     def fault(self, what: str, *, trace: bool = False) -> None:
-        """Count a fault, and log it once in a while."""
+        """Count a fault, and log one every `_LOG_FAULTS_EVERY_S`."""
         now = self.clock()
         self.metrics.stream_faults += 1
         if now >= self._log_faults_at:
@@ -165,16 +165,16 @@ class ExternalProcessor:
             self._unknown_model()
         if self.spans is not None:
             self.spans.refused(request, error)
-        return Refused(error.with_traceback(None))  # whose frames hold the error
+        return Refused(error.with_traceback(None))  # its frames would refer to the error
 
     def answered(self, answer: Immediate) -> None:
-        """Count an answer of laar's own, unless it is a list of models."""
+        """Count an answer by laar itself, unless it is a list of models."""
         reason = dict(answer.headers).get(names.REASON)
         if reason is not None:
             self.metrics.refused(answer.status, reason)
 
     def note(self, action: Action, now: float) -> None:
-        """Pass an action of a stream on to the director, flow control and the counters."""
+        """Pass a stream's action on to the director, flow control and the counters."""
         match action:
             case Ended(decision, completion):
                 self.director.settle(decision, completion)

@@ -1,8 +1,8 @@
 """gRPC over HTTP/2 without gRPC's own server: an event-loop protocol over jh2's state machine.
 
-Messages are handled and answered in the callback that reads their bytes, and what that causes is
-written at once. Read `connection` first; `library` is jh2 as it is used, with `guard` before it;
-`call` is one stream, `framing` knows gRPC's own bytes, and `listening` has the sockets and the
+Messages are handled and answered in the callback that reads their bytes, and the resulting output
+is written at once. Read `connection` first; `library` adapts jh2, with `guard` in front of it;
+`call` is one stream, `framing` implements gRPC's own bytes, and `listening` the sockets and the
 drain.
 """
 

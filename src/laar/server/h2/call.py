@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
-"""Answers that wait for the peer, beyond which it is not listened to on this stream."""
+"""Bytes of answers waiting for the peer above which its messages on this stream are not handled."""
 
 FRAME_BYTES = 1 << 16
 """Longest payload of a frame: calls take turns, and many peers accept no more than 16 KB."""
 
 _CREDIT_SHARE = 2
-"""A stream's window is given back when this part of it is used up: a half."""
+"""A stream's window is replenished once this fraction of it is used: a half."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -41,14 +41,14 @@ _RESPONSE = (
 
 
 class Handler(Protocol):
-    """Serves one call. Each method is called by the event loop, and returns soon."""
+    """Serve one call. The event loop calls each method, which must return soon."""
 
     def receive(self, message: bytes) -> None:
         """Handle a message."""
         ...
 
     def half_closed(self) -> None:
-        """Handle the end of the peer's messages; not called while the call is held."""
+        """Handle the end of the peer's messages; not called while the call is on hold."""
         ...
 
     def closed(self) -> None:
@@ -57,7 +57,7 @@ class Handler(Protocol):
 
 
 class _NoHandler:
-    """Handles a call before it has begun, and after its end."""
+    """Handles a call before it has started and after its end."""
 
     def receive(self, message: bytes) -> None: ...
 
@@ -74,9 +74,9 @@ class Call:
 
     Args:
         connection: the stream's connection.
-        stream_id: the stream's number in HTTP/2.
+        stream_id: the HTTP/2 stream id.
         headers: headers of the request.
-        longest_bytes: longest message that is taken.
+        longest_bytes: longest message accepted.
         window_bytes: announced window of the stream.
     """
 
@@ -92,27 +92,27 @@ class Call:
         self.stream_id = stream_id
         self.handler: Handler = _NO_HANDLER
         self.ready = False
-        """Whether the call is in the connection's list of calls that have something to write."""
+        """Whether the call is in the connection's queue of calls with something to write."""
         self.answered = False
-        """Something was sent."""
+        """Whether anything was sent."""
         self.heard = False
-        """Some of a message came."""
+        """Whether part of a message was received."""
         self.reassure: Callable[[], None] | None = None
-        """Has the peer wait longer, while its message is still coming; None for no use."""
+        """Extends the peer's timeout while its message is still arriving; None if not needed."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
         self._longest_bytes = longest_bytes
-        self._unframer: Unframer | None = None  # once a message comes in pieces
+        self._unframer: Unframer | None = None  # created once a message comes in pieces
         self._credit_bytes = window_bytes // _CREDIT_SHARE
-        self._owed_bytes = 0  # of the stream's window
-        self._is_whole = False  # a message came
-        self._counted_bytes = 0  # among those that the connection holds
+        self._owed_bytes = 0  # used of the stream's window, and not replenished yet
+        self._is_whole = False  # a complete message was received
+        self._counted_bytes = 0  # included in the bytes that the connection holds
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._holding = False
         self._remote_done = False
-        self._half_closed = False  # and the handler knows
+        self._half_closed = False  # the handler was told of the end
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         self._end: tuple[Code, str] | None = None
@@ -125,21 +125,21 @@ class Call:
         return [(name, value) for name, value in given if not name.startswith(":")]
 
     def send(self, message: bytes) -> None:
-        """Send a message, in the same turn of the loop where the peer lets it."""
+        """Send a message, in the same turn of the loop if the peer allows it."""
         if self._end is None:
             self._out.append(b"\0" + len(message).to_bytes(4, "big") + message)
             self._out_bytes += PREFIX_BYTES + len(message)
             self._connection.wants_write(self)
 
     def end(self, code: Code = Code.OK, text: str = "") -> None:
-        """End the call once all sent messages are out; a second call changes nothing."""
+        """End the call once all messages are sent; has no effect if called again."""
         if self._end is None:
             self._end = code, text
             self._leave()
             self._connection.wants_write(self)
 
     def hold(self) -> None:
-        """Give the handler no messages until `release`; beyond a window's worth none is taken."""
+        """Pass the handler no messages until `release`; beyond a window's worth none is read."""
         self._holding = True
 
     def release(self) -> None:
@@ -151,7 +151,7 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether a message is still coming: the first, or the rest of one that has begun."""
+        """Whether a message is still arriving: the first one, or the rest of a later one."""
         return self._end is None and (
             not self._is_whole or (self._unframer is not None and self._unframer.midway)
         )
@@ -161,7 +161,7 @@ class Call:
 
         Args:
             data: the piece.
-            flow_bytes: bytes that it took of the windows.
+            flow_bytes: its size in terms of flow control.
         """
         self._owed_bytes += flow_bytes
         if data:
@@ -174,7 +174,7 @@ class Call:
             and int.from_bytes(data[1:PREFIX_BYTES], "big") == len(data) - PREFIX_BYTES
             and len(data) - PREFIX_BYTES <= self._longest_bytes
             and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)
-        ):  # one message and nothing else, as most are
+        ):  # exactly one complete message, as usual
             self._is_whole = True
             self._connection.guard.messages += 1
             try:
@@ -187,14 +187,14 @@ class Call:
             self._credit()
 
     def _pieces_received(self, data: bytes) -> None:
-        """Handle what is not just one message."""
+        """Handle anything but exactly one complete message."""
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
         was_coming = unframer.midway or not self._is_whole
         try:
             for message in unframer.feed(data):
-                if self._end is not None:  # by the message before it
+                if self._end is not None:  # ended by the previous message
                     return
                 self._is_whole = True
                 self._connection.guard.messages += 1
@@ -203,7 +203,7 @@ class Call:
                     self._inbox_bytes += len(message)
                 else:
                     self._hand_over(message)
-        except CallError as error:  # messages before it count, however the bytes were cut
+        except CallError as error:  # earlier messages count, however the bytes were split
             self.end(error.code, error.text)
             return
         if unframer.midway and not was_coming and self._end is None:
@@ -218,12 +218,12 @@ class Call:
         self._deliver()
 
     def expire(self) -> None:
-        """End the call: its deadline has passed."""
+        """End the call because its deadline has passed."""
         self._drop()
         self.end(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def lost(self) -> None:
-        """End the call: its stream is gone."""
+        """End the call because its stream is gone."""
         self._drop()
         if self._end is None:
             self._end = Code.CANCELLED, ""
@@ -232,11 +232,11 @@ class Call:
     # -- for the connection: writing -----------------------------------------------------------
 
     def write(self) -> bool:
-        """Write the next frame; return whether there is more that could be written."""
+        """Write the next frame; return whether more could be written."""
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
-        if stream is None or stream.closed:  # a reset stands behind the frame that is being handled
+        if stream is None or stream.closed:  # a reset follows the frame being handled
             return False
         if not self.answered:
             self.answered = True
@@ -252,7 +252,7 @@ class Call:
                 FRAME_BYTES,
             )
             if most <= 0:
-                connection.blocked[self] = None  # a window update brings it back
+                connection.blocked[self] = None  # a window update unblocks it
                 return False
             if self._out_bytes <= most:
                 h2.write_data(stream, self._out, self._out_bytes)
@@ -273,7 +273,7 @@ class Call:
         self._connection.finished(self, reset=not self._remote_done)
 
     def _taken(self, count: int) -> Sequence[bytes | memoryview]:
-        """Take so many bytes from what is to be written, which is more."""
+        """Take `count` bytes from the output, which is longer."""
         out, left = self._out, count
         pieces: list[bytes | memoryview] = []
         while left:
@@ -298,7 +298,7 @@ class Call:
         return self._holding or self._out_bytes > _CHOKED_BYTES
 
     def _deliver(self) -> None:
-        """Hand over what waits, as far as the handler takes it."""
+        """Hand over waiting messages, as far as the handler accepts them."""
         while self._inbox and self._end is None and not self._is_stopped():
             message = self._inbox.popleft()
             self._inbox_bytes -= len(message)
@@ -332,7 +332,7 @@ class Call:
         self._unframer = None
         if self._counted_bytes:
             self._account()
-        self.reassure = None  # no cycle, which only a collection of all would free
+        self.reassure = None  # break a cycle that only a full collection would free
         handler, self.handler = self.handler, _NO_HANDLER
         try:
             handler.closed()
@@ -340,7 +340,7 @@ class Call:
             _LOG.exception("a call failed")
 
     def _account(self) -> None:
-        """Count the held bytes among those of the connection, which have a limit."""
+        """Add the held bytes to those of the connection, which are limited."""
         held = self._inbox_bytes + (self._unframer.held_bytes if self._unframer else 0)
         if held != self._counted_bytes:
             room = self._connection.hold_bytes(held - self._counted_bytes)
@@ -349,7 +349,7 @@ class Call:
                 self.end(Code.RESOURCE_EXHAUSTED, "too many unfinished messages")
 
     def _credit(self) -> None:
-        """Give the window back, once half of it is used and nothing of it waits here."""
+        """Replenish the window once half of it is used and none of that waits here."""
         if self._owed_bytes >= self._credit_bytes and not self._inbox and not self._remote_done:
             self._connection.credit(self, self._owed_bytes)
             self._owed_bytes = 0

@@ -1,7 +1,7 @@
 """One HTTP/2 connection: an event-loop protocol around jh2's state machine.
 
 The bytes of one read are handled and answered before the next read. Connections take turns: one
-that has used up its time goes on after the others. Messages wait in their calls: for the peer's
+that has used up its time continues after the others. Messages wait in their calls, for the peer's
 windows, for its socket, or for their handlers.
 """
 
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 TURN_S = 0.002
-"""Time of the event loop that a connection takes at once: some 40 messages of 1 KB. What its peer
-sends beyond that waits for the other connections' turns, and then in its own socket."""
+"""Event loop time that a connection may take at once: some 40 messages of 1 KB. Anything more from
+its peer waits for the other connections' turns, and then in the peer's own socket."""
 
 GREETING_S = 10.0
 """Seconds to wait for the peer's preface and settings."""
 
 LINGER_S = 1.0
-"""Seconds for a peer to read why its connection is closed."""
+"""Seconds for a peer to read why its connection is being closed."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
-"""A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy
-whose machine has gone sends no reset; its requests would count for two hours."""
+"""A silent peer is pinged after the first, and given up after the second, as in grpc.aio. An Envoy
+whose machine is gone sends no reset; its requests would count as in flight for two hours."""
 
 SLOW_S = 0.5
 """Seconds until a peer's timeout is extended while its message is still arriving. An Envoy that
-hears nothing gives the picker up after 1.8 s, which a long body may take."""
+hears nothing gives up on the picker after 1.8 s, which a long body may take."""
 
 _UNSENT_BYTES = 256 << 10
 _FRAMES_A_WRITE = 8
 _FLOODED_BYTES = 4 << 20
-"""Answers to a peer's control frames, which it does not read."""
+"""Limit of unread answers to a peer's control frames."""
 
 _PING = b"laar-liv"
 _DRAIN_PING = b"laar-bye"
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
     """A connection.
 
     Args:
-        server: has the methods and the limits.
+        server: provides the methods and the limits.
     """
 
     turn_s = TURN_S
@@ -82,20 +82,20 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
         self._coming: deque[tuple[float, Call]] = deque()
-        """Calls whose message may still be coming, with the time at which it began."""
+        """Calls with a message that may still be arriving, and the time at which it began."""
         self.blocked: dict[Call, None] = {}
-        """Calls that wait for one of the peer's windows, in turn."""
+        """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # of a read that is not over
+        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # of an unfinished read
         self._next_turn: asyncio.Handle | None = None  # reading is paused until then
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
         self._closing = False
         self._is_lost = False
         self._greeted = False
-        self._draining = False  # the peer was sent a GOAWAY
-        self._refusing = False  # and it knows
-        self._owed_bytes = 0  # of the connection's window
+        self._draining = False  # GOAWAY was sent
+        self._refusing = False  # and the peer has received it
+        self._owed_bytes = 0  # used of the connection's window, not replenished yet
         self._held_bytes = 0
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
@@ -129,11 +129,11 @@ class Connection(asyncio.Protocol):
         if self._frames is None:
             self._frames = frames
             self._take_turn()
-        else:  # TLS may have more in hand when reading is paused
+        else:  # TLS may have more data even though reading is paused
             self._frames = chain(self._frames, frames)
 
     def _take_turn(self) -> None:
-        """Handle frames of a read until it is the others' turn, then read no further."""
+        """Handle frames of a read until the turn is over, then pause reading."""
         if self._closing or self._transport is None or self._frames is None:
             return
         self._heard = self._reading = True
@@ -156,11 +156,11 @@ class Connection(asyncio.Protocol):
                     break
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
-        except ProtocolError as error:  # the library has a GOAWAY ready
+        except ProtocolError as error:  # the library has queued a GOAWAY
             self._fail(f"the peer broke HTTP/2: {type(error).__name__}", None)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - what panics in Rust is no Exception
+        except BaseException as error:  # noqa: BLE001 - a Rust panic is not an Exception
             _LOG.error("a connection failed", exc_info=error)
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
         finally:
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _lose_calls(self) -> None:
-        """End all calls, in turns with what other connections do."""
+        """End all calls, interleaved with the work of other connections."""
         end = perf_counter() + self.turn_s
         while self._calls:
             _, call = self._calls.popitem()
@@ -207,18 +207,18 @@ class Connection(asyncio.Protocol):
             self._server.forget(self)
 
     def pause_writing(self) -> None:
-        """Let answers wait in their calls: the peer reads slowly."""
+        """Keep answers in their calls: the peer reads slowly."""
         self._unwritable = True
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Continue writing."""
         self._unwritable = False
         self._pump()
 
     # -- for calls -----------------------------------------------------------------------------
 
     def wants_write(self, call: Call) -> None:
-        """Let a call write, at the end of this read or, outside of one, of this turn."""
+        """Queue a call for writing, at the end of this read or else of this turn of the loop."""
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
@@ -233,17 +233,17 @@ class Connection(asyncio.Protocol):
             self._write_soon()
 
     def hold_bytes(self, count: int) -> bool:
-        """Count bytes that calls hold, or hold no more; False beyond this connection's share."""
+        """Add to the bytes that calls hold; return False beyond this connection's share."""
         self._held_bytes += count
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
     def is_coming(self, call: Call) -> None:
-        """Note that a message of a call has begun, or is about to."""
+        """Note that a call's message has begun, or is about to."""
         if call.reassure is not None:
             self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
-        """Forget a call whose end is written; `reset` makes a sending peer stop."""
+        """Forget a call whose end is written; `reset` tells a peer to stop sending."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._drop(call.stream_id)
@@ -275,18 +275,18 @@ class Connection(asyncio.Protocol):
             call.end(error.code, error.text)
 
     def _begin(self, call: Call, head: Head) -> None:
-        """Find the handler.
+        """Find the handler and start the call.
 
         Raises:
-            CallError: there is none, or this is no call that can be served.
+            CallError: there is no handler, or the request is not a valid call.
         """
         named = head.named
         if head.size_bytes > HEADER_LIST_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         if named.get(b":method") != b"POST":
-            raise CallError(Code.UNIMPLEMENTED, "a call is a POST")
+            raise CallError(Code.UNIMPLEMENTED, "a call must be a POST")
         if not named.get(b"content-type", b"").startswith(b"application/grpc"):
-            raise CallError(Code.UNIMPLEMENTED, "a call has the content-type application/grpc")
+            raise CallError(Code.UNIMPLEMENTED, "the content-type must be application/grpc")
         opened = self._server.methods.get(named.get(b":path", b""))
         if opened is None:
             raise CallError(Code.UNIMPLEMENTED, "Method not found!")
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         self.is_coming(call)
 
     def _reassure(self, now: float) -> None:
-        """Extend the peers' time-outs of messages that are long in coming."""
+        """Extend the peers' timeouts for messages still arriving."""
         coming = self._coming
         while coming:
             begun_at, call = coming[0]
@@ -325,8 +325,8 @@ class Connection(asyncio.Protocol):
         call = self._drop(stream_id)
         if call is not None:
             call.lost()
-        # Envoy resets each stream at its end, and those of clients that leave before an answer. It
-        # sends a message with each; only a flood has calls without one.
+        # Envoy resets each stream at its end, and those of clients that leave before a response. It
+        # sends a message with each; only a flood has calls without messages.
         if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
-        """Let all try again that wait for a window of the connection, or for settings."""
+        """Retry all calls that wait for the connection's window, or for settings."""
         blocked, self.blocked = self.blocked, {}
         for call in blocked:
             self.wants_write(call)
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._pumping = self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Write what may be written, a frame of each call in turn."""
+        """Write what may be written, one frame of each call in turn."""
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         unsent = 0
-        self._reading = True  # what handlers send meanwhile is written here
+        self._reading = True  # anything handlers send now is written here
         try:
             while self._ready and not self._unwritable:
                 call = self._ready.popleft()
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol):
                     call.ready = True
                     self._ready.append(call)
                 unsent += 1
-                if unsent >= _FRAMES_A_WRITE:  # and then look whether the socket takes more
+                if unsent >= _FRAMES_A_WRITE:  # then check whether the socket accepts more
                     unsent = 0
                     transport.write(self.h2.data_to_send())
         except Exception:  # noqa: BLE001 - a connection's guard
@@ -396,7 +396,7 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def _credit(self) -> None:
-        """Give the connection's window back: what streams may hold has a limit of its own."""
+        """Replenish the connection's window: what streams may hold is limited separately."""
         if not self._closing:
             self.h2.increment_flow_control_window(self._owed_bytes)
             self._owed_bytes = 0
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Send GOAWAY, after all frames that were written before."""
+        """Send GOAWAY, after all frames written so far."""
         assert self._transport is not None
         self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 
@@ -425,7 +425,7 @@ class Connection(asyncio.Protocol):
             return
         self._draining = True
         self._goaway(_LAST_STREAM)
-        self.h2.ping(_DRAIN_PING)  # its answer comes when the peer knows
+        self.h2.ping(_DRAIN_PING)  # the response shows that the peer knows
         self._pump()
 
     def cut(self) -> None:
@@ -451,7 +451,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _close(self) -> None:
-        """Close once all is written, which a peer that does not read would put off."""
+        """Close once everything is written, but after `LINGER_S` even if the peer does not read."""
         assert self._transport is not None
         self._closing = True
         self._transport.close()

@@ -1,4 +1,4 @@
-"""The parts of gRPC over HTTP/2: messages with a length before them, statuses, timeouts.
+"""The parts of gRPC over HTTP/2: length-prefixed messages, statuses, timeouts.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 from jh2.hpack import NeverIndexedHeaderTuple
 
 PREFIX_BYTES = 5
-"""Bytes before each message: whether it is compressed, and its length."""
+"""Size of each message's prefix: a compression flag and the length."""
 _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -21,7 +21,7 @@ _MESSAGE_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
 
 
 class Code(IntEnum):
-    """gRPC's status codes that are given here."""
+    """The gRPC status codes used here."""
 
     OK = 0
     CANCELLED = 1
@@ -36,10 +36,10 @@ class Code(IntEnum):
 
 
 class CallError(Exception):
-    """Ends a call.
+    """End the call with a status.
 
     Args:
-        code: its status.
+        code: the status.
         text: the reason.
     """
 
@@ -50,10 +50,10 @@ class CallError(Exception):
 
 
 class Unframer:
-    """Reassembles messages from pieces of any size.
+    """Reassemble messages from pieces of any size.
 
     Args:
-        longest_bytes: longest message that is taken.
+        longest_bytes: longest message accepted.
     """
 
     __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes", "midway")
@@ -61,15 +61,15 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._prefix = b""
-        self._missing = 0  # bytes of the message that has begun
+        self._missing = 0  # bytes still to come of the current message
         self._pieces: list[bytes] = []
         self.held_bytes = 0
-        """Bytes held of a message that is not complete yet."""
+        """Bytes held of an incomplete message."""
         self.midway = False
-        """Whether a message has begun that is not complete."""
+        """Whether a message is incomplete."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that a piece completes, each before the next is looked at.
+        """Yield the messages that a piece completes, each before parsing the next.
 
         Raises:
             CallError: a message is compressed or too long.
@@ -106,7 +106,7 @@ class Unframer:
                 self._missing = length
 
     def _continued(self, piece: bytes) -> bytes | None:
-        """Return the message that has begun, if the piece is its last."""
+        """Return the current message if this piece completes it."""
         pieces = self._pieces
         pieces.append(piece)
         self.held_bytes += len(piece)
@@ -117,12 +117,12 @@ class Unframer:
             self.held_bytes = 0
             return message
         if len(pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
-            pieces[:] = [b"".join(pieces)]  # a piece of one byte is 34 as an object
+            pieces[:] = [b"".join(pieces)]  # a one-byte piece takes 34 bytes as an object
         return None
 
     def _length(self, data: bytes, at: int) -> int:
         if data[at]:
-            raise CallError(Code.UNIMPLEMENTED, "compressed messages are not taken")
+            raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
         length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
         if length > self._longest_bytes:
             text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
@@ -135,16 +135,16 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
         quoted = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
-        # Of the peer's making, and so not to stay in the table of compressed headers.
+        # Controlled by the peer, so it must not enter the table of compressed headers.
         headers.append(NeverIndexedHeaderTuple(b"grpc-message", quoted.encode()))
     return headers
 
 
 def timeout_s(value: str) -> float:
-    """Return seconds of a ``grpc-timeout``.
+    """Return the seconds of a ``grpc-timeout``.
 
     Raises:
-        CallError: it is none.
+        CallError: it is malformed.
     """
     digits, unit = value[:-1], _UNIT_S.get(value[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:

@@ -1,12 +1,12 @@
-"""Stands before the HTTP/2 library: looks at each frame's nine bytes of header, and nothing more.
+"""The guard in front of the HTTP/2 library: it reads only each frame's nine-byte header.
 
-The library knows which frames peers may send, but sets no price on them. So here are the limits on
-frames: their length before they are buffered, header blocks, and floods of frames that cost work
-and bring nothing (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and their like). A
-GOAWAY is taken out: the library would end the connection at once, where open streams may go on.
-Frames that `Library.takes` go around the library.
+The library knows which frames peers may send, but does not limit their cost. The limits are here:
+the length of frames before they are buffered, header blocks, and floods of frames that cause work
+to no purpose (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). GOAWAY frames
+are removed: the library would close the connection at once, although open streams may continue.
+Frames accepted by `Library.takes` bypass the library.
 
-Pure: time is an argument.
+No I/O: time is an argument.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import struct
 from collections.abc import Callable, Iterator
 
 FRAME_HEAD = struct.Struct(">HBBBL")
-"""A frame's header: its length in two parts, type, flags, stream."""
+"""A frame's header: its length in two parts, type, flags, stream id."""
 
 MAX_FRAME_BYTES = 1 << 18
-"""Longest frame. 16 KB is the least that HTTP/2 allows; large bodies cost less in fewer frames."""
+"""Longest frame. HTTP/2 requires at least 16 KB; large bodies cost less in fewer frames."""
 
 MAX_HEADER_BLOCK_BYTES = 1 << 16
 """Longest compressed header block, continuations included."""
 
 MAX_CONTINUATIONS = 8
-"""The longest header block in frames of 16 KB is four."""
+"""The longest header block takes four frames of 16 KB."""
 
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
@@ -32,17 +32,17 @@ _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
-"""Takers of frames, beside the streams."""
+"""Recipients of frames besides the streams."""
 
 _LIBRARY_BYTES = 4096
-"""Most bytes of several frames that the library is given at once, so that a turn can end."""
+"""Most bytes of successive frames passed to the library at once, so that a turn can end."""
 
 _SMALL_DATA_BYTES = 256
-"""Data frames below this are free only as far as they complete messages."""
+"""Data frames shorter than this are free only to the extent that they complete messages."""
 
 
 class Frame:
-    """Types of frames: numbers, since reading a member of an enum takes 0.1 us."""
+    """Frame types, as plain numbers: reading an enum member takes 0.1 us."""
 
     DATA = 0
     HEADERS = 1
@@ -53,25 +53,25 @@ class Frame:
 
 
 LIBRARY = -1
-"""Stands for a type where bytes are for the library."""
+"""Used in place of a frame type for bytes that go to the library."""
 
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
-"""Frame types that may bypass the library, with the flags that are allowed."""
+"""Frame types that may bypass the library, each with the flags it must have."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Least length of such a frame that needs no judgement: resets are judged by `Connection`."""
+"""Shortest such frame that need not be judged; `Connection` judges resets."""
 
 
 class FloodError(Exception):
-    """The peer exceeds a limit; the connection is to be closed."""
+    """The peer exceeded a limit; the connection must be closed."""
 
 
 class Budget:
-    """The number of events of a kind that are taken: a burst, and then a steady rate.
+    """A token bucket for one kind of event: a burst, then a steady rate.
 
     Args:
-        burst: events that are taken at once.
-        per_s: events that are taken each second.
+        burst: events allowed at once.
+        per_s: events allowed per second.
         now: monotonic seconds.
     """
 
@@ -86,7 +86,7 @@ class Budget:
     def spend(self, now: float, earned: int = 0) -> bool:
         """Spend one, after adding those `earned` by useful events; return False if none is left.
 
-        There are never more than the burst.
+        The budget never exceeds the burst.
         """
         if earned:
             self._left = min(self._burst, self._left + earned)
@@ -100,12 +100,12 @@ class Budget:
 
 
 class Share:
-    """An amount of which each connection may have as much as is left free.
+    """A total of which each connection may take up to as much as is left.
 
-    So one alone has half, and a newcomer finds room however many have taken what they may.
+    A single one may thus take half, and a new one finds room however many have taken their share.
 
     Args:
-        most: the amount for all connections together.
+        most: the total for all connections.
     """
 
     def __init__(self, most: int) -> None:
@@ -113,11 +113,11 @@ class Share:
         self._taken = 0
 
     def take(self, count: int, mine: int) -> bool:
-        """Count what a connection takes or gives back; return False beyond its share.
+        """Add a change by a connection; return False if it exceeds the connection's share.
 
         Args:
             count: the change.
-            mine: all that the connection has now.
+            mine: the connection's amount after it.
         """
         self._taken += count
         return mine <= self.most - self._taken
@@ -128,19 +128,19 @@ def _takes_none(_kind: int, _stream_id: int, _length: int) -> bool:
 
 
 class Guard:
-    """One connection's frames, as they come.
+    """Inspect one connection's frames as they arrive.
 
     Args:
         now: monotonic seconds.
-        takes: whether a frame as in `_AROUND` goes around the library, by its kind, stream and
-            length; DATA is then off the windows.
+        takes: whether a frame listed in `_AROUND` bypasses the library, by kind, stream and
+            length; DATA has then been subtracted from the windows.
     """
 
     def __init__(self, now: float, takes: Callable[[int, int, int], bool] = _takes_none) -> None:
         self._takes = takes
-        self._head = b""  # the beginning of a frame's header
-        self._rest_bytes = 0  # of a frame that has begun
-        self._taker = _LIBRARY  # of that frame
+        self._head = b""  # an incomplete frame header
+        self._rest_bytes = 0  # remaining in the current frame
+        self._taker = _LIBRARY  # recipient of that frame
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0
         self._continuations = 0
@@ -149,15 +149,15 @@ class Guard:
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
         self.messages = 0
-        """Messages since a frame was last charged; their window updates are no flood."""
+        """Messages since a frame was last charged; window updates for them are no flood."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
-        """Look at the bytes.
+        """Inspect received bytes.
 
         Yields:
-            A kind of frame, its stream and what goes around the library: a piece of DATA, or all of
-            another frame. Or `LIBRARY`, 0 and bytes for it. Each is to be handled before the next
-            is asked for.
+            A kind of frame, its stream and the bytes that bypass the library: a piece of DATA, or
+            the payload of another frame. Or `LIBRARY`, 0 and bytes for it. Handle each before
+            asking for the next.
 
         Raises:
             FloodError: a limit is exceeded.
@@ -167,7 +167,7 @@ class Guard:
         end = len(data)
         at = min(self._preface_bytes, end)
         self._preface_bytes -= at
-        since = 0  # from there to `at` are the bytes that the library has not seen
+        since = 0  # data[since:at] has not been passed to the library yet
         while at < end:
             if self._rest_bytes:
                 start, at = at, min(at + self._rest_bytes, end)
@@ -213,7 +213,7 @@ class Guard:
             yield LIBRARY, 0, data[since:end]
 
     def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
-        """Judge a frame by its header; most are free of it (`_FREE`)."""
+        """Judge a frame by its header; most are exempt (`_FREE`)."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
         if kind == Frame.GOAWAY:
@@ -227,9 +227,9 @@ class Guard:
             if kind == Frame.HEADERS:
                 return
         elif kind == Frame.RST_STREAM:
-            return  # judged by its resets
+            return  # judged by the number of resets
         elif kind == Frame.SETTINGS and not flags & _ACK:
-            if not self._settings.spend(now):  # each may touch all streams
+            if not self._settings.spend(now):  # each may affect all streams
                 raise FloodError("too many changes of settings")
             return
         earned, self.messages = 4 * self.messages, 0

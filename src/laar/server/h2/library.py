@@ -1,12 +1,12 @@
-"""jh2 as it is used here: its settings, and changes that a busy server needs.
+"""jh2 as used here: its settings, and the changes that a busy server needs.
 
-The library's objects for a frame cost more than what is in it. So the frames of a usual call go
-around them: `takes` picks those that are whole, without padding or priority, and right for their
-stream, and `open`, `close` and `write_data` keep the library's streams and windows for it. All
-others are the library's own: the first headers, all that end a stream but resets, and all errors.
+The library's objects for a frame cost more than its content. So the frames of a usual call bypass
+them: `takes` selects those that are complete, without padding or priority, and valid for their
+stream, and `open`, `close` and `write_data` keep the library's streams and windows up to date. All
+others are left to the library: the first headers, all ends of streams except resets, all errors.
 
-Headers are the same from call to call. A list that the library has found right is not checked
-again, and those of answers are written without compression, so they change no table of it.
+Headers are the same from call to call. A list that the library has accepted is not validated
+again, and those of answers are written without compression, so they change none of its tables.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_B
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
-"""Bytes that a peer may send ahead of laar; the rest of a long body waits on its side."""
+"""Bytes that a peer may send before laar reads them; the rest of a long body waits there."""
 
 HEADER_LIST_BYTES = 16 << 10
-"""Limit of header lists, equal to gRPC's. Beyond it a call fails, beyond `MAX_HEADER_BLOCK_BYTES`
-the connection."""
+"""Limit of header lists, as in gRPC. Above it the call fails; above `MAX_HEADER_BLOCK_BYTES` the
+connection does."""
 
 _FIRST_WINDOW_BYTES = 65535
 _FIRST_TABLE_BYTES = 4096
 _MOST_LITERAL_BYTES = 126
-"""A greater length takes more than a byte."""
+"""Greater lengths take more than one byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Lists of headers that are remembered, and their length: 6 MiB at most, some 20 KB where Envoy is
-the peer."""
+"""Cached lists of headers, and their longest length: 6 MiB at most, some 20 KB when Envoy is the
+peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -50,8 +50,8 @@ _SERVING = ConnectionState.SERVER_OPEN
 _RESET_BYTES = 4
 
 
-class Library(H2Connection):  # type: ignore[misc]  # it ships no types
-    """jh2's connection without what costs by the number of open streams, or of usual frames."""
+class Library(H2Connection):  # type: ignore[misc]  # it has no type information
+    """jh2's connection without costs that grow with open streams or are paid per usual frame."""
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -68,19 +68,19 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
     def open_inbound_streams(self) -> int:
         """Always 0: the caller limits streams. h2's own walks all streams at each call.
 
-        A stream too many would also end the connection, since the peer may not know the limit yet.
+        One stream too many would also end the connection, since the peer may not know the limit.
         """
         if len(self.streams) >= self._prune_at:
-            super().open_inbound_streams  # noqa: B018 - forgets the closed ones
+            super().open_inbound_streams  # noqa: B018 - drops the closed ones
             self._prune_at = 2 * len(self.streams) + 64
         return 0
 
     def takes(self, kind: int, stream_id: int, length: int) -> bool:
-        """Return whether a frame goes around the library; False where it is for `receive_data`.
+        """Return whether a frame bypasses the library; if not, it is for `receive_data`.
 
         Args:
-            kind: its type. DATA is then off the windows; headers are for `open`, a reset for
-                `close`. All are without flags but the one of headers that they are whole.
+            kind: its type. DATA is then subtracted from the windows; headers are for `open`, a
+                reset for `close`. None has flags, except that headers are marked complete.
             stream_id: its stream.
             length: bytes of its payload.
         """
@@ -99,24 +99,24 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
             return False
         ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
         if length > ours.current_window_size or length > of_stream.current_window_size:
-            return False  # which the library has the error for
+            return False  # the library raises the proper error
         ours.current_window_size -= length
         of_stream.current_window_size -= length
         return True
 
     def open(self, stream_id: int, block: bytes) -> Head:
-        """Open a stream with headers that `takes` took.
+        """Open a stream with headers that `takes` accepted.
 
         Raises:
-            ProtocolError: they are none, or break a rule.
+            ProtocolError: they can't be decoded, or break a rule.
         """
         if len(self.streams) >= self._prune_at:
-            self.open_inbound_streams  # noqa: B018 - forgets the closed ones
+            self.open_inbound_streams  # noqa: B018 - drops the closed ones
         try:
             try:
                 found = tuple(self.decoder.decode(block, raw=True))
-            except BaseException as error:  # what panics in Rust is no Exception
-                _decode_headers(_Failed(error), block)  # raises it as the library's own
+            except BaseException as error:  # a Rust panic is not an Exception
+                _decode_headers(_Failed(error), block)  # raises it as the library's own error
                 raise
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
@@ -128,32 +128,32 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         return head
 
     def close(self, stream_id: int) -> None:
-        """Close a stream for a reset that `takes` took."""
+        """Close a stream for a reset that `takes` accepted."""
         self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
-        """Receive a frame of headers, or raise as the library does where they break a rule."""
+        """Receive a headers frame; raise as the library does if the headers break a rule."""
         frames, found = super()._receive_headers_frame(frame)
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
     def forget(self) -> None:
-        """Part with what holds this object, once its peer is gone: no cycle is left behind."""
+        """Drop references to this object once its peer is gone, to leave no cycle behind."""
         self._frame_dispatch_table.clear()
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
-        """Apply the peer's settings: headers after a change of its table must begin with that."""
+        """Apply the peer's settings: after a change of its table, headers must start with it."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
         if table is not None and table.new_value != _FIRST_TABLE_BYTES:
             self._table_is_first = False
 
     def write_headers(self, stream: H2Stream, headers: Headers, *, end: bool = False) -> None:
-        """Write an answer's headers or trailers.
+        """Write a response's headers or trailers.
 
         Args:
-            stream: a stream that was not ended.
+            stream: a stream that has not ended.
             headers: names and values.
-            end: nothing follows.
+            end: whether nothing follows.
         """
         block = _literal(headers) if self._table_is_first else b""
         if not block:
@@ -176,9 +176,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """Write a DATA frame to an open stream.
 
         Args:
-            stream: a stream that was not ended.
+            stream: a stream that has not ended.
             pieces: pieces of the payload.
-            length: bytes of all pieces, within both windows and the longest frame.
+            length: total bytes of the pieces, within both windows and the longest frame.
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
@@ -188,7 +188,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         self._written += (head, *pieces)
 
     def _flush(self) -> None:
-        """Keep what the library itself has written before what follows."""
+        """Move the library's own output ahead of what follows."""
         self._written.append(self._data_to_send)
         self._data_to_send = bytearray()
 
@@ -202,7 +202,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
 
 class _Failed:
-    """A decoder that has failed."""
+    """A decoder that failed."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -223,13 +223,13 @@ _CONFIG = H2Configuration(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A list of headers that breaks no rule of HTTP/2. Calls that have the same share it.
+    """A list of headers valid in HTTP/2. Calls with the same headers share it.
 
     Attributes:
         headers: names and values.
-        named: value of each name, of the last where there are more.
-        size_bytes: what `HEADER_LIST_BYTES` limits.
-        content_length: what they announce, if they do.
+        named: value of each name; the last one if there are several.
+        size_bytes: size in terms of `HEADER_LIST_BYTES`.
+        content_length: the announced length, if any.
     """
 
     headers: Headers
@@ -239,11 +239,11 @@ class Head:
 
 
 def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Look at headers, and remembers lists that are not long.
+    """Validate headers; results for lists that are not long are cached.
 
     Args:
-        found: names and values, and whatever the decoder says beside.
-        is_trailer: they end a stream.
+        found: names and values, and anything else the decoder returns with them.
+        is_trailer: whether they end a stream.
 
     Raises:
         ProtocolError: they break a rule.
@@ -265,7 +265,7 @@ def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
 
 @lru_cache(_KNOWN_LISTS)
 def _literal(headers: Headers) -> bytes:
-    """Return headers as literals that no table keeps (RFC 7541, 6.2.3); empty where one is long."""
+    """Return headers as never-indexed literals (RFC 7541, 6.2.3); empty if any is too long."""
     if any(max(map(len, header)) > _MOST_LITERAL_BYTES for header in headers):
         return b""
     return b"".join(
@@ -280,7 +280,7 @@ def greet(library: Library) -> None:
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """Return a GOAWAY frame. The library would take no frame more once it has sent one itself."""
+    """Return a GOAWAY frame. After sending one itself, the library would accept no more frames."""
     gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
     return gone
 

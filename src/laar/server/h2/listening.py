@@ -1,4 +1,4 @@
-"""The server: its sockets, its methods, its connections, and how it stops."""
+"""The server: its sockets, methods and connections, and how it stops."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from laar.server.listener import listener
 _LOG = logging.getLogger(__name__)
 
 _MOST_STREAMS = 100_000
-"""On one connection: as many as the breaker of laar's own bootstraps lets through."""
+"""Per connection: as many as the circuit breaker in laar's own bootstraps allows."""
 
 HELD_BYTES = 512 << 20
-"""Unfinished messages of all connections; one alone has half, a dozen bodies of 20 MB."""
+"""Incomplete messages of all connections; a single one may have half, a dozen bodies of 20 MB."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -30,7 +30,7 @@ _COMPLAIN_EVERY_S = 10.0
 
 
 def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Make connections whose handshakes report why they fail: the event loop drops that."""
+    """Return an SSL class that reports why handshakes fail: the event loop hides the reason."""
 
     class Reporting(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -46,15 +46,15 @@ def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
 
 
 class H2Server:
-    """A gRPC server; `bind`, `start` and `stop` as grpc.aio's.
+    """A gRPC server; `bind`, `start` and `stop` work as in grpc.aio.
 
     Args:
         longest_bytes: longest message accepted.
-        max_streams: streams on one connection at a time; those beyond are refused. All connections
-            together have twice as many, in fair shares.
-        advertised_streams: limit of streams that peers learn; None for `max_streams`. More are
-            served: a burst comes before its peer has read the limit, and an Envoy takes a
-            picker that refuses a stream for broken.
+        max_streams: concurrent streams per connection; more are refused. All connections together
+            may have twice as many, in fair shares.
+        advertised_streams: stream limit announced to peers; None for `max_streams`. More are
+            served: a burst may arrive before the peer has read the limit, and an Envoy considers
+            a picker broken that refuses a stream.
         together: other processes listen on the same port.
         port: its name in the log.
     """
@@ -104,7 +104,7 @@ class H2Server:
                 bound = listener(at, port, family, backlog=_BACKLOG, reuse_port=self._together)
             except OSError as error:
                 if error.errno in _NOT_HERE and self._sockets:
-                    continue  # `localhost` is often in two families, of which one is off
+                    continue  # `localhost` often has two families, one of them disabled
                 self._close()
                 raise
             self._sockets.append(bound)
@@ -115,14 +115,14 @@ class H2Server:
         await self._listen()
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
-        """Show a certificate from now on; open connections stay as they are."""
+        """Use a certificate from now on; open connections are kept as they are."""
         context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:
             await self._listen()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no new connections and calls; cut the open ones after the grace."""
+        """Accept no new connections or calls; cut the open ones after the grace period."""
         self.stopping = True
         self._close()
         for connection in tuple(self.connections):
@@ -145,7 +145,7 @@ class H2Server:
             self._gone.set()
 
     def complain(self, why: str) -> None:
-        """Log, once in a while, that a connection was closed for a fault of its peer."""
+        """Log, once in a while, that a connection was closed because of its peer."""
         now = asyncio.get_running_loop().time()
         if now >= self._complained_at + _COMPLAIN_EVERY_S:
             self._complained_at = now
@@ -159,7 +159,7 @@ class H2Server:
         self._listening, self._sockets = [], []
 
     async def _listen(self) -> None:
-        """Listen on the same sockets again: both take from one queue, so no client is refused."""
+        """Listen on the same sockets again: both share one queue, so no client is refused."""
         loop = asyncio.get_running_loop()
         before = self._listening
         self._listening = [

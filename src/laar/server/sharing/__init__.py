@@ -1,1 +1,1 @@
-"""The carrier of records between pickers: a store."""
+"""The transport of records between pickers: a store."""

@@ -1,7 +1,7 @@
-"""The sharing of a running picker: its tasks, its store, its snapshots.
+"""Sharing in a running picker: its tasks, its store, its snapshots.
 
-Without a connection to the others the picker goes on alone, and reports a problem. Its own records
-wait, and are sent once it is connected again. Requests never wait for any of it.
+Without a connection to the others the picker works alone and reports a problem. Its own records are
+queued, and sent once it is connected again. Requests never wait for any of this.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""Seconds that a start waits for records of others or of the file; then it serves without."""
+"""Seconds a start waits for records from the others or the file; then it serves without."""
 
 _POLL_S = 0.25
-_AGAIN_S = (0.1, 1.0)  # until it connects again, at first and at most
+_AGAIN_S = (0.1, 1.0)  # first and longest wait before it connects again
 _LATER = 3.0
-"""How many times as long the ends of requests may wait for a decision to go out with."""
+"""Factor by which the ends of requests may wait longer for a decision to travel with."""
 _REFUSED = 10.0
-"""Intervals without a snapshot after one that was refused: megabytes that do not fit into a store
-are a trouble for the others, too."""
-_SLICE_S = 0.004  # of reading, before requests have their turn
+"""Intervals to skip after a rejected snapshot: megabytes that do not fit into a store are a burden
+for the others, too."""
+_SLICE_S = 0.004  # time spent reading before requests get their turn
 
 
 def new_origin() -> str:
-    """Return a name for this picker, unique to this start."""
+    """Return a name for this picker process, different at each start."""
     return f"{socket.gethostname()}-{os.getpid()}/{secrets.token_hex(6)}"
 
 
 def secret_of(share: Share) -> bytes | None:
-    """Return the key of hashes from `secret_file`; None without one.
+    """Return the key of the hashes from `secret_file`; None without one.
 
     Raises:
         SettingError: it can't be read, or is too short for a secret.
@@ -77,20 +77,20 @@ def secret_of(share: Share) -> bytes | None:
 
 
 class Sharer:
-    """Runs the sharing of one picker.
+    """Run the sharing of one picker.
 
     Args:
         director: director of the picker.
         share: the settings.
         store: carries batches to the others; None for snapshots on disk only.
-        snapshot_file: where snapshots go without a store.
-        origin: as the store knows this picker.
+        snapshot_file: file for snapshots without a store.
+        origin: name of this picker in the store.
         clock: monotonic seconds.
-        problems: gets a connection that is closed, and snapshots that can't be used.
+        problems: receives lost connections and unusable snapshots.
         online: reported outcomes.
-        reports: decisions that outcomes may be reported for.
-        on_cleared: called with an address whose cache is empty.
-        on_judged: called with an outcome that was reported to another picker and taken here.
+        reports: decisions for which outcomes may be reported.
+        on_cleared: called with the address of an endpoint whose cache is empty.
+        on_judged: called with an outcome reported to another picker and accepted here.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Sharer:
         )
         self.store = store
         self.endpoints_known = asyncio.Event()
-        """Set once the endpoints are known: a snapshot is about endpoints."""
+        """Set once the endpoints are known: snapshots refer to endpoints."""
         self.connected = False
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -134,7 +134,7 @@ class Sharer:
         self._has_secret = share.secret_file is not None
         self._file: WholeFile | None = None
         if store is None and snapshot_file is not None:
-            # Its owner alone may read it, for it holds the secret of hashes.
+            # Readable only by its owner, since it contains the secret of the hashes.
             self._file = WholeFile(snapshot_file, mode=0o600)
         self._online = online
         self._clock = clock
@@ -142,8 +142,8 @@ class Sharer:
         self._starting = True
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
-        self._due = asyncio.Event()  # for sending
-        self._timer: asyncio.TimerHandle | None = None  # until that
+        self._due = asyncio.Event()  # set when records should be sent
+        self._timer: asyncio.TimerHandle | None = None  # sets it
         self.sharing.outbox.on_news = self._noted
         self._unsent: list[bytes] = []
         if store is None:
@@ -171,14 +171,14 @@ class Sharer:
         return {"share": self._run, "leases": self._poll}
 
     async def warmed(self) -> None:
-        """Wait for the others' records or the file's, for `WARM_S` at most."""
+        """Wait for records from the others or the file, at most `WARM_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WARM_S):
                 await self._warm.wait()
 
     async def stop(self) -> None:
-        """Tell the others, save, and close. A picker that returns counts as another."""
-        if self._file is not None and self._warm.is_set():  # else it was not read yet
+        """Tell the others, save, and close. A picker that returns counts as a new one."""
+        if self._file is not None and self._warm.is_set():  # otherwise it was not read yet
             await self._save(self._file)
         if self.store is None:
             return
@@ -198,7 +198,7 @@ class Sharer:
         while True:
             await asyncio.sleep(_POLL_S)
             self.sharing.poll(self._clock())
-            self._due.set()  # for a sign of life
+            self._due.set()  # for the heartbeat
 
     async def _run(self) -> None:
         self._running = asyncio.current_task()
@@ -220,7 +220,7 @@ class Sharer:
             pause_s = min(most_s, 2.0 * pause_s)
 
     async def _together(self) -> None:
-        """Share while the connection is open."""
+        """Share for as long as the connection is open."""
         store = self.store
         assert store is not None
         state = await store.open(self.sharing.key, starting=self._starting)
@@ -229,7 +229,7 @@ class Sharer:
             await self._take_up(state.snapshot, "the others' snapshot")
         self._starting = False
         self.sharing.hello(self._clock())
-        await self._send()  # fails where a store is full, or lets this user only read
+        await self._send()  # fails if the store is full, or read-only for this user
         self.connected = True
         self._problems.report("share", None)
         self._problems.report("share.snapshot", None)
@@ -244,8 +244,8 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Send `flush_ms` after the first news; idle, it is not woken."""
-        self._due.set()  # there may be news from before
+        """Send `flush_ms` after the first news; not woken when idle."""
+        self._due.set()  # records may have been queued before
         while True:
             await self._due.wait()
             self._due.clear()
@@ -258,7 +258,7 @@ class Sharer:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
-        """Send what waits; what could not be sent is sent again, under its number."""
+        """Send what is queued; batches that failed are sent again, with the same numbers."""
         assert self.store is not None
         if not self._unsent:
             self._unsent = self.sharing.batches(self._clock())
@@ -296,10 +296,8 @@ class Sharer:
             try:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:
-                # No reason to disconnect: if the others can't be reached, the records show it.
-                self._problems.report(
-                    "share.snapshot", f"{fault}; a picker that starts will be cold"
-                )
+                # No reason to disconnect: if the others can't be reached, sending records fails.
+                self._problems.report("share.snapshot", f"{fault}; a starting picker will be cold")
                 await asyncio.sleep(_REFUSED * SNAPSHOT_INTERVAL_S)
             else:
                 self._problems.report("share.snapshot", None)

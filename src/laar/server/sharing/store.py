@@ -1,14 +1,14 @@
-"""Redis or Valkey as the carrier between pickers: one stream of batches, a snapshot, a key.
+"""Redis or Valkey as the transport between pickers: a stream of batches, a snapshot, a key.
 
-Keys, all with the namespace as their hash tag, so that they are on one node of a cluster:
+All keys have the namespace as their hash tag, so they are on the same node of a cluster:
 
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
-    laar:{ns}:snapshot   records that a picker that starts needs before the stream's entries
+    laar:{ns}:snapshot   records that a starting picker needs before the stream's entries
     laar:{ns}:turn       expires when the next snapshot is due
-    laar:{ns}:key        secret of the hashes, where no `secret_file` is given
+    laar:{ns}:key        secret of the hashes, unless a `secret_file` is given
 
-Sending, receiving and the rest have a connection each. No answer is awaited longer than a second,
-but for those to snapshots.
+Sending, receiving and everything else use a connection each. Replies are awaited for at most a
+second, except for those about snapshots.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
-"""Longest that a picker which starts waits for the snapshot; then it shares without."""
+"""Longest time a starting picker waits for the snapshot; then it shares without one."""
 _OTHERS_S = 2.5
-"""How long a picker that starts leaves it to others to bring a key: where the store was emptied,
-they have prompts hashed by theirs. They try again within two seconds."""
+"""Time a starting picker gives the others to provide a key: if the store was emptied, they have
+prompts hashed with theirs. They retry within two seconds."""
 _SLOWEST_BYTES_S = 1e6
-"""Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
+"""Lowest speed expected for writing a snapshot: 20 MB do not mean that a link is dead."""
 _BLOCK_MS = 1000
 _PAUSE_S = 0.003
-"""Shortest time between two reads: of many pickers' batches several come at once."""
-_AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
-_KEPT_S = 86_400  # without a picker the store forgets all in a day
+"""Shortest time between two reads, so that the batches of many pickers arrive together."""
+_AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
+_KEPT_S = 86_400  # without pickers the store forgets everything in a day
 
 
 class StoreError(Exception):
-    """The others cannot be reached now; the text gives the reason, and the remedy."""
+    """The others cannot be reached now; the message gives the reason and the remedy."""
 
 
 class StartState(NamedTuple):
-    """The key and the snapshot that were found when the connections were opened.
+    """The key and the snapshot found when the connections were opened.
 
     Args:
-        key: secret of the hashes, which all use.
-        snapshot: the others' records, for a picker that starts; None where there is none.
+        key: secret of the hashes, used by all.
+        snapshot: the others' records, for a starting picker; None if there are none.
     """
 
     key: bytes
@@ -69,22 +69,22 @@ class Received(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """A store's state: seconds that it took to answer, and since its last record; None for none."""
+    """A store's state: seconds it took to reply, and since its last record; None if it has none."""
 
     took_s: float
     record_age_s: float | None
 
 
 class Store:
-    """Carries batches in one order for all: what one reads before it writes, all read before.
+    """Carry batches in one order for all: a picker that writes has read all earlier batches.
 
-    Every call but `close` raises `StoreError` where the store cannot be used.
+    Every method except `close` raises `StoreError` if the store cannot be used.
 
     Args:
         share: the store's address and credentials.
         settings: namespace and times.
-        origin: this picker; its own entries are not received.
-        secret: secret of the hashes, from the settings; None to find one in the store.
+        origin: name of this picker; its own entries are not received.
+        secret: secret of the hashes, from the settings; None to use the one in the store.
 
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
@@ -112,12 +112,12 @@ class Store:
         self._share = share
         self._renew()
         self.place = "0-0"
-        self._used = b""  # the key
-        self._clock_ms = 0.0  # of the store, less the loop's
-        self._sent: deque[tuple[float, str]] = deque()  # places by the loop's clock, for trimming
+        self._used = b""  # the key in use
+        self._clock_ms = 0.0  # the store's clock minus the loop's
+        self._sent: deque[tuple[float, str]] = deque()  # positions by loop time, for trimming
 
     def _renew(self) -> None:
-        """Make new connections, with the password and certificates that the files have now."""
+        """Create new connections, with the current contents of the password and TLS files."""
         from redis.asyncio import ConnectionPool
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -126,7 +126,7 @@ class Store:
         options: dict[str, Any] = {
             "username": share.username,
             "password": _read(share),
-            "socket_timeout": None,  # one is kept for each call
+            "socket_timeout": None,  # each call has its own
             "socket_connect_timeout": _TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
@@ -138,18 +138,18 @@ class Store:
         self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
 
     async def open(self, key: bytes, *, starting: bool) -> StartState:
-        """Open the connections, and offer a key where the others have none.
+        """Open the connections, and offer a key if the others have none.
 
-        With `starting` the snapshot is fetched, and the batches since then are received.
+        If `starting`, fetch the snapshot, and receive the batches since then.
         """
         await self.close()
         try:
-            await asyncio.to_thread(self._renew)  # a password or a certificate may be another
+            await asyncio.to_thread(self._renew)  # the password or a certificate may have changed
         except SettingError as fault:
             raise StoreError(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._sent.clear()
-        # A full store takes no more entries, and would be left full by those of this stream.
+        # A full store accepts no entries, and would stay full because of this stream's.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         if starting and self._secret is None and not await self._ask("EXISTS", self._key):
             await asyncio.sleep(_OTHERS_S)
@@ -160,8 +160,8 @@ class Store:
             self.place = self._oldest
         last = await self._last()
         if last is None or last < _number(self.place):
-            self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
-        await self._ask("XREAD", "STREAMS", self._records, "$")  # whether it may
+            self.place = "0-0"  # the store lost its entries: an older position is beyond its end
+        await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
         return StartState(key=self._used, snapshot=snapshot)
 
     async def _fetched(self) -> bytes | None:
@@ -177,14 +177,14 @@ class Store:
         return data
 
     async def _agreed(self, key: bytes) -> bytes:
-        """Return the key that all pickers use: this one if the store has none."""
+        """Return the key that all pickers use: `key` if the store has none."""
         if self._secret is not None:
             return key
         await self._ask("SET", self._key, key.hex(), "NX")
         return _key(await self._ask("GET", self._key))
 
     async def probe(self) -> StoreState:
-        """Return the store's state, changing nothing. Raises `StoreError` as the others do."""
+        """Return the store's state without changing it. Raises `StoreError`."""
         began = time.perf_counter()
         now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
@@ -192,25 +192,25 @@ class Store:
         return StoreState(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
 
     async def _last(self) -> tuple[int, int] | None:
-        """Return the place of the last entry."""
+        """Return the position of the last entry."""
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
     def after(self, place: str) -> None:
-        """Receive the batches after the place in a snapshot, and not those in it."""
+        """Receive only the batches after a snapshot's position, which are not in it."""
         if _number(place) > _number(self.place):
             self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """Send the batches; all of them have been sent when it returns."""
+        """Send the batches; return when all have been sent."""
         add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
         *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
-        # The store's clock drifts, and may be set while this picker is connected.
+        # The store's clock drifts, and may be adjusted while this picker is connected.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
         self._note_sent(place.decode())
 
     async def receive(self) -> AsyncIterator[list[Received]]:
-        """Yield the batches of the others, in order, until the connection is closed."""
+        """Yield the others' batches, in order, until the connection is closed."""
         loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
             next_at = loop.time() + _PAUSE_S
@@ -231,16 +231,16 @@ class Store:
             yield Received(fields.get(b"b", b""), age_s)
 
     async def is_my_turn(self) -> bool:
-        """Return whether a snapshot is due, and this picker is to write it."""
-        await self._other.disconnect(nowait=True)  # a store may close an idle one
-        # A store that was emptied has lost the key, and a picker that starts brings another.
+        """Return whether a snapshot is due and this picker should write it."""
+        await self._other.disconnect(nowait=True)  # a store may have closed an idle one
+        # An emptied store has lost the key, and a starting picker provides another.
         if await self._agreed(self._used) != self._used:
             raise StoreError(f"the store {self._where} has another key for hashes")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
         return mine is not None
 
     async def put_snapshot(self, data: bytes) -> None:
-        """Keep it for pickers that start."""
+        """Store a snapshot for starting pickers."""
         within_s = _TIMEOUT_S + len(data) / _SLOWEST_BYTES_S
         await self._ask("SET", self._snapshot, data, "EX", _KEPT_S, within_s=within_s)
         for name in (self._records, self._key):
@@ -254,16 +254,16 @@ class Store:
 
     @property
     def _oldest(self) -> str:
-        """The place of the oldest entry to keep."""
+        """Position of the oldest entry to keep."""
         now_s = asyncio.get_running_loop().time()
         if self._sent and self._sent[0][0] <= now_s - self._history_ms / 1e3:
             return self._sent[0][1]
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
     def _note_sent(self, place: str) -> None:
-        """Remember a place each second: the milliseconds in them do not count time.
+        """Remember a position each second: the milliseconds in positions do not measure time.
 
-        They stand still for as long as the store's clock was set back, and jump if it is set ahead.
+        They stand still while the store's clock catches up after being set back, and jump ahead.
         """
         now_s, sent = asyncio.get_running_loop().time(), self._sent
         if sent and _number(place) < _number(sent[-1][1]):
@@ -281,20 +281,20 @@ class Store:
         return int(seconds) * 1e3 + int(micros) / 1e3
 
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
-        """Send a command that is not a batch; return its reply."""
+        """Send a command other than a batch; return its reply."""
         (reply,) = await self._trip(self._other, command, within_s=within_s)
         return reply
 
     async def _trip(
         self, connection: Any, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
     ) -> list[Any]:
-        """Send commands together; return their replies. A closed connection is opened."""
+        """Send commands together; return their replies. Reopen a closed connection."""
         try:
             async with asyncio.timeout(within_s):
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
-            await connection.disconnect(nowait=True)  # a late reply would be taken for the next
+            await connection.disconnect(nowait=True)  # or a late reply would be read as the next
             raise self._unusable(fault) from None
 
     def _unusable(self, fault: BaseException) -> StoreError:
@@ -303,15 +303,15 @@ class Store:
 
 
 def _tls(share: Share) -> dict[str, Any]:
-    """Return the client's TLS options; the store's name and authority are always checked.
+    """Return the client's TLS options; the store's name and authority are always verified.
 
     Raises:
-        SettingError: a file cannot be used; otherwise each connection would fail for ever.
+        SettingError: a file cannot be used; without this check each connection would fail.
     """
     try:
         context = ssl.create_default_context(cafile=share.ca_file)
         if share.cert_file is not None:
-            # Without a password a key that needs one would be asked for on the terminal.
+            # Without a password OpenSSL would prompt on the terminal if the key needs one.
             context.load_cert_chain(share.cert_file, share.key_file, password="")
     except (OSError, ValueError) as fault:
         files = {"ca_file": share.ca_file, "cert_file": share.cert_file, "key_file": share.key_file}
@@ -320,7 +320,7 @@ def _tls(share: Share) -> dict[str, Any]:
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
-        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as `verifying` of engines
+        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verifying` for engines
         "ssl_ca_certs": _path(share.ca_file),
         "ssl_certfile": _path(share.cert_file),
         "ssl_keyfile": _path(share.key_file or share.cert_file),
@@ -351,7 +351,7 @@ def _key(value: object) -> bytes:
 
 
 def _number(place: bytes | str) -> tuple[int, int]:
-    """Return a place as numbers; (0, 0) for an invalid one."""
+    """Return a position as numbers; (0, 0) if it is invalid."""
     text = place.decode() if isinstance(place, bytes) else place
     ms, _, count = text.partition("-")
     return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)

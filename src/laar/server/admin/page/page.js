@@ -1,5 +1,5 @@
-// The live page. Names come from settings and clients, so everything is put in as text, never as
-// markup; an open decision and the keyboard's focus survive each frame.
+// The live page. Names come from settings and clients, so everything is inserted as text, never as
+// markup; an open decision and the keyboard focus survive each frame.
 "use strict";
 
 const $ = (selector) => document.querySelector(selector);
@@ -104,7 +104,7 @@ function summaryBars(decision) {
   return bars;
 }
 
-// Name, text, and for those that mostly say nothing: whether a candidate has something to say.
+// Name, text, and for those mostly empty: whether a candidate has a value to show.
 const WHO = [["Rank", (c) => `${c.rank ?? 1}`], ["Endpoint", (c) => c.endpoint],
   ["Model", (c) => c.model], ["P(correct)", (c) => probability(c.probability)]];
 const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
@@ -159,7 +159,7 @@ function ending(decision) {
   return told.join(", ");
 }
 
-// "llama x6, phi": a model that was tried again and again is named once.
+// "llama x6, phi": a model tried repeatedly is named once.
 function counted(names) {
   const times = new Map();
   for (const name of names) times.set(name, (times.get(name) ?? 0) + 1);
@@ -207,14 +207,14 @@ function showDecisions(frame) {
     const line = shown.get(decision.id)?.querySelector(".meta");
     if (line) line.textContent = meta(decision);
   }
-  // Nobody can hit what moves away under the pointer.
+  // Nobody can click on something that moves away under the pointer.
   const held = shown.size > 0 && hovering;
   $("#held").hidden = !held;
   if (held) return;
   const wanted = new Set(frame.decisions.map((d) => d.id));
   for (const li of [...list.children]) {
     const details = li.querySelector("details");
-    // What somebody has opened, or has the focus in, stays until it is closed and left.
+    // Whatever is open or has the focus stays until it is closed and left.
     const used = details?.open || li.contains(document.activeElement);
     if (!used && !wanted.has(details?.dataset.id)) li.remove();
   }
@@ -252,7 +252,7 @@ function showFigures(frame) {
   );
 }
 
-// Whose failures these are: a keyed engine's 401s are not an engine that breaks.
+// Whose failures these are: 401s of an engine with a key do not mean that it is broken.
 function mostly([most] = []) {
   return most ? `, ${most.count} of them ${most.status ?? "without an answer"} of ${most.model} at ${most.endpoint}` : "";
 }
@@ -262,7 +262,7 @@ function mostly([most] = []) {
 const OUT = new Set(["failing", "on trial", "unreachable"]);
 const clock = (s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
-// Of the models that nothing answers first; then of the endpoints that are out; then of failures.
+// First models without a working endpoint, then endpoints that are out, then failures.
 function headline(frame) {
   const isOut = (e) => OUT.has(e.health);
   const out = frame.fleet.filter(isOut);
@@ -323,7 +323,7 @@ function runbookOf(source) {
 function showFailures(frame) {
   $("#failures").hidden = !frame.failures.length;
   $("#failures-of").textContent = `${frame.failed} of the last ${frame.window} requests`;
-  // Not made again while it says the same: nobody can hit a link that is new each second.
+  // Not rebuilt while unchanged: nobody can click on a link that is replaced every second.
   const told = JSON.stringify(frame.failures);
   if ($("#failures").dataset.told === told) return;
   $("#failures").dataset.told = told;
@@ -468,10 +468,10 @@ function showContext({ routes, advice }) {
 async function watchPart(part, show) {
   try {
     const answer = await fetch(part);
-    // The token was replaced. To ask again with the old one would shut this address out.
+    // The token was replaced. Retrying with the old one would lock this address out.
     if (answer.status === 401) return location.reload();
     if (answer.ok && !paused) show(await answer.json());
-  } catch { /* the feed says that the picker is away */ }
+  } catch { /* the feed shows that the picker is away */ }
   setTimeout(watchPart, PART_EVERY_MS, part, show);
 }
 

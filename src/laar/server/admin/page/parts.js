@@ -1,4 +1,4 @@
-// The parts of the page beside the feed: the last hour, shares, the heat strip, filters, "ask why" and
+// The parts of the page other than the feed: last hour, shares, heat strip, filters, "ask why" and
 // settings. Loaded after page.js, whose helpers it uses; it starts the page.
 "use strict";
 
@@ -96,7 +96,7 @@ function showHeat(fleet) {
 
 // -- filters ------------------------------------------------------------------------------------
 
-let until = "";  // the moment that the page was opened at, in Unix seconds
+let until = "";  // when the page was opened, in Unix seconds
 
 function filtering() {
   return Boolean($("#filter-text").value.trim() || $("#filter-kind").value || until);
