@@ -411,6 +411,14 @@ def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
     assert seen == [0, 14, 0, 6, 0, 1]
 
 
+@pytest.mark.parametrize(("fetched", "has_tiers"), [(None, False), (0, False), (1_024, True)])
+def test_an_engine_that_fetched_cached_tokens_has_tiers(fetched, has_tiers) -> None:
+    page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+    if fetched is not None:
+        page += f'vllm:external_prefix_cache_hits_total{{engine="0"}} {fetched}\n'
+    assert PageReader().read(page.encode(), "vllm").has_tiers is has_tiers
+
+
 @pytest.mark.parametrize(
     ("awake", "asleep"), [((1,), False), ((0,), True), ((0, 1), False), ((0, 0), True), ((), False)]
 )

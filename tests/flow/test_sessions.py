@@ -27,7 +27,7 @@ SPEED = 1e-4
 class Picker:
     """Flow control in front of endpoints with small caches; time is an argument."""
 
-    def __init__(self, *names, cache_tokens=CACHE_TOKENS):
+    def __init__(self, *names, cache_tokens=CACHE_TOKENS, by_load=True):
         table = EndpointTable()
         table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names or ("a",)])
         for name in names or ("a",):
@@ -41,7 +41,7 @@ class Picker:
             prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20),
         )
         settings = FlowSettings(limits=Limits(max_hold_s=60.0))
-        self.flow = Admission(self.director, settings)
+        self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
 
     def ask(self, now, *, session="", tokens=6_000, text=""):
@@ -78,6 +78,18 @@ def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price(
     assert picker.dispatch(1.5) == []  # it may be back at any moment
     (second,) = picker.dispatch(6.0)
     assert second.request.session == "two"
+
+
+def test_sessions_alone_are_held_where_load_holds_nothing():
+    picker = Picker(by_load=False)
+    first = picker.ask(0.0, session="one")
+    for _ in range(300):  # more than an endpoint may have by load
+        assert isinstance(picker.ask(0.0, tokens=100), Decision)
+    assert not isinstance(picker.ask(0.1, session="two"), Decision)
+    picker.end(first, 1.0)
+    (second,) = picker.dispatch(6.0)
+    assert second.request.session == "two"
+    assert second.engine_priority is None
 
 
 def test_a_session_with_a_place_goes_home_past_those_that_wait():
@@ -165,6 +177,20 @@ def test_a_cache_of_unknown_or_too_small_a_size_delays_no_session():
     for name in ("one", "two", "three"):
         assert isinstance(unknown.ask(0.0, session=name), Decision)
     assert isinstance(small.ask(0.0, session="one"), Decision)
+
+
+def test_an_engine_that_fetches_contexts_from_slower_memory_delays_no_session():
+    picker = Picker()
+    reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=6_500, has_tiers=True)
+    picker.director.table.read("a", reading, 0.0)
+    for name in ("one", "two", "three"):
+        assert isinstance(picker.ask(0.0, session=name), Decision)
+
+
+def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():
+    picker = Picker()
+    picker.end(picker.ask(0.0, session="one"), 1.0)
+    assert isinstance(picker.ask(1.0, session="two", tokens=800), Decision)
 
 
 def test_an_endpoint_that_leaves_takes_its_places_with_it():

@@ -43,7 +43,8 @@ class Reading:
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
     and its cache is empty. `started_s` is when it started, by its own clock. `refused` counts the
     requests that it has refused since the last page because its queue was full. `asleep` is true
-    of an engine whose weights are out of its memory until somebody wakes it.
+    of an engine whose weights are out of its memory until somebody wakes it. `has_tiers` is true
+    of one that has fetched cached tokens from memory behind its KV cache.
     """
 
     waiting: float = math.nan
@@ -58,6 +59,7 @@ class Reading:
     started_s: float = math.nan
     refused: float = 0.0
     asleep: bool = False
+    has_tiers: bool = False
 
 
 _FIRST_CAPACITY = 16
@@ -65,7 +67,7 @@ _NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that add up over several pickers."""
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
-_COUNTERS = (*COUNTED, "visiting", "failures", "asleep")
+_COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
 """First values of an endpoint's columns, whichever endpoint had its slot before."""
 _OF_SPEC = {
@@ -88,7 +90,7 @@ class EndpointTable:
     part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
     to answer, `in_flight` the requests, `visiting` those of them that are only read there, for an
     answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row,
-    `asleep` is 1 for an engine that sleeps.
+    `asleep` is 1 for an engine that sleeps, `has_tiers` for one with memory behind its cache.
     `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
     `counted`, and `elsewhere` is the part of them that other pickers have in flight; 0 for a picker
     that is alone.
@@ -110,6 +112,7 @@ class EndpointTable:
     visiting: Floats
     failures: Floats
     asleep: Floats
+    has_tiers: Floats
     model_id: Slots
     window_tokens: Floats
     """Largest context by slot; infinite where it is not known."""
@@ -333,6 +336,7 @@ class EndpointTable:
             self.kv_usage[slot] = reading.kv_usage
             self.capacity_tokens[slot] = reading.capacity_tokens
             self.asleep[slot] = reading.asleep
+            self.has_tiers[slot] = reading.has_tiers
             self.read_at[slot] = now
             self.readings += 1
         return slot

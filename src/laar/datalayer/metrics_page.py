@@ -39,6 +39,7 @@ class EngineNames:
         capacity_info: a series of value 1 and its labels whose product is the size; the sets of
             labels are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
+        fetched_tokens: counter of cached tokens that came from memory behind the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of that.
         worked: a counter that any work increments; shows restarts.
@@ -60,6 +61,7 @@ class EngineNames:
     capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] | None = None
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
+    fetched_tokens: tuple[bytes, ...] = ()
     adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
@@ -84,6 +86,7 @@ ENGINES: Mapping[str, EngineNames] = {
         ),
         queries_tokens=(b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total"),
         hits_tokens=(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
+        fetched_tokens=(b"vllm:external_prefix_cache_hits_total",),
         adapters_info=(b"vllm:lora_requests_info", b"running_lora_adapters", b"max_lora"),
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
@@ -273,6 +276,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
         asleep=_labelled(page, names.awake) == 0.0,
+        has_tiers=_total(page, names.fetched_tokens) > 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)
 

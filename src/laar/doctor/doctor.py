@@ -9,11 +9,9 @@ is called when a picker does not start.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from math import isnan
 from typing import Any
@@ -41,7 +39,6 @@ from laar.telemetry.page_model import MAX_FLEET
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
-_MAX_SKEW_S = 2.0
 _MAX_CELLS_SHOWN = 5
 _SERVER_FAULT = 500
 _OLDEST_ENVOY = (1, 35)
@@ -80,7 +77,6 @@ def admin_url(settings: Settings) -> str:
 class _Answer:
     status: int
     body: bytes
-    date: str
 
     def json(self) -> Any:
         return orjson.loads(self.body)
@@ -170,7 +166,7 @@ class Doctor:
             ]
         fleet = await _get(http, f"{url}/fleet", headers)
         seen = await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers)
-        found = [*_clock(f"picker {url}", ready.date)]
+        found: list[Finding] = []
         if ready.status != 200:
             found.append(
                 error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
@@ -206,7 +202,7 @@ class Doctor:
                     "bootstraps",
                 )
             ]
-        found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(document, self.needs)]
+        found = envoy_findings(document, self.needs)
         hosts = _shown(await _get(http, f"{url}/clusters?format=json"))
         if hosts is not None:
             found += host_findings(document, hosts.get("cluster_statuses", ()))
@@ -230,7 +226,7 @@ async def _get(
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
         async with http.get(url, headers=headers, **options) as answer:
-            return _Answer(answer.status, await answer.read(), answer.headers.get("date", ""))
+            return _Answer(answer.status, await answer.read())
     except (aiohttp.ClientError, OSError, ValueError):
         return None
 
@@ -397,17 +393,6 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
         what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
         found.append(error("decisions", what, "see laar_degraded_total and the log"))
     return found or [fine(where, f"covers the last {len(decisions)} requests")]
-
-
-def _clock(where: str, date: str) -> Iterable[Finding]:
-    """Find clocks that differ: logs and traces of machines are joined by time."""
-    try:
-        skew_s = parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
-        return
-    if abs(skew_s) > _MAX_SKEW_S:
-        what = f"its clock differs from this machine's by {skew_s:.0f} s"
-        yield warning(where, what, "let NTP or chrony set both clocks")
 
 
 def _envoy_version(text: str) -> list[Finding]:

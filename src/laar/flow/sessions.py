@@ -95,7 +95,8 @@ class Sessions:
     """The sessions whose contexts have a place.
 
     Args:
-        table: the endpoints; those whose cache is of unknown size have room for all.
+        table: the endpoints; those whose cache is of unknown size have room for all, and so have
+            those with slower memory behind it, from which contexts come back.
     """
 
     def __init__(self, table: EndpointTable) -> None:
@@ -157,7 +158,7 @@ class Sessions:
         Contexts that have no room beside it leave, the least recent first. None for a turn of
         which nothing is known that would find it again.
         """
-        room = self._table.capacity_tokens.item(slot)
+        room = self._room(slot)
         key: Hashable = session
         if not session:
             if chain is None or not chain.hashes:
@@ -216,6 +217,11 @@ class Sessions:
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
 
+    def _room(self, slot: int) -> float:
+        """Return the tokens of an endpoint's cache; NaN where what leaves it need not be lost."""
+        table = self._table
+        return math.nan if table.has_tiers[slot] else table.capacity_tokens.item(slot)
+
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
         cache = self._caches[place.slot]
@@ -229,7 +235,7 @@ class Sessions:
         """
         missing_tokens = view.tokens - view.cached_tokens
         for slot, tokens in zip(view.slots.tolist(), missing_tokens.tolist(), strict=True):
-            cache, room = self._caches.get(slot), self._table.capacity_tokens.item(slot)
+            cache, room = self._caches.get(slot), self._room(slot)
             if cache is None or not cache.places or math.isnan(room):
                 yield []
                 continue
