@@ -229,7 +229,7 @@ class Director:
             return
         try:
             self._attempts.replied(decision, reply, now, read=read)
-        except Exception:  # noqa: BLE001 - a guard without a call of its own
+        except Exception:  # noqa: BLE001 - guarded inline
             self.degraded["health"] += 1
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
