@@ -1,6 +1,6 @@
-"""LAAR: the accuracy of each model on a request, its cost, and learning from outcomes.
+"""LAAR: each model's accuracy on a request, its cost, and learning from outcomes.
 
-Serving needs the names below, and never imports `laar.accuracy.fitting`.
+Serving uses the names below, and never imports `laar.accuracy.fitting`.
 """
 
 from laar.accuracy.artifact import ARTIFACT_SCHEMA, Capability, parse_artifact

@@ -1,11 +1,11 @@
-"""The capability artifact: the results of `laar fit`, as JSON that a person can read and check.
+"""The capability artifact: the result of `laar fit`, as JSON that people can read and check.
 
-It is data, not code: numbers in named fields, checked on the way in (finite, in range, capped in
-count), so an artifact from anywhere is safe to load. Two versions guard it: the artifact's own, and
-that of the features it was fitted on; another version of either is refused with both named.
+It is data, not code: numbers in named fields, validated on load (finite, in range, limited in
+number), so an artifact from any source is safe to load. Two versions are checked: the artifact's
+own, and that of the features it was fitted on; if either differs, it is rejected with both named.
 
-A model's log odds on a cell are its intercept plus its terms. A term is named by the classes it is
-for: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an interaction.
+A model's log odds in a cell are its intercept plus its terms. A term is named by the classes it
+applies to: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an interaction.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ MAX_ARTIFACT_BYTES = 16 * 2**20
 """A thousand models in a hundred cells need less."""
 
 MAX_MODELS = 1000
-"""Models of one artifact."""
+"""Most models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""A cell with fewer outcomes is marked, and shrinks to its model's mean: at 30 the standard error
-of a share is still up to 0.09."""
+"""A cell with fewer outcomes is marked, and shrinks to its model's mean: even at 30 the standard
+error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
 """Number of columns of the hashed words in `laar.accuracy.text`."""
 
 MAX_TEXT_TASKS = 256
-"""Tasks that words are classified into: 2.8 MB of weights."""
+"""Most tasks that words are classified into: 2.8 MB of weights."""
 
 CONTEXT_TOKENS = 65536.0
-"""Unit of context in which a model's bend is counted, so that it is about 1."""
+"""Unit of context for a model's bend, chosen so that the bend is about 1."""
 
 BEND = 2.0
 """Times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token, until measured.
 
-By operations 2 for dense models of 8B and 14B, 1.2 for 70B.
+By operation count, 2 for dense models of 8B and 14B, 1.2 for 70B.
 """
 
 MAX_BEND = 64.0
-"""Largest bend: of a toy with two narrow layers."""
+"""Largest bend: that of a toy model with two narrow layers."""
 
 MAX_SPREAD_SHARE = 0.5
-"""Share of c(m) from which on its error makes it no measurement."""
+"""Relative error from which c(m) no longer counts as measured."""
 
 FINGERPRINT_BYTES = 5
-"""Bytes of a question's hash. Among a million questions, one in a million is taken for another."""
+"""Bytes of a question's hash. Among a million questions, one in a million is confused."""
 
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -69,7 +69,7 @@ class _Part(BaseModel):
 
 
 class Cell(_Part):
-    """The evidence in one cell; fewer than `MIN_CELL_OUTCOMES` of it make the cell `thin`."""
+    """The evidence in one cell; with fewer than `MIN_CELL_OUTCOMES` outcomes the cell is `thin`."""
 
     language: _Name
     bucket: Annotated[int, Field(ge=1, le=MAX_BUCKET_TOKENS)]
@@ -84,16 +84,16 @@ class Cell(_Part):
 
     @property
     def thin(self) -> bool:
-        """Too few outcomes to claim anything."""
+        """Whether there are too few outcomes for any claim."""
         return self.outcomes < MIN_CELL_OUTCOMES
 
 
 class HeldOut(_Part):
-    """How a fit on one half of the queries did on the other half.
+    """The quality of a fit on one half of the queries, measured on the other half.
 
     Args:
         auc: None where all outcomes were right or all wrong.
-        calibration_error: expected, over ten bins of equal width.
+        calibration_error: expected calibration error over ten bins of equal width.
     """
 
     outcomes: _Count
@@ -106,9 +106,9 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), seconds for a token of a prompt without context, until the answer's
+        seconds_per_token: c(m), seconds for a token of a prompt without context, up to the answer's
             first token where that was seen.
-        fixed_s: seconds that do not grow with the prompt, decoding a usual answer above all.
+        fixed_s: seconds that do not grow with the prompt, mostly decoding a typical answer.
         spread_s_per_token: standard error of c(m).
         start_s: the part of `fixed_s` before the first token.
         bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
@@ -122,7 +122,7 @@ class Speed(_Part):
     bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
 
     def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
-        """Return the tokens without context that take as long as the prompt's uncached ones."""
+        """Return the context-free tokens that take as long as the prompt's uncached ones."""
         return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
     @property
@@ -136,8 +136,8 @@ class ModelCapability(_Part):
 
     Args:
         mean: share of correct outcomes over all cells, to which thin cells shrink.
-        regularisation: C of the regression, as chosen by cross-validation; None where it was not
-            fitted because all outcomes were right or all wrong.
+        regularisation: C of the regression, chosen by cross-validation; None if it was not fitted
+            because all outcomes were right or all wrong.
     """
 
     intercept: _LogOdds
@@ -158,14 +158,14 @@ class ModelCapability(_Part):
 
 
 class RetryTerms(_Part):
-    """How the log odds move when other models have failed on the same request.
+    """How the log odds change when other models have failed on the same request.
 
     Args:
-        difficulty: spread of the log odds that all models share on one question
-            (`laar.accuracy.difficulty`); None where it was not fitted.
+        difficulty: spread of the log odds shared by all models on one question
+            (`laar.accuracy.difficulty`); None if it was not fitted.
     """
 
-    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have terms without effect
+    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have unused terms
 
     difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
 
@@ -175,9 +175,9 @@ class TextColumn(_Part):
 
     Args:
         weights: base64 of one signed byte for each of `TEXT_COLUMNS` columns, in units of `scale`.
-        trust_intercept: of the log odds that a question is of this task rather than of one that
-            was not graded, as a line over the regression's log odds.
-        trust_slope: slope of that line.
+        trust_intercept: intercept of the log odds that a question is of this task rather than of an
+            ungraded one, as a linear function of the regression's log odds.
+        trust_slope: slope of that function.
     """
 
     task: _Name
@@ -196,14 +196,14 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How the task of a request that names none is inferred from its words.
+    """How to infer the task of a request that names none from its words.
 
     Args:
         text_schema: version of the hashing.
-        gain_unseen: share of right answers that routing by the words gained over the best single
-            model on tasks left out of the fit, `trust` and all, the mean over these; None with too
-            few tasks.
-        worst_unseen: the same for the task that it served worst.
+        gain_unseen: share of right answers that routing by words gained over the best single model
+            on tasks left out of the fit, including `trust`; the mean over these. None with too few
+            tasks.
+        worst_unseen: the same for the task with the worst result.
     """
 
     text_schema: Literal[1] = 1
@@ -213,11 +213,11 @@ class TextTerms(_Part):
 
 
 class FittedOn(_Part):
-    """The questions that a fit has seen, so that it is not judged by these.
+    """The questions that a fit has seen, so that it is not judged by them.
 
     Args:
         held_out: share of the questions that the fit has not seen.
-        questions: base64 of five bytes of hash for each question, in order.
+        questions: base64 of five bytes of hash per question, in order.
     """
 
     held_out: _Share
@@ -243,9 +243,9 @@ class Capability(_Part):
     Args:
         created: date of the fit.
         data_sha256: hash of the outcomes it was fitted on.
-        text: terms for texts; None where the evidence has no questions in it, or no tasks to
+        text: terms for texts; None if the evidence contains no questions, or no tasks to
             distinguish.
-        fitted_on: the questions of the fit; None where no text names a task and none was held out.
+        fitted_on: the questions of the fit; None if no text names a task and none was held out.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA
@@ -280,14 +280,14 @@ def terms_of(features: Features) -> tuple[str, ...]:
 
 
 def parse_artifact(data: bytes, *, source: str) -> Capability:
-    """Check and read an artifact.
+    """Parse and validate an artifact.
 
     Args:
-        data: the file's bytes, from anywhere.
+        data: the file's bytes, from any source.
         source: the file's name, for messages.
 
     Raises:
-        SettingError: the artifact is invalid; the text has the fault, and the remedy.
+        SettingError: the artifact is invalid; the message gives the fault and the remedy.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(f"{source} has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read")

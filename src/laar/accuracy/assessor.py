@@ -1,7 +1,7 @@
-"""The estimates of models on one request: P(correct), prompt length, speed.
+"""Estimates of models for one request: P(correct), prompt length, speed.
 
-`CapabilityAssessor` makes them by an artifact and by reported outcomes. `PlainAssessor` stands in
-where nothing was measured, or where the other one fails.
+`CapabilityAssessor` uses an artifact and reported outcomes. `PlainAssessor` replaces it where
+nothing was measured, or where it fails.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
 MAX_CELLS = 4096
-"""Cells whose evidence is cached: clients may name any task, so the number needs a cap.
-Beyond it the table starts again, which costs microseconds a cell."""
+"""Cells whose evidence is cached: clients may name any task, so there must be a cap. Beyond it the
+cache is cleared, which costs microseconds per cell."""
 
 MAX_LISTS = 16
-"""Lists of models whose constants are kept: that of the fleet, and one for each virtual name that
-stands for adapters."""
+"""Cached lists of models with their constants: that of the fleet, and one per virtual name for
+adapters."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,22 +49,22 @@ Cell = tuple[str, int, str]
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """The estimates of each model on one request; arrays over the models that were asked for.
+    """The estimates of each model for one request; arrays over the requested models.
 
     Args:
         tokens: length of the prompt in the model's tokens.
         probability: P(correct), given the models already tried.
         evidence: number of outcomes behind that probability.
-        seconds_per_token: c(m), seconds of prefill for a token.
+        seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
-        cell: language, length bucket and task the numbers were looked up by.
-        unknown: the probability of some model is a stand-in, since nothing was measured for it.
-        timed_answers: `base_s` counts to the end of a usual answer, as an artifact's does. Without
-            it `base_s` counts to the first token at most.
-        unlike: the request is unlike anything measured: its probabilities are mostly base rates.
-        published: the artifact's P(correct) for the request's class, without regard to failed
-            models and reported outcomes: Q as in LAAR. None where only `probability` is known.
-        reported: reported outcomes that still weigh on the request's class; None where none are
+        cell: language, length bucket and task used for the look-up.
+        unknown: some model's probability is a substitute, since nothing was measured for it.
+        timed_answers: `base_s` extends to the end of a typical answer, as in artifacts. Otherwise
+            it extends to the first token at most.
+        unlike: the request resembles nothing measured: its probabilities are mostly base rates.
+        published: the artifact's P(correct) for the request's class, ignoring failed models and
+            reported outcomes: Q as in LAAR. None where only `probability` is known.
+        reported: reported outcomes that still weigh on the request's class; None if none are
             reported at all.
     """
 
@@ -82,15 +82,15 @@ class Assessment:
 
 
 class RequestText(Protocol):
-    """The parts of a request that estimates are made from.
+    """The parts of a request that estimates are based on.
 
     Attributes:
         question: the last user message.
-        system: head of the system prompt.
-        marks: marks of the body's shape.
+        system: beginning of the system prompt.
+        marks: features of the body.
         chars: characters of the complete prompt.
         task: the client's name for the task; empty to detect.
-        tenant: the tenant, among whom task names are shared out.
+        tenant: the tenant; the number of task names is limited per tenant.
     """
 
     question: str
@@ -102,10 +102,10 @@ class RequestText(Protocol):
 
 
 class PlainAssessor:
-    """Assumes that every model is right, reads at one speed, and has tokens of four characters."""
+    """Assumes that all models are right, equally fast, and have four characters per token."""
 
     CHARS_PER_TOKEN = 4.0
-    SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens a second
+    SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens per second
 
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
@@ -130,7 +130,7 @@ def read_capability(path: Path) -> CapabilityModel:
     """Read an artifact of `laar fit`.
 
     Raises:
-        SettingError: the file cannot be read, or is not a usable artifact; the text gives the
+        SettingError: the file cannot be read, or is not a usable artifact; the message gives the
             reason.
     """
     try:
@@ -143,7 +143,7 @@ def read_capability(path: Path) -> CapabilityModel:
 
 @dataclass(slots=True)
 class _Constants:
-    """Constants of one list of models, the same for every request."""
+    """The constants of one list of models, the same for every request."""
 
     seconds_per_token: Floats
     base_s: Floats
@@ -151,11 +151,11 @@ class _Constants:
 
 
 class CapabilityAssessor:
-    """Estimates models by an artifact, and prompt lengths by the lengths that engines report.
+    """Estimates models from an artifact, and prompt lengths from those that engines report.
 
     Args:
         capability: the model read from the artifact.
-        online: outcomes reported meanwhile; None to use the artifact alone.
+        online: outcomes reported since; None to use only the artifact.
         tasks: names that every client may use, besides the artifact's.
     """
 
@@ -173,7 +173,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replace the artifact. Online evidence is kept, now around the new prior."""
+        """Replace the artifact; keep online evidence, applied to the new prior."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -182,7 +182,7 @@ class CapabilityAssessor:
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Look every model up for this request's features."""
+        """Look up every model for this request's features."""
         key = tuple(models)
         constants = self._constants.get(key) or self._learn_models(key)
         sample = head_and_tail(request.question)
@@ -234,5 +234,5 @@ class CapabilityAssessor:
         return made
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Learn characters per token."""
+        """Learn characters per token from the reported length."""
         self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)

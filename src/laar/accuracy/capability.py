@@ -1,15 +1,15 @@
-"""Q(m, x): the success probability of each model on a request, served from a fitted artifact.
+"""Q(m, x): the success probability of each model on a request, from a fitted artifact.
 
 On the request path this is a table look-up: the log odds of a cell are summed once and the whole
-row of models is kept. Retries shift that row by the artifact's retry terms, because failures are
+row of models is cached. Retries shift that row by the artifact's retry terms, because failures are
 not independent: a query that one model failed is harder than its features show (the paper assumes
 independence, LAAR section 5.1).
 
-Classes without measurements have fixed stand-ins: a bucket between two measured ones takes the one
-above, a longer one the longest; a language or task that was not measured takes the mean over those
-that were, each by its outcomes; a model that was not measured takes the mean of the fleet, and
-`evidence` reports it. Where the task is inferred from the request's words, the tasks that it looks
-like share the row.
+Unmeasured classes have fixed substitutes: a bucket between two measured ones uses the one above, a
+longer one the longest; an unmeasured language or task uses the mean over the measured ones,
+weighted by outcomes; an unmeasured model uses the mean of the fleet, which `evidence` reports.
+Where the task is inferred from the request's words, the row is a mixture over the tasks that it
+resembles.
 """
 
 from __future__ import annotations
@@ -37,27 +37,26 @@ from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TaskTable, TextModel, task_table
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
-"""Q stays inside: a cost is divided by it, and no evidence shows that a model never fails."""
+"""Bounds of Q: a cost is divided by it, and no evidence shows that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Sets of candidates times cells; beyond it the table starts again, which costs microseconds."""
+"""Cached sets of candidates times cells; beyond that the cache is cleared, at microseconds."""
 
 _MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
-
-_MOSTLY = 0.5  # share of a task, or of all, from which a request counts as of it, or of them
+_MOSTLY = 0.5  # share of a task, or of all together, from which a request counts as of it
 
 UNMEASURED_PROBABILITY = 0.5
-"""Q without any artifact: the same for all, so that it decides nothing."""
+"""Q without an artifact: the same for all, so that it decides nothing."""
 
 UNMEASURED_SECONDS_PER_TOKEN = 1e-4
-"""c(m) without any measurement, of the order of an 8B model on one large GPU."""
+"""c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
 
 _LEAST_ERROR = 0.25
-"""Share of c(m) that a measurement may be off at least: engines under load, or after an upgrade,
-are not as they were alone."""
+"""Least relative error assumed for a measured c(m): engines under load, or after an upgrade, differ
+from when they were measured alone."""
 
 _ANY = ""
-"""In place of a language or a task: all that were measured. None has an empty name."""
+"""Stands for all measured languages or tasks. None of them has an empty name."""
 
 _Row = NDArray[np.float64]
 
@@ -66,9 +65,9 @@ class Evidence(NamedTuple):
     """The evidence behind one probability.
 
     Args:
-        known: the model was measured at all; otherwise the fleet's mean was given.
-        outcomes: measured in the very cell.
-        thin: too few of them, so that the probability leans on the model's mean.
+        known: whether the model was measured at all; if not, the fleet's mean was used.
+        outcomes: number measured in this very cell.
+        thin: too few of them, so that the probability shrinks to the model's mean.
     """
 
     known: bool
@@ -77,12 +76,12 @@ class Evidence(NamedTuple):
 
 
 class SpeedPrior(NamedTuple):
-    """What is known of a model's first tokens before any was seen while serving.
+    """What is known of a model's first tokens before any were seen in serving.
 
     Args:
         seconds_per_token: c(m).
-        error: its standard error, as a share of it.
-        start_s: seconds to a first token beside the prompt.
+        error: its relative standard error.
+        start_s: seconds to the first token, excluding the prompt.
         bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
     """
 
@@ -93,14 +92,13 @@ class SpeedPrior(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A request's task, as its words suggest it.
+    """A request's task, as inferred from its words.
 
     Args:
-        features: features with the task that it mostly looks like, where it looks like one and
-            named none.
-        shares: share of each of the text model's tasks, of all requests that look like this one;
+        features: features with the most likely task, if there is one and the request named none.
+        shares: share of each of the text model's tasks among all requests that look like this one;
             None where the words do not decide.
-        unlike: it names no measured task and is more likely of none: its probabilities are mostly
+        unlike: it names no measured task and probably belongs to none: its probabilities are mostly
             base rates.
     """
 
@@ -110,11 +108,11 @@ class Guess(NamedTuple):
 
 
 _FEW_OUTCOMES = 30.0
-"""Outcomes that the mean of all models weighs in a model's base rate."""
+"""Weight of the mean of all models in a model's base rate, in outcomes."""
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """Return the base rate of each model; the mean as written where it has no cells."""
+    """Return the base rate of each model; its stored mean if it has no cells."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -127,11 +125,11 @@ def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
 
 
 class CapabilityModel:
-    """Answers for P(correct) and speed; immutable but for its cache.
+    """Provides P(correct) and speed; immutable except for its cache.
 
     Args:
-        artifact: None before anything was measured.
-        digest: differs from that of another artifact, where states are saved.
+        artifact: None if nothing was measured yet.
+        digest: identifies the artifact in saved states.
     """
 
     def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
@@ -157,7 +155,7 @@ class CapabilityModel:
         measured = {name: model.speed for name, model in self._models.items() if model.speed}
         speeds = {name: speed for name, speed in measured.items() if speed.sure}
         self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
-        """Models whose c(m) in the artifact is no measurement: it is ignored."""
+        """Models whose c(m) in the artifact is too uncertain and is ignored."""
         self._priors = {
             name: SpeedPrior(
                 speed.seconds_per_token,
@@ -170,7 +168,7 @@ class CapabilityModel:
         self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self.timed = any(self._fixed_s.values())
-        """Whether `fixed_s` was measured: an artifact may be written by hand without it."""
+        """Whether `fixed_s` was measured: a hand-written artifact may lack it."""
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
         self._tables: dict[tuple[tuple[str, ...], str, int], TaskTable] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
@@ -178,7 +176,7 @@ class CapabilityModel:
 
     @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:
-        """Characters per token by model, then language: where a `TokenEstimator` starts."""
+        """Characters per token by model, then language: initial values of a `TokenEstimator`."""
         return {name: model.chars_per_token for name, model in self._models.items()}
 
     @property
@@ -206,7 +204,7 @@ class CapabilityModel:
         return None if known is None else known.mean
 
     def base_rate(self, model: str) -> float:
-        """Return the model's mean, drawn to that of all models where few outcomes were measured."""
+        """Return the model's mean, shrunk to that of all models if few outcomes were measured."""
         return self._base_rates[model]
 
     def outcomes(self, model: str) -> int:
@@ -230,7 +228,7 @@ class CapabilityModel:
             shares: share of each of the text model's tasks in the request; None uses `features`.
 
         Returns:
-            Shape (len(models),), read-only where nothing was tried.
+            Shape (len(models),), read-only if nothing was tried.
         """
         if tried:
             unseen = [model for model in dict.fromkeys(tried) if model not in models]
@@ -271,9 +269,9 @@ class CapabilityModel:
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Move unconditional probabilities to those given the failures of `tried`.
+        """Condition probabilities on the failures of `tried`.
 
-        Of these, only those among `models` are evidence of the question's difficulty.
+        Only those among `models` are evidence of the question's difficulty.
         """
         if self._difficulty:
             wrong = np.isin(models, tried)
@@ -283,16 +281,16 @@ class CapabilityModel:
         return moved
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
-        """Return c(m) of each model; the fleet's mean for one without a measurement."""
+        """Return c(m) of each model; the fleet's mean for an unmeasured one."""
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def speed(self, model: str) -> SpeedPrior:
-        """Return the speed of a model; the fleet's mean c(m) for one without a measurement."""
+        """Return the speed of a model; the fleet's mean c(m) for an unmeasured one."""
         found = self._priors.get(model)
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """Return the seconds of each model's answer besides its prompt: decoding a usual answer."""
+        """Return the seconds of each model's answer excluding its prompt, for a typical answer."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
@@ -301,7 +299,7 @@ class CapabilityModel:
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
     def measured(self, model: str, features: Features) -> int:
-        """Return the measured outcomes in the cell where reported ones of these features count."""
+        """Return the measured outcomes of the cell in which reports with these features count."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
@@ -321,14 +319,14 @@ class CapabilityModel:
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
-        """Return the features with the measured bucket that stands in for their length."""
+        """Return the features with the measured bucket that replaces theirs."""
         if not self._buckets:
             return features
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """Return the measured cell that stands in for these features, or the sum of several."""
+        """Return the measured cell that replaces these features, or a sum of several."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,
@@ -344,7 +342,7 @@ def _summed(
 ) -> dict[tuple[str, Features], tuple[float, int]]:
     """Return P(correct) times outcomes, and outcomes, by model and cell, and over classes.
 
-    Summed here because the request path may wait for no sum over hundreds of cells.
+    Precomputed because the request path can't wait for sums over hundreds of cells.
     """
     sums: dict[tuple[str, Features], tuple[float, int]] = {}
     terms = {cell: terms_of(cell) for _, cell in outcomes}
@@ -363,6 +361,6 @@ def _summed(
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """Return the measured number of each model; the mean of all where it has none."""
+    """Return each model's measured value; the mean of all where it has none."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return np.array([measured.get(model, mean) for model in models])

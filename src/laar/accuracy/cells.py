@@ -1,7 +1,7 @@
-"""A cell of reported outcomes, and how it is written to and read from a saved state.
+"""Cells of reported outcomes, and their serialization in a saved state.
 
-A saved cell is a list: model, language, bucket, task, correct, outcomes, level, then the prior
-where it is known, then the reporter where it has a name. Each reporter has a list of its own.
+A saved cell is a list: model, language, bucket, task, correct, outcomes, level, then the prior if
+known, then the reporter if named. Each reporter has its own list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laar.accuracy.trust import Evidence
 
 MAX_NAME_CHARS = 256
 
-_MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state might claim it
+_MAX_COUNT = 1e9  # far above any sum of decaying weights; a restored state might exceed it
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Share:
     """One reporter's share of a cell.
 
     Args:
-        correct: decaying count; an offset can take it a little below 0 or above `outcomes`.
+        correct: decaying count; an offset can take it slightly below 0 or above `outcomes`.
         outcomes: decaying count.
         level: level of the leaky bucket that limits its reports.
         found: the cell's evidence about the reporter.
@@ -40,13 +40,13 @@ class Cell:
     """Outcomes of one model on one kind of request.
 
     Args:
-        at_s: when counts and levels were last brought up to date.
-        tenant: tenant of the outcome that began it; None: it was restored.
+        at_s: when counts and levels were last updated.
+        tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
         shares: shares by reporter; empty while no reporter had a name.
-        prior: the artifact's probability; None: not known, so that it can't be judged.
+        prior: the artifact's probability; None if unknown, so that it can't be judged.
         evidence: the cell's evidence about the prior.
-        weight: full weight of the prior in outcomes, without evidence against it; None: look it up.
+        weight: full weight of the prior in outcomes, without evidence against it; None to look up.
     """
 
     at_s: float
@@ -69,14 +69,14 @@ class Saved(NamedTuple):
 
 
 def learned(features: Features) -> Features:
-    """Return the cell in which outcomes of these features are counted."""
+    """Return the cell that counts outcomes of these features."""
     if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
         return features
     return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
 
 
 def written(saved: Saved) -> list[object]:
-    """Return the list that `read_saved` reads."""
+    """Return the list form that `read_saved` reads."""
     share = saved.share
     entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
     if saved.reporter != UNNAMED:
@@ -85,7 +85,7 @@ def written(saved: Saved) -> list[object]:
 
 
 def read_saved(entry: object) -> Saved | None:
-    """Read one list of a saved state; return None if it can't be true."""
+    """Read one list of a saved state; return None if it is invalid."""
     if not isinstance(entry, list) or len(entry) not in (7, 8, 9):
         return None
     model, language, bucket, task, *counts = entry

@@ -1,4 +1,4 @@
-"""P(correct) once other models have failed: a difficulty that all models share.
+"""P(correct) after other models have failed: a difficulty shared by all models.
 
 LAAR assumes independent attempts (section 5.1). They are not: a hard question is hard for all. Here
 a question has a hidden difficulty d, standard normal, and model m is right with log odds
@@ -6,9 +6,9 @@ a question has a hidden difficulty d, standard normal, and model m is right with
     z_m * sqrt(1 + pi/8 * spread^2) + spread * d
 
 so that over all difficulties it is right with about sigmoid(z_m), the artifact's probability (the
-factor is the usual probit approximation of a logistic-normal integral). A failure is evidence of d
-by Bayes, and more so where success was likely. The integral over d is a sum over a few nodes
-(Gauss-Hermite), which costs some microseconds, and only on retries.
+factor is the usual probit approximation of a logistic-normal integral). By Bayes, a failure is
+evidence of d, and stronger where success was likely. The integral over d is a sum over a few nodes
+(Gauss-Hermite), which takes some microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
 """
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_SPREAD = 6.0
-"""Beyond it a question is either trivial or impossible for all models."""
+"""Beyond this a question is either trivial or impossible for all models."""
 
 _NODES = 21
 _EDGE = 1e-4

@@ -1,15 +1,15 @@
-"""Features of a request that are cheap: language, length bucket, task (LAAR, sections 5.2, 5.4).
+"""Cheap features of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
 
-Everything is read from bounded samples of the last user message, so the price does not grow with
-the prompt. Language is inferred from the script of the head AND the tail, because in long prompts
-the middle is data in any language and only the lead-in and the question are the user's words. That
-is a guess at the script, not at the language: a code stands for the script's most common language
-("en" for all Latin text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's
-tail makes it "zh". The capability model only needs classes that are stable, not that are right.
+All are computed from bounded samples of the last user message, so the cost does not grow with the
+prompt. Language is inferred from the script of head AND tail, because in long prompts the middle is
+data in any language and only the lead-in and the question are the user's words. It identifies the
+script, not the language: a code stands for the script's most common language ("en" for all Latin
+text, "ru" for all Cyrillic), and one Chinese sentence in an English prompt's tail makes it "zh".
+The capability model only needs classes that are stable, not correct.
 
-`FEATURES_SCHEMA` changes whenever the same prompt could come out as features that an artifact would
-answer wrongly for; artifacts fitted on another version are refused. A finer bucket is no such
-change: where an artifact has none, the one above answers.
+`FEATURES_SCHEMA` changes whenever the same prompt could yield features for which an artifact would
+be wrong; artifacts fitted on another version are rejected. A finer bucket is not such a change:
+where an artifact lacks it, the one above is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""The shortest bucket of online learning: four shorter ones would each fill a quarter as fast."""
+"""Shortest bucket of online learning: four shorter ones would each fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
@@ -32,10 +32,10 @@ _HEAD_CHARS = 200
 _TAIL_CHARS = 300  # the question, with a key or a quotation in it
 
 _ESTIMATE_SLACK = 1.0625
-"""Lengths here are estimates, and a prompt cut to fit 64K sits on the bucket's very edge: one
+"""Lengths here are estimates, and a prompt cut to fit 64K is right at the bucket's edge: up to one
 sixteenth past the edge (learning error, chat template) still counts as the bucket."""
 
-# In order: kana distinguish Japanese from Chinese, and Japanese has ideographs as well.
+# In order: kana distinguish Japanese from Chinese, since Japanese has ideographs as well.
 _EASTERN = {
     "ja": "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d",
     "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd",
@@ -59,7 +59,7 @@ _TASK_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 _LOOKUP = re.compile(rf'\{{\s*"{_UUID}"\s*:')
 
-# Plain words rather than patterns: on a sample without any of them this costs 2 us, not 30.
+# Plain words rather than patterns: a sample without any of them takes 2 us instead of 30.
 _WORDS = (
     ("code", ("```", "\ndef ", "\nclass ", "\nimport ", "#include <", "function(", "public class")),
     ("translation", ("translate", "translation", "翻訳", "翻译", "翻譯")),
@@ -73,7 +73,7 @@ class Features(NamedTuple):
     Args:
         language: code of the script's most common language.
         bucket: upper edge of the length bucket, in tokens.
-        task: the task in the ``x-laar-task`` header or of a detector, else ``generic``.
+        task: the task from the ``x-laar-task`` header or a detector, else ``generic``.
     """
 
     language: str
@@ -86,7 +86,7 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
 
     Args:
         text: the last user message.
-        tokens: estimated length of the whole prompt, such as `TokenEstimator` gives.
+        tokens: estimated length of the whole prompt, such as from `TokenEstimator`.
         task: the client's name for the task; a malformed name is ignored.
     """
     sample = head_and_tail(text)
@@ -106,13 +106,13 @@ def language_of(text: str) -> str:
 
 
 def task_of(text: str) -> str:
-    """Return the task that a detector sees in the text's head and tail, else ``generic``."""
+    """Return the task detected in the text's head and tail, else ``generic``."""
     return detected_task(head_and_tail(text))
 
 
 def bucket_of(tokens: float) -> int:
     """Return the smallest bucket (512 tokens and doublings) that holds `tokens` tokens."""
-    if not tokens > MIN_BUCKET_TOKENS:  # also holds for NaN
+    if not tokens > MIN_BUCKET_TOKENS:  # also true for NaN
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS
@@ -126,14 +126,14 @@ def bucket_of_estimate(tokens: float) -> int:
 
 
 def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _TAIL_CHARS) -> str:
-    """Return the head and the tail of a text: all of it, if it is short."""
+    """Return the head and the tail of a text, or all of it if it is short."""
     if len(text) <= head_chars + tail_chars:
         return text
     return f"{text[:head_chars]}\n{text[-tail_chars:]}"
 
 
 def script_of(sample: str) -> str:
-    """Return the language of a sample, by its script."""
+    """Return the language of a sample, judged by its script."""
     if sample.isascii():
         return "en"
     if _ANY_EASTERN.search(sample):
@@ -144,7 +144,7 @@ def script_of(sample: str) -> str:
 
 
 def detected_task(sample: str) -> str:
-    """Return the task that a detector sees in a sample, else ``generic``."""
+    """Return the task detected in a sample, else ``generic``."""
     lower = sample.lower()
     if "{" in lower and _LOOKUP.search(lower):
         return "kv-lookup"

@@ -1,22 +1,22 @@
-"""Learning from reported outcomes: a Beta posterior by model and cell, around the fitted prior.
+"""Learning from reported outcomes: a Beta posterior per model and cell, around the fitted prior.
 
-A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
+A cell has a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
-forgotten exponentially, so that a model replaced behind its name is found out. k is the number of
-outcomes that the artifact has of the cell, between `kappa` and four times as much: a few reports,
-of which some are inverted, must not outweigh many measurements. It is less where the model's other
-cells show that the artifact is wrong about it (`laar.accuracy.trust`).
+forgotten exponentially, so that a model replaced under the same name is noticed. k is the number of
+outcomes that the artifact has for the cell, clamped to between `kappa` and four times that: a few
+reports, some of them inverted, must not outweigh many measurements. It is lower if the model's
+other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
-Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
-it can't move it further than cap / (kappa + cap) of the way in an hour, against all the true
-reports that come in meanwhile. Lies about many cells of a model at once look like a wrong artifact,
-and lower k besides. Reporters with names are compared with each other: one that disagrees with the
-others loses its weight, also for its past reports (`laar.accuracy.reporters`), and takes at most
-half of a cell's cap. Where most lie, for days, they win; the server restricts who may report.
+Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
+can move it by at most cap / (kappa + cap) of the way in an hour, against all true reports that
+arrive meanwhile. False reports in many cells of a model at once look like a wrong artifact, and
+also lower k. Named reporters are compared with each other: one that disagrees with the others loses
+weight, also for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
+cap. If most of them lie, for days, they win; the server restricts who may report.
 
-An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
-failures had lowered the expectation) is added back, so that a model that is only ever tried last
-does not look worse than it is.
+An outcome reached after failures comes from the harder queries. Its `offset` (how far the failures
+had lowered the expectation) is added back, so that a model that is only ever tried last does not
+look worse than it is.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from laar.accuracy.trust import SHARES, PriorTrust
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""About 6 MB: 50 models in 400 cells. Clients may name any task, so the number needs a cap."""
+"""About 6 MB: 50 models in 400 cells. Clients may name any task, so there must be a cap."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
+"""Cells that one tenant's outcomes may create: 50 models in 100 cells. Others need room too."""
 
 MAX_SHARES = 40_000
-"""Parts of cells kept by reporter, some 8 MB; beyond it a named reporter counts as unnamed."""
+"""Shares of cells by reporter, about 8 MB; beyond that named reporters count as unnamed."""
 
 KAPPA = 50.0
-"""Least weight of a fitted prior, in outcomes: a thin cell leans on the fit's other cells."""
+"""Least weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as are reported
-within an hour."""
+"""Largest weight of a well measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as are
+reported in an hour."""
 HALF_LIFE_S = 86_400.0
-"""Half-life of an outcome. A day: a model changes rarely, and its traffic by the hour."""
+"""Half-life of an outcome in seconds: a day. Models change rarely, their traffic by the hour."""
 CAP_PER_HOUR = 200.0
-"""Weight of outcomes that one cell takes in any hour: true reports dominate within the hour (80 %
+"""Weight of outcomes that one cell accepts in any hour: true reports dominate within the hour (80 %
 of the way); a burst of false ones cannot."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # at a cap, how often forgotten cells and reporters are looked for
+_SWEEP_S = 60.0  # interval between searches for forgotten cells and reporters, at a cap
 _FORGOTTEN = 0.5  # outcomes; a cell with less is dropped, and a reporter's name in it
 
 
 class ModelOutcomes(NamedTuple):
-    """Reported outcomes that still weigh on a model, and the cells they are in."""
+    """Reported outcomes that still weigh on a model, and the number of their cells."""
 
     correct: float
     outcomes: float
@@ -72,7 +72,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome as `OnlineOutcomes.observe` took it."""
+    """An outcome as accepted by `OnlineOutcomes.observe`."""
 
     model: str
     features: Features
@@ -90,8 +90,8 @@ class OnlineOutcomes:
     Args:
         kappa: least weight of a fitted prior without evidence against it, in outcomes.
         half_life_s: half-life of an outcome.
-        cap_per_hour: weight of outcomes that one cell takes in any hour.
-        shares: possible shares of a prior's full weight; (1.0,) never doubts it.
+        cap_per_hour: weight of outcomes that one cell accepts in any hour.
+        shares: possible shares of a prior's full weight; with (1.0,) it is never doubted.
     """
 
     def __init__(
@@ -110,26 +110,26 @@ class OnlineOutcomes:
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
-        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # of a reporter: no less than one report
+        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # per reporter: at least one report
         self.cells: dict[tuple[str, Features], Cell] = {}
-        """Reported outcomes, by model and features; to be looked at only."""
+        """Reported outcomes, by model and features; read only."""
         self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
         self.limited = 0
         """Outcomes refused by the hourly cap."""
         self.refused = 0
-        """Outcomes refused because they make no sense, or for want of a free cell."""
+        """Outcomes refused because they are implausible, or because no cell is free."""
         self.on_taken: Callable[[Taken], None] | None = None
-        """Called with each accepted outcome that another picker did not send."""
+        """Called with each accepted outcome of this picker's own."""
         self.restored_at_s = float("-inf")
-        """Moment as of which a saved state was restored; infinite once an outcome was taken."""
+        """Time as of which a saved state was restored; infinite once an outcome was accepted."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
-        """Outcomes that the artifact has of a model's cell."""
+        """Returns the number of outcomes that the artifact has of a model's cell."""
         self.prior: Callable[[str, Features], float] | None = None
-        """The artifact's probability; None leaves it to those who observe."""
+        """Returns the artifact's probability; None leaves it to the callers of `observe`."""
         self.prior_id: Callable[[], str] = str
-        """Identifies the artifact, in saved states."""
+        """Returns an id of the artifact, for saved states."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -137,7 +137,7 @@ class OnlineOutcomes:
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Return posterior means around `prior`, shape (len(models),); itself without reports."""
+        """Return posterior means around `prior`, shape (len(models),); `prior` if no reports."""
         features = learned(features)
         found = [self.cells.get((model, features)) for model in models]
         if not any(found):
@@ -175,7 +175,7 @@ class OnlineOutcomes:
         tenant: str = "",
         reporter: str = UNNAMED,
     ) -> bool:
-        """Record one outcome; return False if it was refused or is over the hourly cap.
+        """Record one outcome; return False if it was refused or exceeds the hourly cap.
 
         Args:
             model: the model that answered.
@@ -184,9 +184,9 @@ class OnlineOutcomes:
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted probability, unconditional; None leaves it unjudged.
-            offset: the unconditional probability minus the one that was expected of this attempt.
+            offset: the unconditional probability minus that expected of this attempt.
             tenant: tenant of the request.
-            reporter: name of the judge of the answer.
+            reporter: name of whoever judged the answer.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
@@ -199,9 +199,9 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Record an outcome of another picker, as `observe`; its numbers are in range."""
+        """Record an outcome of another picker, as in `observe`; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
-        reporter = self._admitted(reporter, now)  # first: it may drop cells
+        reporter = self._admitted(reporter, now)  # first, since it may drop cells
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
@@ -217,14 +217,14 @@ class OnlineOutcomes:
         if cell.total.level + weight > self._burst or (
             not alone and share.level + weight > self._burst_of_one
         ):
-            self.limited += reporter != SIGNS  # of which most answers have one
+            self.limited += reporter != SIGNS  # signs come with most answers
             return False
         self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):
             counts.level += weight
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
-        # Another picker may have another artifact, whose errors are not this one's.
+        # Another picker may have another artifact, with other errors.
         cell.prior = prior if self.prior is None else self.prior(model, features)
         self._judge(*key, cell, () if alone else (name,))
         return True
@@ -232,8 +232,8 @@ class OnlineOutcomes:
     def state(self, now: float) -> dict[str, object]:
         """Return everything learned, as plain JSON types, as of `now`.
 
-        Changes nothing, and may run on another thread than the observing one: an outcome that comes
-        in meanwhile is in the state or is not.
+        Changes nothing, and may run in another thread than `observe`: a concurrent outcome is in
+        the state or not.
         """
         cells: list[list[object]] = []
         for (model, features), cell in list(self.cells.items()):
@@ -272,8 +272,8 @@ class OnlineOutcomes:
         """Restore a saved state over the present cells; return the number restored.
 
         The state may come from a file that anyone edited: invalid entries are counted as refused
-        and left out, another schema gives 0, and no error is raised. Evidence about an artifact
-        that was replaced is dropped, as by `new_prior`.
+        and skipped, another schema gives 0, and no error is raised. Evidence about an artifact
+        that was replaced is dropped, as in `new_prior`.
 
         Args:
             state: a result of `state`, after a round trip through JSON.
@@ -311,7 +311,7 @@ class OnlineOutcomes:
     def new_prior(self) -> None:
         """Drop the evidence about priors after the artifact was replaced.
 
-        The outcomes stay; each cell gives new evidence with its next one.
+        The outcomes are kept; each cell gives new evidence with its next one.
         """
         self._trust.clear()
         for cell in self.cells.values():
@@ -325,7 +325,7 @@ class OnlineOutcomes:
         return name
 
     def _share_of(self, cell: Cell, name: str) -> str:
-        """Return the name a report counts under in a cell, and make its share if needed."""
+        """Return the name a report counts under in a cell; create its share if needed."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
         if name == UNNAMED and not cell.shares:
@@ -357,7 +357,7 @@ class OnlineOutcomes:
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Renew the cell's evidence about these reporters and about the model's prior."""
+        """Update the cell's evidence about these reporters and about the model's prior."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
@@ -430,7 +430,7 @@ class OnlineOutcomes:
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:
-    """Count the forgotten reporters of a cell as unnamed; a share `kept` of outcomes is left."""
+    """Count a cell's forgotten reporters as unnamed; `kept` is the decay of its outcomes."""
     forgotten = [
         name
         for name, share in cell.shares.items()

@@ -1,18 +1,18 @@
 """The weight of each reporter of outcomes, judged by the other reporters.
 
-Every outcome is about another answer, so two reports never contradict each other directly. But
+Every outcome is about a different answer, so two reports never contradict each other directly. But
 reporters of the same kind of request (a model and a cell) should see about the same share of right
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
-hypotheses: its reports are true, a quarter of them is inverted, they have nothing to do with the
-answers, all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0.
-The weight of an inverted share f is (1 - 2 f)^2, the information that is left of a binary answer
-(the one-coin model of Dawid and Skene 1979).
+hypotheses: its reports are true, a quarter of them is inverted, they are unrelated to the answers,
+all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0. The weight
+for an inverted share f is (1 - 2 f)^2, the information left in a binary answer (the one-coin model
+of Dawid and Skene 1979).
 
-Reporters vote by head: none counts for more than all others together, however much it sends, and a
-cell is evidence about a reporter only where two others report on it. So one of three can be
-outvoted, a lone reporter is never judged, and an honest majority is needed. An honest reporter may
-have harder questions; its share may then differ by a standard deviation of about 0.1 (`_ALIKE`) at
-no loss.
+Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
+evidence about a reporter only if two others report on it. So one of three can be outvoted, a lone
+reporter is never judged, and an honest majority is required. An honest reporter may have harder
+questions; its share may therefore differ by a standard deviation of about 0.1 (`_ALIKE`) without
+loss.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MAX_REPORTERS = 16
 unnamed, until the outcomes of an earlier one are forgotten."""
 
 SIGNS = "(signs)"
-"""The reporter that weak outcomes count as (`laar.accuracy.signs`)."""
+"""The reporter under which weak outcomes count (`laar.accuracy.signs`)."""
 
 UNNAMED = ""
-"""All reports without a name, together."""
+"""The reporter for all reports without a name."""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)
-_ALIKE = 20.0  # outcomes: concentration of the honest around each other
+_ALIKE = 20.0  # outcomes: concentration of honest reporters around each other
 _OTHERS_NEEDED = 2
-_BELIEVED = 0.9  # a weight above it is as good as 1
+_BELIEVED = 0.9  # higher weights count as 1
 
 Likelihood = tuple[float, ...]
-"""Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty: not judged."""
+"""Log likelihood of a reporter's outcomes in a cell under each hypothesis; empty if not judged."""
 
 
 class ReporterTrust:
@@ -50,7 +50,7 @@ class ReporterTrust:
         self._weights: dict[str, float] = {}
 
     def admitted(self, name: str) -> str:
-        """Return the name that reports count under; `UNNAMED` where there are too many."""
+        """Return the name that reports count under; `UNNAMED` if there are too many."""
         if name != UNNAMED and name not in self._names:
             if len(self._names) >= MAX_REPORTERS:
                 return UNNAMED
@@ -76,8 +76,8 @@ class ReporterTrust:
         """Return a cell's evidence about a reporter.
 
         Args:
-            correct: the correct ones among its outcomes.
-            outcomes: outcomes that it reported there.
+            correct: number of its outcomes that are correct.
+            outcomes: number of outcomes that it reported there.
             others: name, correct ones and outcomes of each other reporter of the cell.
         """
         known = [
@@ -92,7 +92,7 @@ class ReporterTrust:
             share = min(1.0, rest / n) if n == largest and n > 0 else 1.0
             right, total = right + share * c, total + share * n
         mean = min(max((right + 1.0) / (total + 2.0), 0.02), 0.98)
-        # Variances add: how well the others know the share, and how alike the honest are.
+        # Variances add: how well the others know the share, and how much honest ones differ.
         alike = 1.0 / (1.0 / (_ALIKE + 1.0) + 1.0 / (total + 3.0)) - 1.0
         turned = mean + 0.25 * (1.0 - 2.0 * mean)
         s = min(max(correct, 0.0), outcomes)

@@ -1,21 +1,21 @@
-"""Outcomes reported for decisions: which ones count, and the evidence of a retry.
+"""Outcomes reported for decisions: which ones count, and what a retry shows.
 
-A report names a decision. It counts once, for a decision that is remembered; a repeat changes
-nothing, a contradiction of an earlier report changes nothing either (the first stands), and both
-are counted separately so that a client at fault can be found. A report that counts still passes the
-hourly cap of `OnlineOutcomes`.
+A report names a decision. It counts once, for a decision that is remembered. Repeats change
+nothing, nor do contradictions (the first report stands), and both are counted separately so that a
+faulty client can be found. A report that counts is still subject to the hourly cap of
+`OnlineOutcomes`.
 
-A retry shows that the answer before it was wrong. Taken by itself it would bias the estimate: no
-client retries a correct answer, so only failures would ever be seen, and the model that is asked
-most would sink most. So a chain of retries counts once an outcome is reported for its end: then
-every attempt before that one failed. A client that checks its answers therefore reports once for a
-question, about the last attempt; a client that reports each attempt changes nothing by it, because
-a decision counts once; a client that only retries contributes no outcome. An attempt that an
-endpoint refused, or broke off, shows nothing of its model: it had no answer to be wrong.
+A retry shows that the previous answer was wrong. Used alone it would bias the estimate: no client
+retries a correct answer, so only failures would ever be seen, and the model that is used most would
+drop most. So a chain of retries counts once an outcome is reported for its end: then every earlier
+attempt failed. A client that checks its answers therefore reports once per question, about the last
+attempt; reporting each attempt changes nothing, because a decision counts once; a client that only
+retries contributes no outcome. An attempt that an endpoint refused, or broke off, says nothing
+about its model: it had no answer to be wrong.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
-samples of it), sent with the list of tried models that the earlier attempt's answer gave out. Where
-two clients ask the same and neither has reported, a retry is chained to neither.
+samples of it), sent with the list of tried models from the earlier attempt's answer. If two clients
+ask the same and neither has reported, a retry is chained to neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
-"""Decisions remembered, oldest dropped first: minutes at 100 a second, some 30 MB."""
+"""Decisions remembered, oldest dropped first: minutes at 100 per second, about 30 MB."""
 
 
 class Verdict(StrEnum):
@@ -46,20 +46,20 @@ class Verdict(StrEnum):
     REPEATED = "repeated"
     CONTRADICTORY = "contradictory"
     PASSED = "passed"
-    """Passed on: another picker decided, and takes the report."""
+    """Passed on: another picker decided, and handles the report."""
     UNANSWERED = "unanswered"
     """The endpoint refused the request, or none was reached: there is no answer to judge."""
 
 
 class Answered(NamedTuple):
-    """A judged answer, as its question saw it.
+    """A judged answer, in the context of its question.
 
     Args:
         policy: the policy that chose the model.
         task: task of the request.
         correct: the reported outcome.
-        attempts: number of attempts on the question, this one included.
-        seconds: time from the first attempt's decision to the end of this answer; None where one of
+        attempts: number of attempts on the question, including this one.
+        seconds: time from the first attempt's decision to the end of this answer; None if one of
             the attempts is forgotten, or this one's end was not seen.
     """
 
@@ -73,7 +73,7 @@ class Answered(NamedTuple):
 _MOST_ALIKE = 8
 """Latest attempts of one request and one set of tried models that a retry may follow."""
 
-_AT_ONCE_S = 60.0  # after an answer, within which the same question again means discontent
+_AT_ONCE_S = 60.0  # repeating the question within this time of an answer means discontent
 
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
@@ -110,14 +110,14 @@ class OutcomeReports:
         """Forwards a report of an unknown decision to other pickers; False if none made it."""
         self._success = success
         self.signs: Signs | None = None
-        """The reliability of what answers show of themselves; None where that does not count."""
+        """The reliability of signs in answers; None where they do not count."""
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
         self._turns: dict[Hashable, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
-        """Verdicts on failures that retries showed."""
+        """Verdicts on failures implied by retries."""
 
     def __len__(self) -> int:
         return len(self._decisions)
@@ -136,20 +136,20 @@ class OutcomeReports:
         adapter: str = "",
         session: Hashable = None,
     ) -> None:
-        """Record a decision that an outcome may be reported for.
+        """Record a decision for which an outcome may be reported.
 
         Args:
             decision_id: its id in the answer's headers.
             model: the chosen model.
             features: features of the request.
             tried: models that have failed on the request, as the client reports.
-            request: the same for a request and its retries; None chains it to no other.
+            request: equal for a request and its retries; None chains it to no other.
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
-            adapter: the LoRA adapter of the model that was asked for: outcomes count as its own,
-                and its failures are no evidence about the model.
-            session: the same for the turns of one conversation; None where it is not known.
+            adapter: the requested LoRA adapter of the model: outcomes count as its own, and its
+                failures are no evidence about the model.
+            session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -168,7 +168,7 @@ class OutcomeReports:
             self._went_on(decision, self.signs, now)
 
     def moved(self, decision_id: str, model: str) -> None:
-        """Record that another model than the chosen one answered: Envoy retried by itself."""
+        """Record that a model other than the chosen one answered: Envoy retried by itself."""
         decision = self._decisions.get(decision_id)
         if decision is None or decision.model == model:
             return
@@ -185,7 +185,7 @@ class OutcomeReports:
             decision.latency_s = latency_s
 
     def signed(self, decision_id: str, sign: Sign, now: float) -> None:
-        """Record what a complete answer shows of itself: a weak outcome, unless it was reported."""
+        """Record the sign in a complete answer: a weak outcome, unless an outcome was reported."""
         decision = self._decisions.get(decision_id)
         if self.signs is None or decision is None:
             return
@@ -194,7 +194,7 @@ class OutcomeReports:
         self._shown(decision, decision.sign, self.signs, now)
 
     def _went_on(self, decision: _Decision, signs: Signs, now: float) -> None:
-        """Record a turn as a sign of how good the answer before it was."""
+        """Record a turn as a sign of how good the previous answer was."""
         before = self._decisions.get(decision.before or "")
         if before is None or before.latency_s is None or not before.answered or decision.tried:
             return
@@ -204,13 +204,13 @@ class OutcomeReports:
             self._shown(before, signs.of_turn(again=again), signs, now)
 
     def _shown(self, decision: _Decision, sign: Sign, signs: Signs, now: float) -> None:
-        """Learn what a sign is worth from an answer that was reported; else weigh the answer."""
+        """Learn a sign's reliability if the answer was reported; else count a weak outcome."""
         model = decision.adapter or decision.model
         if decision.correct is not None:
             signs.learn(model, sign, correct=decision.correct)
             return
         if self._wrong(decision):
-            return  # it comes from the harder questions, which signs do not know
+            return  # it comes from the harder questions, which signs do not account for
         expected = self._success.probabilities((model,), decision.features, (), now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
         self._success.observe(
@@ -226,9 +226,9 @@ class OutcomeReports:
         )
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
-        """Record that there was no complete answer: a retry then shows no wrong one.
+        """Record that there was no complete answer, so that a retry does not imply a wrong one.
 
-        `refused` where there was none at all, so that no report can be about it.
+        `refused` means that there was none at all, so that no report can be about it.
         """
         decision = self._decisions.get(decision_id)
         if decision is not None:
@@ -244,12 +244,12 @@ class OutcomeReports:
         return decision_id in self._decisions
 
     def previous_of(self, decision_id: str) -> str | None:
-        """Return the decision of the attempt before, if the retry's chain is known."""
+        """Return the previous attempt's decision, if the retry's chain is known."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.previous
 
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
-        """Record a reporter's verdict on a decision's answer, and its evidence on those before."""
+        """Record a verdict on a decision's answer, and what it implies for earlier attempts."""
         verdict = self._judge(decision_id, correct, now, reporter)
         if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct, reporter):
             verdict = Verdict.PASSED
@@ -260,7 +260,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # the attempts before it were counted then
+                break  # the attempts before it were counted at that time
             if earlier.answered:
                 self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
@@ -275,7 +275,7 @@ class OutcomeReports:
         return Answered(decision.policy, decision.features.task, correct, attempts, seconds)
 
     def _before(self, decision: _Decision) -> Iterator[_Decision]:
-        """Yield the attempts before this one, the latest first, while they are remembered."""
+        """Yield the earlier attempts, the latest first, while they are remembered."""
         for _ in decision.tried:
             earlier = self._decisions.get(decision.previous or "")
             if earlier is None:
@@ -286,8 +286,8 @@ class OutcomeReports:
     def _wrong(self, decision: _Decision) -> list[str]:
         """Return the models that were wrong before, without those that did not answer.
 
-        Else a model would look too good once another one is down: as if it had been right where
-        that one was wrong.
+        Otherwise a model would look too good while another one is down: as if it had been right
+        where that one was wrong.
         """
         wrong = list(decision.tried)
         for earlier in self._before(decision):

@@ -1,10 +1,10 @@
-"""Retry knowledge without server state: the list of tried models that travels with the request.
+"""Retry state without server state: the list of tried models travels with the request.
 
 The picker's answer names the models tried so far, the client sends the list back (LAAR, section
 5.4).
 
-The list comes from the client and is not trusted. It is cut to a length, names that no endpoint
-serves are dropped, and both are counted; it never fails a request.
+The list comes from the client and is not trusted. It is truncated, names that no endpoint serves
+are dropped, and both are counted; it never fails a request.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 MAX_TRIED = 64
-"""Entries of the list that are read: several rounds over any fleet's models."""
+"""List entries that are read: several rounds over any fleet's models."""
 
 MAX_TRIED_CHARS = 8192
-"""Characters of the header that are looked at: 64 names of 128."""
+"""Characters of the header that are read: 64 names of 128."""
 
 
 class Tried(NamedTuple):
-    """The models tried, first to last, repeats kept; `ignored` entries were dropped."""
+    """The models tried, first to last, including repeats; `ignored` entries were dropped."""
 
     models: tuple[str, ...] = ()
     ignored: int = 0
 
 
 def parse_tried(header: str | None, known: Collection[str]) -> Tried:
-    """Read an ``x-laar-tried-models`` header; ignore and count invalid parts."""
+    """Parse an ``x-laar-tried-models`` header; ignore and count invalid parts."""
     if not header:
         return Tried()
     cut = len(header) > MAX_TRIED_CHARS
@@ -38,5 +38,5 @@ def parse_tried(header: str | None, known: Collection[str]) -> Tried:
 
 
 def with_model(tried: Sequence[str], model: str) -> tuple[str, ...]:
-    """Return the models tried, with `model` as the latest: `MAX_TRIED` at most."""
+    """Return the models tried, with `model` as the latest; at most `MAX_TRIED`."""
     return (*tried[-(MAX_TRIED - 1) :], model)

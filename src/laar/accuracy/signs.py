@@ -1,17 +1,17 @@
-"""Weak outcomes: what shows how good an answer was, where nobody judges it.
+"""Weak outcomes: signs of how good an answer was, where nobody judges it.
 
-An answer may end at its limit, call a tool by what is no JSON, call it as the answer before did, or
-be one that the engine was not sure of: it shows one sign of itself. The next turn of a conversation
-shows another: a client that asks the very same again at once was not content. With
+An answer may end at its limit, call a tool with invalid JSON, repeat the previous answer's call, or
+be one that the engine was unsure of: that is one sign. The next turn of a conversation shows
+another: a client that repeats its question at once was not satisfied. With
 P(sign | right) = r and P(sign | wrong) = w, learned from answers that were also reported, one that
 was expected to be right with p is so with p r / q, where q = p r + (1 - p) w, and is worth
 p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
-shown: 1 if they never err, 0 if they say nothing.
+shown: 1 if they never err, 0 if they carry no information.
 
-What all models show alike says nothing of one: the recent mean of p r / q - p is taken off.
+What all models show alike says nothing about one: the recent mean of p r / q - p is subtracted.
 
-Clients choose requests, and so signs. These count as one reporter's: a quarter of a cell's cap, and
-less where two named reporters disagree with it.
+Clients choose requests, and so signs. These count as one reporter: a quarter of a cell's cap, and
+less if two named reporters disagree with it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import orjson
 from numpy.typing import NDArray
 
 PLAIN, CUT, BROKEN_CALL = 0, 1, 2
-"""Signs of an answer: nothing, cut at its limit, a tool's call by what is no JSON or once again."""
+"""Signs of an answer: none, cut at its limit, a tool call with invalid JSON or a repeated one."""
 
 FORM, SURE, TURN = 0, 1, 2
-"""Where a sign was seen: in an answer, in one with log-probabilities, in the turn after it."""
+"""Where a sign was seen: in an answer, in one with log-probabilities, in the next turn."""
 
-_SHORT_TOKENS = 256  # a client's limit below it is meant to cut
-_SURENESS = (0.75, 0.85, 0.93)  # mean probabilities of tokens that part answers that show them
-_MAX_MODELS = 256  # whose signs are counted; those of others count among all models'
+_SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
+_SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
+_MAX_MODELS = 256  # with counts of their own; others count only among all models
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),
@@ -41,8 +41,8 @@ _GUESSES = (
     ),
     np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
-"""P(sign) of wrong and of right answers, by where it is seen."""
-_PRIOR_OUTCOMES = 30.0  # that the guess weighs in the counts of all, and these in those of one
+"""P(sign) of wrong and of right answers, by where the sign is seen."""
+_PRIOR_OUTCOMES = 30.0  # weight of the guess in the counts of all, and of these in a model's
 _ALL = ""
 _RECENT = 300.0  # answers over which the mean of all fades
 
@@ -50,7 +50,7 @@ _Floats = NDArray[np.float64]
 
 
 class Sign(NamedTuple):
-    """A sign of an answer, where it was seen, and a hash of the answer's calls of tools."""
+    """A sign of an answer, where it was seen, and a hash of the answer's tool calls."""
 
     number: int
     seen_in: int
@@ -58,7 +58,7 @@ class Sign(NamedTuple):
 
 
 def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
-    """Return the sign of an answer with this choice; None where its client's limit cut it short."""
+    """Return the sign of an answer with this choice; None if the client's limit cut it short."""
     cut = choice.get("finish_reason") == "length"
     if cut and max_tokens is not None and max_tokens < _SHORT_TOKENS:
         return None
@@ -80,7 +80,7 @@ def _objects(parent: object, name: str) -> list[dict[str, Any]]:
 
 
 def _is_broken(function: object) -> bool:
-    """Return whether a tool is called with arguments that are no JSON."""
+    """Return whether a tool is called with arguments that are not valid JSON."""
     arguments = function.get("arguments") if isinstance(function, dict) else None
     try:
         orjson.loads(arguments if isinstance(arguments, str) and arguments else "{}")
@@ -93,20 +93,20 @@ class Signs:
     """The reliability of signs, learned from reported outcomes."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, list[_Floats]] = {}  # by model; those of all have no name
+        self._counts: dict[str, list[_Floats]] = {}  # by model; the empty name is all models
         self._seen, self._mean = [0.1 * _RECENT] * len(_GUESSES), [0.0] * len(_GUESSES)
 
     def of_turn(self, *, again: bool) -> Sign:
-        """Return the sign of an answer after which the client went on, or asked the same again."""
+        """Return the sign of an answer after which the client went on, or repeated its question."""
         return Sign(int(again), TURN)
 
     def after(self, sign: Sign, before: Sign | None) -> Sign:
-        """Return an answer's sign, given its conversation's last: the same call leads nowhere."""
+        """Return an answer's sign, given the previous one's: repeating a call leads nowhere."""
         repeats = before is not None and sign.calls and sign.calls == before.calls
         return sign._replace(number=BROKEN_CALL) if repeats else sign
 
     def learn(self, model: str, sign: Sign, *, correct: bool) -> None:
-        """Count the sign of an answer that was reported."""
+        """Count the sign of an answer with a reported outcome."""
         known = model in self._counts or len(self._counts) < _MAX_MODELS
         for name in (_ALL, model) if known else (_ALL,):
             counts = self._counts.setdefault(name, [np.zeros_like(guess) for guess in _GUESSES])
@@ -115,7 +115,7 @@ class Signs:
     def weak(self, model: str, sign: Sign, expected: float) -> tuple[bool, float, float]:
         """Return the weak outcome of an answer that was right with P = `expected`.
 
-        It is whether it was correct, its weight and its offset, for `OnlineOutcomes.observe`.
+        The result is correctness, weight and offset, for `OnlineOutcomes.observe`.
         """
         at = sign.seen_in
         wrong, right = self._rates(model, at)

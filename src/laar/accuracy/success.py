@@ -1,7 +1,7 @@
 """P(correct) as the picker uses it: fitted prior, then reported outcomes, then failed models.
 
-One place joins the three, because each needs the others: an outcome of a retry has to be compared
-with its expectation at that point, and the failures shift the corrected probability.
+They are combined in one place, because each needs the others: the outcome of a retry must be
+compared with its expectation at that point, and failures shift the corrected probability.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from laar.accuracy.online import OnlineOutcomes
 
 
 class SuccessModel:
-    """Success probabilities that learn.
+    """Success probabilities that learn from outcomes.
 
     Args:
-        capability: the fitted prior; may be exchanged.
-        online: reported outcomes; None serves the prior as it is.
+        capability: the fitted prior; may be replaced.
+        online: reported outcomes; None to use the prior unchanged.
     """
 
     def __init__(self, capability: CapabilityModel, online: OnlineOutcomes | None = None) -> None:

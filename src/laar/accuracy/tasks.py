@@ -1,8 +1,8 @@
-"""The tasks named by clients that count.
+"""Which of the tasks named by clients count.
 
-A client may name any task (`x-laar-task`), and each new one makes cells of outcomes, which are few.
-So besides the operator's and the artifact's tasks a tenant may name a limited number. The rest
-counts as if it were not named.
+A client may name any task (`x-laar-task`), and each new one creates cells of outcomes, whose number
+is limited. So a tenant may name a limited number of tasks besides the operator's and the
+artifact's. Others are treated as if not named.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MAX_TASKS = 32
-"""Tasks that one tenant may name besides those that are known: more than a product has."""
+"""Tasks that one tenant may name besides the known ones: more than a product has."""
 
 MAX_TENANTS = 1000
-"""Tenants whose tasks are kept, some 4 MB; beyond it the one that named none for longest goes."""
+"""Tenants with remembered tasks, about 4 MB; beyond that the least recent is dropped."""
 
 IDLE_S = 86_400.0
-"""A name that was not used for a day makes room for another."""
+"""A name that was not used for a day may be replaced by another."""
 
 
 class TaskNames:
-    """Counts tasks by tenant.
+    """Tracks task names by tenant.
 
     Args:
-        known: always taken.
+        known: names that always count.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:

@@ -1,14 +1,14 @@
-"""The words of a request: hashed n-grams, and the task they point at.
+"""The words of a request: hashed n-grams, and the task they indicate.
 
-A request that names no task still has a question, mostly a system prompt, and a shape. Their words,
-pairs of words, short runs of characters and marks are hashed into a fixed number of columns
+A request that names no task still has a question, usually a system prompt, and body features. Their
+words, word pairs, character n-grams and body features are hashed into a fixed number of columns
 (feature hashing, Weinberger et al. 2009); one logistic regression per measured task estimates how
-much the request looks like that task and like none of the others. Each is evaluated by itself, so
-"like none of them" is a possible result.
+much the request resembles that task rather than the others. Each is evaluated separately, so "like
+none of them" is a possible result.
 
 Words are found and hashed for a whole sample at once, in numpy: a word's hash is a polynomial over
-its bytes, taken from one cumulative pass. Scripts without spaces count each character as a word.
-The sample is bounded, so the price is the same for any prompt.
+its bytes, from one cumulative pass. In scripts without spaces each character counts as a word. The
+sample is bounded, so the cost is the same for any prompt.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
-_MAX_BYTES = 1536  # of a sample; its head and tail where characters take several
+_MAX_BYTES = 1536  # of a sample; its head and tail if characters take several
 
-# Question, system prompt, marks: the second describes the application, the first the request.
+# Question, system prompt, body features: the second describes the application, not the request.
 _WEIGHTS = (0.7, 0.5, 0.2)
-_CHARACTERS_WEIGHT = 0.7  # of the question as well
+_CHARACTERS_WEIGHT = 0.7  # also of the question
 _SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
 _LONGEST = 5
 
@@ -44,7 +44,7 @@ _GAP, _WORD, _SIGN, _CHARACTER = range(4)
 
 def _kinds() -> bytes:
     kinds = bytearray([_SIGN] * 128 + [_WORD] * 96)
-    kinds += bytes([_CHARACTER] * 32)  # leads three bytes or four: a script mostly without spaces
+    kinds += bytes([_CHARACTER] * 32)  # leads three or four bytes: mostly scripts without spaces
     for byte in b"abcdefghijklmnopqrstuvwxyz0123456789_":
         kinds[byte] = _WORD
     for byte in b" \t\r\n\x0b\x0c\x00":
@@ -55,8 +55,8 @@ def _kinds() -> bytes:
 _KINDS = _kinds()
 _BEGINS = bytes((0, 1, 2, 2)[kind] for kind in _KINDS)
 _JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
-"""A byte begins a word where the first table has more for it than the second for the byte before:
-signs and characters always do, letters do not behind a letter or a character."""
+"""A byte begins a word if its value in the first table exceeds the second table's for the previous
+byte: signs and characters always do, letters do not after a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
 """The value of a byte in a word's hash; UTF-8 has no 255."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
@@ -67,7 +67,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Said(NamedTuple):
-    """The text of a request, bounded: its question, system prompt, and marks of its shape."""
+    """The text of a request, bounded: its question, system prompt, and body features."""
 
     question: str
     system: str = ""
@@ -75,7 +75,7 @@ class Said(NamedTuple):
 
 
 def sample_of(text: str) -> str:
-    """Return the head and the tail of a text: all of it, if it is short."""
+    """Return the head and the tail of a text, or all of it if it is short."""
     return head_and_tail(text, _HEAD_CHARS, _TAIL_CHARS)
 
 
@@ -83,15 +83,15 @@ def hashed(said: Said) -> NDArray[np.float32]:
     """Hash the words and characters of a request's samples.
 
     Returns:
-        Shape (TEXT_COLUMNS,), of length about 1. Dense: to multiply it is quicker than to gather
-        the thousand columns that have something in them.
+        Shape (TEXT_COLUMNS,), of length about 1. Dense, because multiplying it is faster than
+        gathering the thousand columns that are not zero.
     """
     question = _bytes(sample_of(said.question))
     parts = [_of_words(question, 0), _of_characters(question)]
     if said.system or said.marks:
         parts.extend(_of_application(said.system[:_SYSTEM_CHARS], said.marks[:_MAX_MARKS]))
     counts = [len(grams) for grams, _ in parts]
-    # Each part as long as its weight, however many n-grams it has.
+    # Each part has the length of its weight, however many n-grams it has.
     shares = [weight**2 / max(count, 1) for count, (_, weight) in zip(counts, parts, strict=True)]
     squares = np.bincount(
         _columns(np.concatenate([grams for grams, _ in parts])),
@@ -101,7 +101,7 @@ def hashed(said: Said) -> NDArray[np.float32]:
     return np.sqrt(squares, out=squares)
 
 
-@lru_cache(maxsize=256)  # applications send the same system prompt and shape again and again
+@lru_cache(maxsize=256)  # applications repeat the same system prompt and body features
 def _of_application(
     system: str, marks: tuple[str, ...]
 ) -> tuple[tuple[NDArray[np.uint64], float], ...]:
@@ -143,7 +143,7 @@ def _columns(grams: NDArray[np.uint64]) -> _Ints:
 
 
 def _words(text: bytes) -> NDArray[np.uint64]:
-    """Return a hash for each word, sign and ideograph, in their order."""
+    """Return a hash for each word, sign and ideograph, in order."""
     begins = np.frombuffer(text.translate(_BEGINS), np.uint8)
     joins = np.frombuffer(b"\0" + text[:-1].translate(_JOINS), np.uint8)
     starts = (begins > joins).nonzero()[0]
@@ -155,10 +155,10 @@ def _words(text: bytes) -> NDArray[np.uint64]:
 
 
 class TextModel:
-    """Infers which measured task a request looks like.
+    """Infers which measured task a request resembles.
 
     Args:
-        terms: the artifact's part about texts.
+        terms: the artifact's terms for texts.
     """
 
     def __init__(self, terms: TextTerms) -> None:
@@ -168,12 +168,12 @@ class TextModel:
         self._weights = np.stack([unpacked(column) for column in terms.tasks])
 
     def guess(self, said: Said) -> _Floats:
-        """Return the share of each task in the request; together they are the trust in these."""
+        """Return the share of each task in the request; their sum is the trust in the tasks."""
         return shares_of(self._weights @ hashed(said) + self._intercepts, *self._trust)
 
 
 def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Floats:
-    """Return the shares of tasks in requests, whose sum is the trust in the likest of them.
+    """Return the shares of tasks in requests; their sum is the trust in the most likely task.
 
     Args:
         log_odds: of each request (first axes) and task (last axis), by the regressions.
@@ -182,7 +182,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: of a task that is half as likely a request rarely has a third.
+    # Squared: a request rarely contains a third of a task that is half as likely.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         np.add.reduce(likeness, axis=-1, keepdims=True)
@@ -192,13 +192,13 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
 
 
 class TaskTable(NamedTuple):
-    """P(correct) by task and model, and what is sure of the leads over the best single model.
+    """P(correct) by task and model, and lower bounds on leads over the best single model.
 
     Args:
         probabilities: by task, then model.
         base: by model, for a request of no graded task.
         leads: lower bounds of each model's lead over the best single one, by task.
-        stranger: the same on a task that was not graded.
+        stranger: the same on an ungraded task.
     """
 
     probabilities: _Floats
@@ -209,7 +209,7 @@ class TaskTable(NamedTuple):
     def row(self, shares: _Floats) -> _Floats:
         """Return P(correct) by model for requests with these shares of tasks.
 
-        A model is better than the best single one only by as much as is sure.
+        A model exceeds the best single one only by its lower bound.
         """
         rest = 1 - np.add.reduce(shares, axis=-1, keepdims=True)
         row = shares @ self.probabilities + rest * self.base
@@ -219,11 +219,11 @@ class TaskTable(NamedTuple):
         return capped
 
 
-_LESS = 1e-9  # what is not surely better comes behind the best single model, not beside it
+_LESS = 1e-9  # ranks a model that is not surely better after the best single model, not equal to it
 
 _SURE = 0.5
-"""How large a lead has to be to count: in standard errors of its questions on a graded task, in
-deviations between tasks on a strange one. Decision 11 has what others cost."""
+"""Size that a lead must have to count: in standard errors of its questions on a graded task, in
+deviations between tasks on an ungraded one. Decision 11 has the cost of other values."""
 
 
 def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
@@ -231,13 +231,13 @@ def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int
 
     Args:
         probabilities: by task, then model.
-        counts: outcomes behind each; 0 where a base rate stands in.
+        counts: outcomes behind each; 0 where a base rate is used.
         base: by model, for a request of no graded task.
         best: the best single model.
     """
     leads = probabilities - probabilities[:, best : best + 1]
     stranger = leads.mean(axis=0) - _SURE * leads.std(axis=0, ddof=1)
-    # The error of a difference between two models whose answers correlate by a half.
+    # Standard error of a difference between two models whose answers correlate by one half.
     leads = leads - _SURE * np.sqrt(probabilities * (1 - probabilities) / np.maximum(counts, 1))
     leads[:, best] = stranger[best] = 1.0
     return TaskTable(probabilities, base, leads, stranger)
@@ -249,7 +249,7 @@ def packed(
     weights: Sequence[float] | _Floats,
     trust: tuple[float, float] = (0.0, 1.0),
 ) -> TextColumn:
-    """Return a column as the artifact holds it: one signed byte for each weight."""
+    """Return a column in the artifact's form: one signed byte per weight."""
     exact = np.asarray(weights, np.float64)
     scale = max(float(np.abs(exact).max(initial=0.0)) / 127, 1e-9)
     small = np.round(exact / scale).astype(np.int8)

@@ -5,10 +5,10 @@ starts from the capability artifact, or from a rough figure for the language, an
 `usage.prompt_tokens` that sampled answers report. The length of a Python string costs nothing, so
 the estimate takes the same time for any prompt.
 
-Usage is not trusted: a report outside what any tokenizer does is clipped, one report moves a cell
-by at most a small step once it is warm, and there is a cap on cells. Language and model do not fix
+Usage is not trusted: a report outside the range of tokenizers is clipped, one report moves a warm
+cell only by a small step, and the number of cells is limited. Language and model do not determine
 the ratio (Japanese prose and a Japanese question over English data differ by a factor of four), so
-a mixed load gets a mixed ratio; length buckets double, which forgives most of that.
+mixed traffic gets a mixed ratio; length buckets double, which absorbs most of the error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FLEET = ""  # the cell of a language over all models: no model has an empty nam
 _CHARS_PER_TOKEN = {"en": 4.0, "ja": 1.5, "zh": 1.5, "ko": 1.6, "ru": 3.0, "ar": 2.6}
 _OTHER_CHARS_PER_TOKEN = 2.5
 
-_LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer spends 5 tokens on a character, or 1 on 20
-_MIN_CHARS = 400  # below, the chat template's own tokens would be learned as the text's
+_LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer uses 5 tokens per character, or 1 per 20
+_MIN_CHARS = 400  # for shorter prompts, the chat template's tokens would be learned as the text's
 _SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
 _MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
-_MAX_KEPT = 256  # sets of models times languages
+_MAX_KEPT = 256  # cached sets of models times languages
 _MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
 
@@ -71,7 +71,7 @@ class TokenEstimator:
     def estimate_each(
         self, chars: int, language: str, models: Sequence[str]
     ) -> tuple[NDArray[np.float64], float]:
-        """Return the tokens of `chars` characters, by model (len(models),) and of the fleet."""
+        """Return the tokens of `chars` characters: by model (len(models),), and for the fleet."""
         key = tuple(models), language
         known = self._tokens_per_char.get(key)
         if known is None:
@@ -107,14 +107,14 @@ class TokenEstimator:
         return learned
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Return characters per token by model, then language; the fleet's under no name."""
+        """Return characters per token by model, then language; the fleet's under an empty name."""
         found: dict[str, dict[str, float]] = {}
         for (model, language), value in list(self._log_ratio.items()):
             found.setdefault(model, {})[language] = exp(value)
         return found
 
     def state(self) -> list[list[object]]:
-        """Return everything learned, as plain JSON types; may run beside `observe`."""
+        """Return everything learned, as plain JSON types; may run concurrently with `observe`."""
         return [
             [*key, exp(value), self._reports.get(key, 1.0)]
             for key, value in list(self._log_ratio.items())
@@ -123,7 +123,7 @@ class TokenEstimator:
     def restore(self, state: object) -> int:
         """Restore a saved state over the artifact's values; return the number of cells restored.
 
-        The state may come from a file that anyone edited: invalid parts are left out.
+        The state may come from a file that anyone edited: invalid parts are skipped.
         """
         kept = 0
         for entry in state if isinstance(state, list) else ():
@@ -151,7 +151,7 @@ class TokenEstimator:
             self._reports[key] = _MEASURED_REPORTS
 
     def _current(self, model: str, language: str) -> float:
-        """Return the cell's log ratio; an unknown model's is the fleet's, then the language's."""
+        """Return the cell's log ratio; for unknown models the fleet's, else the language's."""
         value = self._log_ratio.get((model, language))
         if value is None:
             value = self._log_ratio.get((_FLEET, language))
@@ -161,7 +161,7 @@ class TokenEstimator:
 
 
 def _read_cell(entry: object) -> tuple[tuple[str, str], float, float] | None:
-    """Read one cell of a saved state; return None if it can't be true."""
+    """Read one cell of a saved state; return None if it is invalid."""
     if not isinstance(entry, list) or len(entry) != 4:
         return None
     model, language, ratio, reports = entry

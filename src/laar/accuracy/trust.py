@@ -1,15 +1,15 @@
 """The weight of a model's prior, judged by how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
-behind the same name. Its prior should then weigh less than a right one. The outcomes show how much
+with the same name. Its prior should then weigh less than a correct one. The outcomes show how much
 less: of several weights, the one under which they are most probable. That is empirical Bayes for
 the strength of a power prior; a cell with prior p, n outcomes and s correct ones has, under weight
 k, the beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
-A cell is judged by the model's other cells. Its own outcomes weigh against the prior already, and a
-false reporter of one kind of request must not be able to remove the prior as well.
+A cell is judged by the model's other cells. Its own outcomes already weigh against the prior, and
+false reports on one kind of request must not be able to remove the prior as well.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from math import lgamma, log
 from operator import add, sub
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Shares of a prior's full weight that may remain. Before any outcome each is as likely as it is
-large, so that doubting an artifact takes evidence."""
+"""Possible remaining shares of a prior's full weight. Their prior probabilities are proportional to
+them, so that doubting an artifact takes evidence."""
 
 _EDGE = 0.02
-"""How near to 0 or 1 a prior is taken at its word: one outcome must not decide."""
+"""Margin that keeps priors away from 0 and 1, so that one outcome can't decide."""
 
 Evidence = Sequence[float]
 """Log likelihood under each weight."""
@@ -39,10 +39,10 @@ class PriorTrust:
     def __init__(self, shares: Sequence[float] = SHARES) -> None:
         self._shares = tuple(shares)
         self._start = [log(share) for share in shares]
-        self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
+        self._models: dict[str, list[float]] = {}  # log odds of each weight, over all cells
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
-        """Return the evidence of a cell with these counts, for a full weight of `weight` outcomes.
+        """Return a cell's evidence from these counts, for a full weight of `weight` outcomes.
 
         An offset may have taken `correct` out of bounds.
         """
@@ -61,7 +61,7 @@ class PriorTrust:
         self._models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
-        """Return the share left of a prior's weight in a cell, by the evidence of other cells."""
+        """Return the remaining share of a prior's weight in a cell, by evidence of other cells."""
         total = self._models.get(model)
         if total is None:
             return self._shares[0]

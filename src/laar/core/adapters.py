@@ -1,15 +1,15 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
-An engine keeps `max_loras` adapters where it computes. A request for another one has it loaded
-(`LOAD_S`). While requests for as many others run, it has to wait until those of one of them are
-done, about as long as an answer takes. Both are seconds like all others: holding an adapter is an
-affinity that a queue outbids.
+An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
+that adapter (`LOAD_S`). While requests for `max_loras` others run, it first waits until those of
+one of them are done, about the length of an answer. Both costs are in seconds like all others, so
+the affinity to a loaded adapter yields to a long enough queue.
 
-At hand are the adapters used last, by the picker's own count, and those that the engine's metrics
-page names, which includes the requests of other pickers. Unknown adapters cost nothing: an endpoint
-that never reported its `max_loras` is taken to have room.
+An adapter counts as loaded if it was among the last used, by the picker's own count, or if the
+engine's metrics page names it, which includes requests of other pickers. Unknown adapters cost
+nothing, and an endpoint that never reported its `max_loras` is assumed to have room.
 
-Memory: `MAX_KEPT` names an endpoint. Names are of adapters that an endpoint listed itself.
+Memory: `MAX_KEPT` names per endpoint, all of adapters that the endpoint itself listed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
 LOAD_S = 0.25
-"""Seconds that an engine takes to load an adapter: some 100 MB from a local disk."""
+"""Seconds an engine takes to load an adapter: about 100 MB from a local disk."""
 
 MAX_KEPT = 64
 """Adapters remembered for each endpoint. Engines load a few; 64 is generous."""
@@ -37,14 +37,14 @@ class _Endpoint:
     seen: frozenset[str] = frozenset()
 
     def at_hand(self) -> set[str]:
-        """Return the adapters used last."""
+        """Return the adapters that are probably loaded."""
         kept = list(self.last)
         room = int(min(self.most, MAX_KEPT))
         return set(kept[max(0, len(kept) - room) :]) | self.seen
 
 
 class Adapters:
-    """Counts adapters by endpoint.
+    """Tracks the loaded adapters of each endpoint.
 
     Args:
         table: the endpoints.
@@ -55,19 +55,19 @@ class Adapters:
         self._endpoints: dict[int, _Endpoint] = {}
 
     def named(self, slot: int, name: str) -> str:
-        """Return the adapter that a model name means at an endpoint; empty for none."""
+        """Return the adapter that a model name refers to at an endpoint; empty for none."""
         spec = self._table.spec(slot)
         name = self._table.sent_name(spec, name)
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
-        """Return seconds until an adapter is loaded at some endpoints; None for no adapter.
+        """Return the seconds each endpoint needs to load an adapter; None if none has to.
 
         Args:
             slots: the endpoints.
             name: the model that the request names.
-            load_s: seconds that loading an adapter takes.
-            answer_s: seconds of a whole answer, after which a place becomes free.
+            load_s: seconds to load an adapter.
+            answer_s: seconds of a whole answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
             return None
@@ -87,7 +87,7 @@ class Adapters:
         return load_s + (answer_s if len(busy) >= known.most else 0.0)
 
     def sent(self, slot: int, name: str) -> None:
-        """Note that a request for an adapter goes to an endpoint."""
+        """Record that a request for an adapter is sent to an endpoint."""
         known = self._endpoints.setdefault(slot, _Endpoint())
         known.in_flight[name] += 1
         known.last[name] = None
@@ -96,7 +96,7 @@ class Adapters:
             known.last.popitem(last=False)
 
     def ended(self, slot: int, name: str) -> None:
-        """Note that the request ended, or went elsewhere."""
+        """Record that the request ended, or moved to another endpoint."""
         known = self._endpoints.get(slot)
         if known is None:
             return
@@ -105,12 +105,12 @@ class Adapters:
             del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], most: float) -> None:
-        """Record an endpoint's metrics page: the adapters of running requests, and its places.
+        """Record an endpoint's metrics page: the adapters of running requests, and their limit.
 
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            most: how many may run at once; NaN where the page does not report it.
+            most: how many adapters may run at once; NaN where the page does not report it.
         """
         if slot >= 0 and most == most:
             known = self._endpoints.setdefault(slot, _Endpoint())
@@ -122,5 +122,5 @@ class Adapters:
             known.last.clear()
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         self._endpoints.pop(slot, None)

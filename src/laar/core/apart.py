@@ -1,9 +1,9 @@
-"""Prefill and decode apart: one endpoint reads the prompt, another fetches its KV and answers.
+"""Disaggregated prefill: one endpoint prefills, another fetches the KV and decodes.
 
-A label says which half an endpoint may do, as llm-d writes it. The cost of a pair is the cost of
-the prompt where it is read plus the cost of the answer where it is written. So the cheapest
-endpoint to read it is the same for every endpoint that may answer: the best one of each model and
-region is enough, and a second one where the first would be the answering endpoint itself.
+A label names the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
+prefill at one endpoint plus the cost of the decode at the other. So the cheapest prefiller is the
+same for every decoding endpoint: per model and region the best one is enough, and the second best
+where the best is the decoding endpoint itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from laar.health import Standing
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
-"""The APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
+"""APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
 NO_POSITION = -1
-"""In arrays of positions: none."""
+"""Marks "none" in arrays of positions."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Prefillers:
 
     Args:
         slots: their slots.
-        model_id: index of each one's model in the table's `models`.
-        kv_group: for each, a number shared by the prefillers of its model and region: KV of another
-            model is of no use, and between regions the transfer takes too long.
-        kv_group_of: the same for each candidate; -1 where its group has no prefiller, or where the
-            candidate can't fetch KV.
-        trials: the prefillers that health has taken out, and when each is tried again.
-        answers: P(answers) of each; None without health.
+        model_id: index of each prefiller's model in the table's `models`.
+        kv_group: a number shared by prefillers of the same model and region: the KV of another
+            model is useless, and a transfer between regions takes too long.
+        kv_group_of: the KV group of each candidate; -1 where its group has no prefiller, or where
+            the candidate can't fetch KV.
+        trials: the prefillers that health has excluded, and when each is tried again.
+        answers: P(answers) of each prefiller; None without health.
     """
 
     slots: Slots
@@ -51,24 +51,24 @@ class Prefillers:
 
 @dataclass(slots=True, kw_only=True)
 class Apart:
-    """The prefillers as scorers see them; arrays over the prefillers unless noted.
+    """Prefillers as scorers see them; arrays over the prefillers unless noted.
 
     Args:
-        rule: which prompts another endpoint reads.
+        rule: when a prompt is prefilled elsewhere.
         least_tokens: fewest uncached tokens for the rule `threshold`.
         transfer_s_per_token: seconds to fetch the KV of one token.
         of: the endpoints.
         tokens: tokens of the prompt.
-        cached_tokens: the part of them that the endpoint probably holds.
+        cached_tokens: how many of them the endpoint probably has cached.
         seconds_per_token: seconds of prefill for one token.
         base_s: seconds of an answer that do not grow with the prompt.
         decoding: requests that the endpoint answers itself.
         again: share of the evicted text that will be requested again; None counts as 0.
-        chosen: for each candidate, the position of the prefiller that it is priced with; -1 for
-            a candidate that would read the prompt itself. A scorer that prices sets it.
-        transfer_s: for each candidate, the seconds until the KV is there; set with `chosen`.
-        saved_s: for each candidate, the seconds of cost that the chosen way saves against the
-            other; set with `chosen`.
+        chosen: for each candidate, the position of the prefiller in its price; -1 where it
+            prefills itself. Set by a scorer that computes costs.
+        transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
+        saved_s: for each candidate, the seconds of cost saved by the chosen way over the other;
+            set with `chosen`.
     """
 
     rule: ApartRule
@@ -88,19 +88,19 @@ class Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefiller:
-    """The endpoint that reads a decision's prompt, if not the one that answers.
+    """The endpoint that prefills a decision's prompt, if it isn't the one that answers.
 
     Args:
         slot: slot of that endpoint.
         address: address of that endpoint.
         key: key of that endpoint.
-        uncached_tokens: the part of the prompt that it probably does not hold.
-        work_s: the seconds of those, by c(m).
-        context_tokens: tokens that each of them attends to, on average.
+        uncached_tokens: prompt tokens that it probably has not cached.
+        work_s: their seconds of prefill, by c(m).
+        context_tokens: mean number of tokens that each of them attends to.
         decoding: requests that it answers itself.
         base_s: the artifact's `base_s` of its model.
-        transfer_s: seconds until the KV has arrived from there.
-        trial: the endpoint is out, and this request finds out whether it is back.
+        transfer_s: seconds until its KV has arrived.
+        trial: the endpoint is excluded, and this request tests whether it has recovered.
     """
 
     slot: int
@@ -116,23 +116,23 @@ class Prefiller:
 
 
 def may_be_apart(request: Request) -> bool:
-    """Return whether a sidecar would split the request by the picker's choice of a prefiller.
+    """Return whether a sidecar would split the request as the picker decides.
 
-    An answer that continues a stored one is not: only the engine that stored it has the beginning.
+    A request that continues a stored answer stays whole: only that engine has the earlier part.
     """
     stays = request.prefill_in_place or request.shadow or request.response_id
     return request.api in _APIS and not stays
 
 
 def kv_group_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
-    """Return the KV group of each endpoint; a pair not in `known` gets the next number."""
+    """Return the KV group of each endpoint; unknown pairs get the next number in `known`."""
     specs = [table.spec(slot) for slot in slots.tolist()]
     groups = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
     return np.array(groups, np.intp)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
-    """Find for each candidate the cheapest other prefiller of its KV group: its position, or -1.
+    """Return the position of each candidate's cheapest other prefiller in its KV group, or -1.
 
     Args:
         cost: the cost of prefilling at each prefiller.

@@ -1,6 +1,6 @@
-"""Health's records of requests in flight: where each was sent, and what it met there.
+"""Health's records of requests in flight: where each was sent, and how that attempt went.
 
-A fault in health costs its record, never the request or its reservation: each call is guarded.
+Each call is guarded: a fault in health costs its record, never the request or its reservation.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from laar.prefix import Chain
 P = ParamSpec("P")
 
 IN_FLIGHT_TOKENS = 100.0
-"""Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
-for each sequence of a batch are about 100."""
+"""Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms
+per sequence of a batch correspond to about 100."""
 
 
 class Attempts:
-    """Begins, follows and ends the attempts of a request. Without health no call does anything.
+    """Begins, follows and ends the attempts of a request. Without health, calls do nothing.
 
-    `begin`, `replied` and `ended`, which nearly every request needs, are made with health only, and
-    guarded by the director; all others are guarded here.
+    `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
+    and guarded by the director; all others are guarded here.
 
     Args:
-        health: learns which endpoints answer; None where it is not kept.
+        health: learns which endpoints answer; None to do without.
         table: the endpoints.
         faults: counts the calls that failed.
     """
@@ -50,22 +50,22 @@ class Attempts:
             return guarded(partial(call, health), "health", faults)
 
         self.begin_prefill = part(self._begin_prefill)
-        """The attempt at the prefiller, if there is one."""
+        """Begin the attempt at the prefiller, if there is one."""
         self.begin_at_server = part(self._begin_at_server)
-        """The attempt at the endpoint that serves, as Envoy reports it."""
+        """Begin the attempt at the endpoint that Envoy reports as serving."""
         self.passed_over = part(self._passed_over)
-        """Notes that Envoy tried these endpoints before the one that answers, if one does."""
+        """Record that Envoy tried these endpoints before the one that answers, if any does."""
         self.gone = part(self._gone)
-        """Ends the attempt at an endpoint that does not answer after all."""
+        """End the attempt at an endpoint that does not answer after all."""
         self.answering = part(self._answering)
-        """Note that an answer which is no refusal has begun, or goes on."""
+        """Record that an answer that is no refusal has begun or continues."""
         self.prefilled = part(self._prefilled)
-        """Notes that the prompt was read where another endpoint answers."""
+        """Record that the prompt was prefilled where another endpoint answers."""
         self.drop = part(Health.drop)
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
 
     def begin(self, decision: Decision) -> None:
-        """Begin the attempt at the endpoint of a decision."""
+        """Begin the attempt at the chosen endpoint."""
         if decision.view is not None and not decision.request.shadow:
             self._send(self._health, decision, decision.now, timed=True)
 
@@ -105,10 +105,10 @@ class Attempts:
             )
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
-        """Note the status of the answer, or a later error."""
+        """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
         if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # hardly ever
-            # What a body shows later was a good answer by its head, and counts once.
+            # An answer with good headers was already counted; an error in its body counts once.
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
                 excused = self._judge(health, decision, reply, now) is Kind.REQUEST
@@ -116,7 +116,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # No answer shows which of the two is at fault: it is the one with more errors.
+        # An answer does not show which of the two is at fault: the one with more errors is.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.replied(flight.prefilling.attempt, reply, now, excused=excused)
 
@@ -129,10 +129,10 @@ class Attempts:
             slot = self._table.slot_counted(key_of(address, decision.rank))
             flight.unjudged.append((slot, attempt))
             if attempt is not None:
-                flight.attempt = None  # if the same one answers after all, that is another attempt
+                flight.attempt = None  # if it answers after all, that is a new attempt
 
     def _judge(self, health: Health, decision: Decision, reply: Reply | None, now: float) -> Kind:
-        """Judge the attempts that Envoy went on from; return why they failed."""
+        """Judge the attempts that Envoy retried elsewhere; return why they failed."""
         flight = decision.flight
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
@@ -169,10 +169,10 @@ class Attempts:
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
-    """Return the traits that requests which fail may share: see `laar.health.blame`.
+    """Return the traits that failing requests may share: see `laar.health.blame`.
 
-    Its tenant, its session, the beginning of its prompt, and all of it. Requests that name neither
-    a tenant nor a session have that in common.
+    These are the tenant, the session, the beginning of the prompt, and the whole prompt. Requests
+    with neither tenant nor session share that fact.
     """
     found = []
     if request.tenant or not request.session:
@@ -185,11 +185,11 @@ def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
 
 
 def usual_s(decision: Decision) -> float:
-    """Return the seconds that an endpoint of the usual pace would take, for health to compare with.
+    """Return the expected seconds at an endpoint of average pace, for health to compare with.
 
     The learned paces of endpoints are left out: they must not excuse one that became slow. For a
-    policy that prices another way, the result is its own latency without `slow_s`; for one that
-    does not price, the prefill's seconds.
+    policy with its own pricing, the result is its latency without `slow_s`; for one that computes
+    no costs, the seconds of prefill.
     """
     view, at = decision.view, decision.position
     assert view is not None

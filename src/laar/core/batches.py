@@ -1,6 +1,6 @@
-"""How many requests each engine runs at once, and how much of its cache they take.
+"""How many requests each engine runs at once, and how much of its KV cache they take.
 
-Both as far as its readings show.
+Both are inferred from its readings.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-_FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
+_FULL_SEEN = 3  # consecutive readings before an engine's batch counts as full
 _FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
 _LEAST_SLOTS = 4.0
-_TELLING = 0.05  # of a cache: shorter prompts show nothing about the text that they share
+_TELLING = 0.05  # of a cache: shorter prompts tell nothing about shared text
 _LEARNED = 0.05  # weight of a reading
-_MOST_EACH = 1.5  # answers take room beside their prompts
+_MOST_EACH = 1.5  # answers take space too, beyond their prompts
 
 _COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
 
 
 class Batches:
-    """The size of each engine's batch, by slot: `most_at_once`, infinite where it was never full.
+    """The batch size of each engine, by slot: `most_at_once`, infinite where it was never full.
 
-    An engine is full when requests wait while as many run as ever did, reading after reading,
-    although prompts were read between them: each that ended made place for one. Where they wait for
-    a long prompt, none is read, and the number that runs goes down. Too small a size corrects
-    itself: an endpoint with less traffic is not seen to be full, and the size is forgotten.
+    An engine is full when requests wait while as many run as ever did, in consecutive readings
+    between which prompts were prefilled: each request that ended made room for one. If they waited
+    for a long prompt instead, none would be prefilled and the number running would drop. Too small
+    a size corrects itself: once traffic drops the engine is not seen full, and the size is dropped.
 
-    `each` is how many tokens of a cache one token of the prompts in flight takes: less than one
-    where they share beginnings.
+    `each` is the number of cache tokens taken by one prompt token in flight: less than one where
+    prompts share prefixes.
 
     Args:
         table: the endpoints.
@@ -48,7 +48,7 @@ class Batches:
         self._done_s: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
-        """Follow the table's size."""
+        """Grow to the table's size."""
         before = len(self.most_at_once)
         room = np.full(size, math.inf)
         room[:before] = self.most_at_once
@@ -59,15 +59,15 @@ class Batches:
             setattr(self, name, grown)
 
     def look(self, done_s: Floats) -> bool:
-        """Read the new readings; return whether a batch's size changed.
+        """Process new readings; return whether a batch size changed.
 
-        `done_s` are the seconds of prompts that each endpoint has read so far.
+        `done_s` is the seconds of prompts that each endpoint has prefilled so far.
         """
         table, changed = self._table, False
         if table.readings == self._readings:
             return False
         self._readings = table.readings
-        fresh = np.flatnonzero(table.read_at > self._read_at)  # never read is NaN, not above
+        fresh = np.flatnonzero(table.read_at > self._read_at)  # false for NaN: never read
         self._read_at[fresh] = table.read_at[fresh]
         self._learn_each(fresh)
         for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
@@ -91,7 +91,7 @@ class Batches:
         return changed or len(past) > 0
 
     def _learn_each(self, fresh: Slots) -> None:
-        """Learn from engines where nothing waits: all requests in flight are in the cache."""
+        """Learn from engines with no waiting requests: all those in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)
@@ -102,7 +102,7 @@ class Batches:
                 self.each += _LEARNED * (share - self.each)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left, or its engine restarted."""
+        """Forget a slot whose endpoint left or whose engine restarted."""
         for name in _COUNTED:
             getattr(self, name)[slot] = 0.0
         self.most_at_once[slot] = math.inf

@@ -1,7 +1,7 @@
 """Candidates: the endpoints that the filters keep for a model name, computed once and cached.
 
-Requests arrive far more often than readings, so a group stays valid until a reading, a change of
-the membership or a second of time makes it old.
+Requests arrive far more often than readings, so a group stays valid until a reading, a change in
+membership, or the passing of a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 
 MAX_AGE_S = 1.0
-"""How long a group stands without news: readings go stale by time alone."""
+"""How long a group is valid without new readings: readings go stale by time alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,21 +29,21 @@ class Group:
     """The candidates for a model name.
 
     Args:
-        able: endpoints that may serve it at all.
-        models: the models of those.
-        alive: those of `able` that are reached and not down: they take requests now, or soon.
-        up: the models of those.
-        slots: the candidates: those of `able` that the soft filters keep.
+        able: endpoints that serve it.
+        models: the models of `able`.
+        alive: endpoints of `able` that are reachable and not down: they take requests now, or soon.
+        up: the models of `alive`.
+        slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
-        rtt_s: round trip to each candidate; unknown ones count as the worst that is known.
-        until: when it is too old.
+        rtt_s: round trip to each candidate; unknown ones count as the worst known.
+        until: when the group expires.
         readings: the table's count of readings when it was computed.
-        health: health's version then.
+        health: health's version at that time.
         standing: the health of the candidates; None without health.
-        answers: P(answers) of each; None where all are sound.
-        pace: how many times slower than its siblings each is; None where none is.
-        typical_s: seconds of a whole answer of each, where `pace` is known.
-        prefillers: the endpoints that may read prompts for them; None where none may.
+        answers: P(answers) of each candidate; None where all are healthy.
+        pace: factor by which each is slower than its siblings; None where none is.
+        typical_s: seconds of a whole answer at each, where `pace` is known.
+        prefillers: the endpoints that may prefill for them; None where none may.
         weights: the group of cached prefixes that the name shares (`EndpointTable.weights`).
     """
 
@@ -84,10 +84,10 @@ class Candidates:
         self._version = -1
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
-        """Return the candidates for a request's model name, of its pool, within a subset.
+        """Return the candidates for a request's model name, within its pool and a subset.
 
-        Empty names stand for all. Of a virtual name's, those that write texts, or do not, as the
-        request asks for, where there are any of them.
+        An empty model or pool matches all. A virtual name prefers endpoints of the kind that the
+        request needs, generating or not, where there are any.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
@@ -165,7 +165,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the endpoints that may prefill: sound ones, since plain serving remains."""
+        """Return the endpoints that may prefill. They must be healthy: plain serving remains."""
         table, health = self._table, self._health
         slots = slots[reachable(table, slots) & awake(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
@@ -195,7 +195,7 @@ class Candidates:
         )
 
     def _ask(self, health: Health, group: Group, now: float) -> None:
-        """Leave out the endpoints that health has taken out; note the health of the rest."""
+        """Drop the endpoints that health excludes; record the health of the rest."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
         standing = group.standing = health.standing(group.slots.tolist(), models, now)
         group.health = health.records.version
@@ -209,7 +209,7 @@ class Candidates:
             group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
-        """Return the group and, as the last candidate, a slot that is out and due for a trial."""
+        """Return the group with an excluded slot that is due for a trial as the last candidate."""
         assert self._health is not None
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
@@ -242,7 +242,7 @@ class Candidates:
 
 
 def _settle_unknown(rtt_s: Floats) -> Floats:
-    """Unknown round trips count as the worst known one: unknown is not near."""
+    """Replace unknown round trips by the worst known one: unknown does not mean near."""
     unknown = np.isnan(rtt_s)
     if not unknown.any():
         return rtt_s

@@ -10,16 +10,16 @@ from laar.errors import RequestError
 
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
-    """Return every name that a request may ask for, in an order independent of the endpoints'.
+    """Return every name that a request may ask for, in an order independent of the endpoints.
 
     Args:
         table: the endpoints.
         aliases: virtual names, which are listed last.
-        pool: the pool whose endpoints count; empty for all.
+        pool: the pool whose endpoints are listed; empty for all.
 
     Returns:
         OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any
-        endpoint, and left out where it is unknown.
+        endpoint, omitted where it is unknown.
     """
     slots = table.in_pool(pool) if pool else table.active
     found: dict[str, dict[str, Any]] = {}
@@ -37,10 +37,10 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """`created` is unknown; zero lets all pickers of a fleet give the same answer."""
+    """Return a model object; `created` is 0 so that all pickers of a fleet answer the same."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "laar"}
 
 
 def no_such_model(name: str) -> RequestError:
-    """Return the refusal of a name that no endpoint is known to have."""
+    """Return the error for a name that no endpoint serves."""
     return RequestError(404, "unknown-model", f"the model `{name[:200]}` does not exist")

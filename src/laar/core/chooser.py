@@ -1,7 +1,7 @@
-"""The chooser: filters, prices and picks, and changes nothing.
+"""The chooser: filters, scores and picks without side effects.
 
-A decision and a preview of one are both made here, so that they cannot differ. The director makes
-the records of a decision (reservations, prefixes, health).
+Decisions and previews are both made here, so they cannot differ. The director keeps the records of
+a decision (reservations, prefixes, health).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
-"""The priority of a request for an engine that takes one, lower first; for flow control."""
+"""Returns the priority of a request for an engine that takes one, lower first; for flow control."""
 
 
 class Chooser:
@@ -54,9 +54,9 @@ class Chooser:
         assessor: estimates models.
         prefixes: estimates caches.
         engines: the learned speed of engines.
-        health: which endpoints answer; None to assume that all do.
+        health: tracks which endpoints answer; None to assume that all do.
         stored: the endpoints that keep stored answers.
-        adapters: the adapters that endpoints have at hand.
+        adapters: the adapters that endpoints have loaded.
         faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -99,7 +99,7 @@ class Chooser:
         self.use(settings, policies)
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Choose by other settings from now on."""
+        """Replace the settings and policies."""
         self.settings = self._views.settings = settings
         self._quadratic = settings.quadratic
         self.policies = policies
@@ -115,7 +115,7 @@ class Chooser:
             self._weights = guarded(tuner.weights, "tuner", self._faults)
 
     def decided(self, decision: Decision) -> None:
-        """Note that a choice was put into force: its weights are used, and the next has its own."""
+        """Record that a decision took effect: the next one gets new weights."""
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None
 
@@ -128,18 +128,18 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """Return the decision at this moment.
+        """Return a decision for this moment.
 
         Args:
             request: the request to place.
             now: seconds of a monotonic clock.
-            room: which candidates may take the request; None for all of them.
+            room: returns the candidates that may take the request; None for all.
             priority: the request's, for an engine that takes one; None for the client's own.
-            new_id: makes the decision's id; called once a choice stands. Empty by default.
+            new_id: makes the decision's id; called once a choice is made. Empty by default.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model, 400 when none is named and the
-                endpoints have several, 503 when no endpoint can be chosen.
+            RequestError: 404 when no endpoint serves the model, 400 when no model is named and the
+                endpoints serve several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
         if request.response_id:
@@ -227,7 +227,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates of a request; those that may have the earlier answer it names."""
+        """Return the candidates of a request, among those that may store the answer it names."""
         subset = self._stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self._stored.check(request, subset, len(group.able))
@@ -245,8 +245,8 @@ class Chooser:
     ) -> _Ranked:
         """Filter, score and pick; return the candidates in order, and the reason for the first.
 
-        `degraded` is the reason where an estimate failed; `on_trial` where the last candidate is
-        out, and this request is to try it.
+        `degraded` is the reason where an estimate failed. `on_trial` means that the last candidate
+        is excluded and that this request is its trial.
         """
         kept, scores = _score(policy, view)
         able = able_to_take(view, room) if room is not None or self._table.windowed else None
@@ -257,7 +257,7 @@ class Chooser:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
-            view.reason = ""  # it was about a candidate that is out now
+            view.reason = ""  # it was about a candidate that is now ineligible
         reason, first, last = degraded, None, len(view.slots) - 1
         on_trial = on_trial and (able is None or bool(able.may[last]))
         if on_trial:
@@ -280,9 +280,9 @@ class Chooser:
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
     ) -> Decision:
-        """Choose the one with the fewest requests of some at random: no prompt is known to price.
+        """Choose the least loaded of some random endpoints: there is no prompt to price.
 
-        Scores and vectors are computed in turns with what the engine writes.
+        Engines compute scores and vectors in turns with generated tokens.
         """
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         table, drawn = self._table, slots[order]
@@ -317,7 +317,7 @@ class Chooser:
         )
 
     def _policy(self, request: Request) -> Policy:
-        """Return the policy that a request names, where it may and there is one."""
+        """Return the policy that a request names, if that is allowed and exists."""
         name = self.settings.policy
         if self.settings.allow_policy_header and request.policy in self.policies:
             name = request.policy
@@ -326,16 +326,16 @@ class Chooser:
     def _trial_due(
         self, request: Request, tried: Sequence[str], standing: Standing, now: float
     ) -> int | None:
-        """Return the slot that this request is to try; none whose model was wrong on it before."""
+        """Return the slot that this request is to try, unless its model already failed on it."""
         if self._health is None or request.shadow:
             return None
         slot = self._health.due(standing, now)
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
-        """Return whether other endpoints would most likely fail this request, and only this one.
+        """Return whether other endpoints would probably fail this request, and only this one.
 
-        Where all fail, no request is to blame: one of them may be back.
+        If all endpoints fail, the request is not to blame: one of them may have recovered.
         """
         if self._health is None or (group.standing is not None and group.standing.all_failing):
             return False
@@ -344,8 +344,8 @@ class Chooser:
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.
 
-        Weights stay the same until a decision has used them: previews, and requests that have to
-        wait, leave no hole in a window.
+        Weights stay the same until a decision has used them: previews and queued requests leave no
+        gap in a window.
         """
         if policy.name != self.settings.policy or request.shadow:
             return None
@@ -361,9 +361,9 @@ class Chooser:
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether a failure of this attempt should be the last: all tried, or not worth it.
+        """Return whether to stop if this attempt fails: all models tried, or none worth it.
 
-        `fits` are the candidates that the prompt is not too long for; None for all.
+        `fits` are the candidates with room for the prompt's length; None for all.
         """
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
@@ -383,7 +383,7 @@ class Chooser:
         return next_cost_s(view.terms, probability, left) > value_s
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
-        """Return the models that the prompt fits, also at an endpoint that is busy now."""
+        """Return the models with room for the prompt's length, also at an endpoint busy now."""
         table, model_id = self._table, self._table.model_id[view.slots]
         tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
         tokens[model_id] = view.tokens  # by model, whichever its endpoint
@@ -407,11 +407,11 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Return the ranked endpoints that answer to the body's model name; any, if it has none.
+        """Return the ranked endpoints that serve the body's model name; any, if it has none.
 
-        Names on the request stay when Envoy tries again: the prefiller has to be another endpoint
-        with the same model, of an engine with data-parallel ranks the same rank is asked, and a
-        key and a base path are those of every endpoint in the list.
+        Headers stay when Envoy retries. So the prefiller must be another endpoint with the same
+        model, an engine with data-parallel ranks is asked for the same rank, and every endpoint in
+        the list must share the key and base path.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot
@@ -440,8 +440,8 @@ class _Ranked(NamedTuple):
         scores: scores of all candidates.
         eligible: which may be chosen; None for all.
         reason: reason of the decision.
-        on_trial: the chosen one is out, and this request tries it.
-        fits: which candidates the prompt is not too long for; None for all.
+        on_trial: the chosen one is excluded, and this request tries it.
+        fits: which candidates have room for the prompt's length; None for all.
     """
 
     order: Sequence[int]
@@ -453,7 +453,7 @@ class _Ranked(NamedTuple):
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
-    """Return the candidates that the policy's filters leave, and the scores of all."""
+    """Return the candidates that the policy's filters keep, and the scores of all."""
     kept = policy.keep(view) if policy.filters else None
     try:
         scores = policy.score(view)
@@ -474,4 +474,4 @@ def _priority(request: Request, view: View, priority: Priority | None) -> int | 
 
 
 _OPAQUE_DRAWS = 16
-"""Endpoints looked at for a request that is not read: one to send it to, and fallbacks."""
+"""Endpoints drawn for a request that is not read: one to send it to, and its fallbacks."""

@@ -1,4 +1,4 @@
-"""A decision, how its request ended, and the settings that decisions are made by."""
+"""A decision, the settings it was made by, and how its request ended."""
 
 from __future__ import annotations
 
@@ -31,64 +31,64 @@ NEW_MODEL: Retries = "new-model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
-    """How the director chooses."""
+    """Settings of the director."""
 
     section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
 
     policy: str = "laar"
-    """Policy of requests that name none in x-laar-policy."""
+    """Policy of requests without an x-laar-policy header."""
     allow_policy_header: bool = True
-    """Whether x-laar-policy may choose another policy for one request."""
+    """Whether x-laar-policy may select another policy for a request."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
-    """Virtual model names and the models each stands for; an empty list is all models."""
+    """Virtual model names and the models each stands for; an empty list means all models."""
     fallbacks: Annotated[int, Ge(0), Le(8)] = 2
-    """Number of further endpoints named to Envoy, for its own retries. Two are enough for a rolling
+    """Number of further endpoints given to Envoy for its own retries. Two are enough for a rolling
     restart; each adds an address to a header."""
     quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
     """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
-    / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). With it, long prompts in
-    flight count with their cost. None: with their number of tokens, as in LAAR and GORGO."""
+    / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). If set, long prompts in
+    flight count by their cost; if None, by their number of tokens, as in LAAR and GORGO."""
     retries: Retries = "as-scored"
-    """How a retry is placed. as-scored: the policy's scores; of laar's only `laar` takes the
-    models tried into account. new-model: every policy uses a model that was tried only when no
-    other can take the request, and answers x-laar-exhausted once all were tried."""
+    """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
+    considers the models tried. new-model: every policy reuses a tried model only when no other can
+    take the request, and answers x-laar-exhausted once all were tried."""
     answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
-    """Worth of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
+    """Value of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
     attempt is expected to yield one for less (seconds / P(correct) after these failures). None:
     only once every model was tried."""
     apart: ApartRule = "by-cost"
-    """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
-    with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill beside the answers in progress
-    costs more than a prefill elsewhere and the transfer of its KV. never. always: whenever an
-    endpoint may. threshold: from `apart_tokens` on, as llm-d decides. Only for policies that
-    compute a cost, such as `laar`."""
+    """When another endpoint than the one that answers prefills a prompt, among endpoints with
+    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in progress
+    costs more than a prefill elsewhere plus the transfer of its KV. never. always: whenever an
+    endpoint may. threshold: from `apart_tokens` on, as in llm-d. Only for policies that compute a
+    cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
-    """For `apart: threshold`: uncached prompt tokens at the answering endpoint from which on
-    another endpoint prefills them."""
+    """For `apart: threshold`: least number of prompt tokens not cached at the answering endpoint
+    for another endpoint to prefill them."""
     transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
-    """Tokens per second whose KV an endpoint can fetch from another. The default is an 8B model's
-    (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; a 70B model has some
-    40,000."""
+    """Tokens per second whose KV an endpoint can fetch from another. The default is for an 8B model
+    (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B model it is
+    about 40,000."""
     max_times_tried: Annotated[int, FIXED] = 10
-    """How often one model counts as tried, so that costs stay finite numbers."""
+    """Cap on how often one model counts as tried; keeps costs finite."""
     filters: FilterSettings = field(default_factory=FilterSettings)
 
     @property
     def quadratic(self) -> float:
-        """`quadratic_tokens` to divide by: infinite where there are none."""
+        """`quadratic_tokens` as a divisor: infinite where it is None."""
         return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
 @dataclass(slots=True, kw_only=True)
 class Prefilling:
-    """The records of a request at the endpoint that reads its prompt for another.
+    """The records of a request at the endpoint that prefills for another.
 
     Args:
         receipt: the prompt's entry in the prefix index there.
-        began: the engines' record of it.
+        began: the engines' record of the prefill.
         attempt: health's record of it.
-        done: its prompt is read.
+        done: the prefill is complete.
     """
 
     receipt: Receipt | None = None
@@ -99,10 +99,10 @@ class Prefilling:
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """A request between its decision and its end. The director changes it; others look.
+    """A request between its decision and its end. The director changes it.
 
     Args:
-        slot: slot of the endpoint that serves: the chosen one, until Envoy names another.
+        slot: slot of the serving endpoint: the chosen one, until Envoy names another.
         address: address of that endpoint.
         model: model of that endpoint.
         tried: the models that the client sends back as tried on a retry.
@@ -110,18 +110,18 @@ class InFlight:
             seconds.
         adapter: the adapter that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
-        is_traced: the decision's id goes to the engine, whose KV events name it again.
+        is_traced: the engine gets the decision's id and repeats it in its KV events.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health asks for the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
         unjudged: health's records of these attempts, with their slots, until the request's end
             shows whether it was at fault.
-        served: Envoy named the endpoint that serves.
+        served: Envoy named the serving endpoint.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
         admitted: flow control counts it until its end.
-        prefilling: its records at the endpoint that reads its prompt; None if no other one does.
+        prefilling: its records at the endpoint that prefills for it; None if no other one does.
     """
 
     slot: int
@@ -146,40 +146,40 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The endpoint that a request goes to, and why. `flight` follows the request from there.
+    """The endpoint that a request goes to, and why. `flight` is the request's state from then on.
 
     Args:
         id: identifies the decision in reports of outcomes; empty for a preview.
         request: the request.
-        settings: settings that it was made by: its reservation is undone by the same, even if they
-            have changed meanwhile.
+        settings: settings that it was made by. Its reservation is undone by the same ones, even if
+            they have changed since.
         policy: name of the policy.
-        reason: a code, one of few: why this endpoint.
+        reason: why this endpoint; one of a small set of codes.
         now: seconds of the director's clock.
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
-        rank: its data-parallel rank, which the engine is told; None for an engine without.
-        way: how it is reached, and the fallbacks with the same path and key.
-        fallbacks: addresses behind it, best first; all answer to the name the body will carry.
+        rank: its data-parallel rank, which is passed to the engine; None for an engine without.
+        way: how it is reached; fallbacks share its path and key.
+        fallbacks: addresses of the next best, in order; all serve the body's model name.
         model: model of the chosen endpoint.
-        rewrite: the name that the body will carry, where it has to be spliced.
+        rewrite: the model name to write into the body; None to leave it.
         tried: the models of this attempt and of those before it.
-        exhausted: a failure of this attempt should be the last.
+        exhausted: if this attempt fails, the client should stop.
         tokens: length of the prompt in the chosen model's tokens.
-        weight: weight of the prompt in a queue, in tokens of a short one.
-        uncached_tokens: the part of the tokens that the endpoint has to read.
-        prefiller: reads the prompt in its place; None where the endpoint reads it itself.
+        weight: the prompt's weight in a queue, in tokens of a short prompt.
+        uncached_tokens: prompt tokens that the endpoint itself has to prefill.
+        prefiller: prefills in its place; None where the endpoint prefills itself.
         view: the view that the scorers saw; None for a request that is not read.
         scores: scores of the view's candidates.
-        eligible: which of them were left to pick from; None for all.
+        eligible: which of them could be chosen; None for all.
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
-        weights_version: the tuner's window that the outcome counts in, 0 for none.
-        engine_priority: for an engine that takes one; lower runs first, and None
-            leaves the client's own.
-        trial: the endpoint is out, and this request finds out whether it is back.
-        left_out: why health left candidates out, by slot.
-        once: requests like it failed wherever they went, so one endpoint gets it.
+        weights_version: the tuner's window that the outcome counts in; 0 for none.
+        engine_priority: for an engine that takes one; lower runs first. None leaves the client's
+            own.
+        trial: the endpoint is excluded, and this request tests whether it has recovered.
+        left_out: why health excluded endpoints, by slot.
+        once: similar requests failed at every endpoint, so only one endpoint gets this one.
         flight: the state of the request between its decision and its end.
     """
 
@@ -216,7 +216,7 @@ class Decision:
 
     @property
     def cost_s(self) -> float | None:
-        """The chosen candidate's cost; None when the policy does not price."""
+        """Cost of the chosen candidate; None for a policy that computes no costs."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
@@ -234,10 +234,10 @@ class Completion:
             sampled.
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
-        cached_tokens: prompt tokens the engine found in its cache, where it reports them.
-        response_id: id under which the engine keeps the answer (Responses API).
-        error: the answer began well and held an error, where it was read.
-        sign: what the answer shows of itself; None where it was not read to its end.
+        cached_tokens: prompt tokens found in the engine's cache, where it reports them.
+        response_id: id under which the engine stores the answer (Responses API).
+        error: a successful answer turned out to contain an error, where it was read.
+        sign: evidence of correctness in the answer; None where it was not read to its end.
     """
 
     status: int | None
@@ -251,7 +251,7 @@ class Completion:
     error: bool = False
     sign: Sign | None = None
     ok: bool = field(init=False)
-    """Whether the endpoint accepted the request, and sent no error instead of an answer."""
+    """Whether the endpoint accepted the request and did not answer with an error."""
 
     def __post_init__(self) -> None:
         self.ok = self.status is not None and self.status < 400 and not self.error

@@ -1,12 +1,12 @@
-"""The director: the order of one request's life, synchronous and without a clock of its own.
+"""The director: the lifecycle of a request; synchronous, with time passed in.
 
 `decide` chooses and reserves in one call, with no await between reading the table and counting the
 request: two requests of a burst never see the same idle endpoint. `settle` undoes the reservation
 exactly once, however the request ended, and passes the completion to the learners.
 
-A fault in an estimator, a learner or an observer never fails a request: each part is guarded
-(`laar.core.guards`), and a decision made without one gives that as its reason (`degraded-*`). What
-learns from decisions and observes them is four lists of steps, in the order in which they are made.
+A fault in an estimator, a learner or an observer never fails a request. Each part is guarded
+(`laar.core.guards`), and a decision made without one says so in its reason (`degraded-*`). Learners
+and observers are called from four lists of steps, in list order.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Director:
         policies: policies by name; must hold the settings' policy.
         settings: how to choose.
         rng: breaks ties and draws for random policies.
-        new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
-            not guess those of others; None draws from `rng`, which is good enough for a lab.
+        new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
+            to guess those of others. None draws from `rng`, which is good enough for a lab.
         assessor: estimates models.
-        prefixes: estimates caches; None keeps no prefixes.
-        tuner: sets the weights of the settings' policy, decision by decision, and gets their
-            outcomes; None to leave the policy its own.
-        health: learns which endpoints answer; None to assume that all do.
+        prefixes: estimates caches; None to do without.
+        tuner: sets the weights of the settings' policy for each decision, and gets the outcomes;
+            None to use the policy's own.
+        health: tracks which endpoints answer; None to assume that all do.
         on_fault: called with every part of a policy that failed on a request.
     """
 
@@ -112,9 +112,9 @@ class Director:
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
-        """Returns a new decision's id."""
+        """Returns an id for a new decision."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
-        """Schedules a call for after the answer."""
+        """Schedules a call to run after the answer."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
         self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]
@@ -124,7 +124,7 @@ class Director:
         if health is not None:
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
-        # A part that fails must not leave the table half changed.
+        # One per call: a part that fails must not leave the table half changed.
         self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
@@ -138,18 +138,18 @@ class Director:
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Apply new settings; decisions already made are settled by their own."""
+        """Apply new settings; earlier decisions are settled by their own."""
         self._chooser.use(settings, policies)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Take weights from a tuner, and report outcomes to it; None for neither."""
+        """Take weights from a tuner, and report outcomes to it; None to stop both."""
         self.tuner = tuner
         self._chooser.use_tuner(tuner)
         self._feedback.use_tuner(tuner)
 
     @property
     def settings(self) -> DirectorSettings:
-        """How it decides."""
+        """The settings in effect."""
         return self._chooser.settings
 
     @property
@@ -159,12 +159,12 @@ class Director:
 
     @property
     def candidates(self) -> Candidates:
-        """The endpoints that the filters leave for each model name."""
+        """The filtered endpoints for each model name."""
         return self._chooser.candidates
 
     @property
     def ignored_tried(self) -> int:
-        """Names of tried models that no endpoint's model has."""
+        """Number of names in tried models that match no endpoint's model."""
         return self._chooser.ignored_tried
 
     def watch(
@@ -172,14 +172,14 @@ class Director:
         decided: Callable[[Decision], object] | None = None,
         settled: Callable[[Decision, Completion], object] | None = None,
     ) -> None:
-        """Call `decided` with each decision, once reserved, and `settled` with each one's end."""
+        """Call `decided` with each decision once reserved, and `settled` when its request ends."""
         if decided is not None:
             self._on_counted.append(("watching", decided))
         if settled is not None:
             self._on_released.append(("watching", settled))
 
     def on_left(self, forget: Callable[[int], None]) -> None:
-        """Call this as well with the slot of each endpoint that leaves."""
+        """Also call `forget` with the slot of each endpoint that leaves."""
         self._drops.append(forget)
 
     def _freed(self, slot: int) -> None:
@@ -195,7 +195,7 @@ class Director:
         room: Fits | None = None,
         priority: Priority | None = None,
     ) -> Decision:
-        """Choose an endpoint, and reserve it. Arguments and errors are those of `choose`."""
+        """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
         decision = self._chooser.choose(request, now, room, priority, new_id=self.new_id)
         if self.tuner is not None:
             self._chooser.decided(decision)
@@ -210,7 +210,7 @@ class Director:
         return decision
 
     def preview(self, request: Request, now: float) -> Decision:
-        """Return the decision as it would fall now, without an id; nothing is reserved or noted."""
+        """Return the decision that would be made now, without an id; reserve and record nothing."""
         return self._chooser.choose(request, now)
 
     def prefill_weight(self, view: View) -> Floats:
@@ -224,16 +224,16 @@ class Director:
     # -- in flight -----------------------------------------------------------------------------
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
-        """Note the endpoint's status, or a later error; `read` if its body is seen."""
+        """Record the endpoint's status, or a later error; `read` if its body is seen."""
         if self.health is None:
             return
         try:
             self._attempts.replied(decision, reply, now, read=read)
-        except Exception:  # noqa: BLE001 - a guard without a call of its own
+        except Exception:  # noqa: BLE001 - guarded inline
             self.degraded["health"] += 1
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
-        """Note that Envoy tried these endpoints, in this order, before the one that answers."""
+        """Record that Envoy tried these endpoints, in this order, before the one that answers."""
         flight = decision.flight
         if flight.settled or decision.request.shadow:
             return
@@ -242,20 +242,20 @@ class Director:
             self._attempts.passed_over(decision, failed, now)
 
     def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
-        """Move the reservation to the endpoint that serves, if it isn't the one picked.
+        """Move the reservation to the endpoint that serves, if it isn't the one chosen.
 
-        Envoy may have retried, or, in shadow, chosen for itself: then the model is another too.
-        Without a report of the attempts (`attempted`), those named before it have failed. `now` is
-        for health; None where it is not kept.
+        Envoy may have retried or, in shadow, chosen itself; then the model may differ too. Without
+        a report of the attempts (`attempted`), those named before it have failed. `now` is for
+        health; None without it.
         """
         slot, flight = self.table.slot(key_of(address, decision.rank)), decision.flight
-        if slot < 0:  # another picker chose, in shadow: any of the ranks there
+        if slot < 0:  # in shadow another picker may choose: use any of the ranks there
             slot = next(iter(self.table.named(address)), -1)
         if flight.settled or slot < 0:
             return
         flight.served = True
         if slot == flight.slot:
-            if flight.attempt is None:  # in shadow: it serves after all
+            if flight.attempt is None:  # in shadow: the chosen endpoint serves after all
                 self._attempts.begin_at_server(decision, now)
             return
         named = (flight.address, *decision.fallbacks)
@@ -282,9 +282,9 @@ class Director:
         self._attempts.begin_at_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
-        """Note that the answer has begun, so that its prefill is done, or goes on.
+        """Record that the answer has begun, which ends the prefill, or that it continues.
 
-        `ok` when it is no refusal; `now` is for health, None where it is not kept.
+        `ok` is true unless it is a refusal. `now` is for health; None without it.
         """
         flight = decision.flight
         if ok and now is not None:
@@ -297,19 +297,19 @@ class Director:
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
-        """Note the id of an answer that the endpoint keeps; a client may name it before its end."""
+        """Record an answer that the endpoint stores; clients may name its id before it ends."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(response_id, flight.address, decision.request.session)
 
     def settle(self, decision: Decision, end: Completion) -> None:
-        """End a request's life; only the first call does anything."""
+        """End a request; only the first call has an effect."""
         flight = decision.flight
         if flight.settled:
             return
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
-            end.error = True  # what is no answer teaches nothing but that
+            end.error = True  # a useless answer teaches nothing else
         take(self._on_end, self.degraded, decision, end)
         if flight.prefilling is not None:
             self._end_prefill(decision, None, ok=end.ok)
@@ -332,7 +332,7 @@ class Director:
                 flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
-        """Count the prompt where it is read, if that is elsewhere."""
+        """Count the prompt at the endpoint that prefills, if that is another one."""
         held = decision.flight.prefilling = Prefilling()
         if decision.chain is not None and self._insert is not None:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
@@ -341,7 +341,7 @@ class Director:
         self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Remove a prompt from the prefill's counts: it is read, or never will be."""
+        """Remove a prompt from the prefill's counts: it is prefilled, or never will be."""
         held, prefiller = decision.flight.prefilling, decision.prefiller
         if held is None or prefiller is None or held.done:
             return
@@ -362,11 +362,11 @@ class Director:
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:
-    """Note which model answers: retries and outcomes are about it, not about the chosen one."""
+    """Record which model answers: retries and outcomes refer to it, not to the chosen one."""
     if model == flight.model:
         return
     earlier = flight.tried[:-1]
-    # All models have been tried only if the chosen one, which now has not been, was before.
+    # The chosen model now counts as untried: all were tried only if it had been tried before.
     flight.exhausted = flight.exhausted and flight.model in earlier
     flight.model = model
     if flight.tried:

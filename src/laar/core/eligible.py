@@ -1,8 +1,8 @@
-"""The candidates that a request may go to: masks by cause, and the rest after all of them.
+"""The candidates that a request may go to: one mask per cause, and those that pass all of them.
 
-Flow control is binding, and so is the prompt's length, except that the largest endpoints take what
-seems to fit none. The retry rule and a policy's filters are not: their masks are dropped where no
-candidate would be left.
+Flow control is binding, and so is the prompt's length, except that the largest endpoints accept a
+prompt that seems to fit none. The retry rule and a policy's filters are preferences: their masks
+are dropped where no candidate would remain.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Fits, NoRoomError, View
 
 Cause = Literal["window", "room", "tried", "policy"]
-"""The prompt is too long; flow control sees no room; the retry rule; a filter of the policy."""
+"""Prompt too long; no room in flow control; the retry rule; a filter of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """The candidates that are left. The others rank behind them.
+    """The candidates that remain. The others rank behind them.
 
     Args:
-        may: True for those; at least one is.
+        may: true for those that remain, at least one.
         kept: mask of the candidates that each cause keeps, the most important cause first.
     """
 
@@ -33,23 +33,23 @@ class Eligible:
 
     @property
     def masks(self) -> tuple[Mask, ...]:
-        """The candidates that each cause leaves, the most important first."""
+        """The candidates that each cause keeps, the most important cause first."""
         return tuple(mask for _, mask in self.kept)
 
     def keeps(self, cause: Cause) -> Mask | None:
-        """Return the candidates that a cause leaves; None where it takes out none."""
+        """Return the candidates that a cause keeps; None where it excludes none."""
         return next((mask for name, mask in self.kept if name == cause), None)
 
     def cause(self, at: int) -> Cause | None:
-        """Return the cause that took out the candidate at a position; None for one that is left."""
+        """Return the cause that excluded the candidate at a position; None if it remains."""
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
 def able_to_take(view: View, room: Fits | None) -> Eligible:
-    """Return the candidates where the prompt fits, and that have room.
+    """Return the candidates that have room and fit the prompt.
 
     Raises:
-        NoRoomError: no candidate where it fits has room.
+        NoRoomError: no candidate that fits the prompt has room.
     """
     fits = _fits_window(view) if view.table.windowed else np.ones(len(view.slots), np.bool_)
     if room is None:
@@ -62,7 +62,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible:
 
 
 def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
-    """Return those of the candidates that a mask keeps; `able` where it keeps none of them."""
+    """Restrict the candidates to those that a mask keeps; return `able` where it keeps none."""
     if able is None:
         return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
     both = able.may & keep
@@ -70,10 +70,10 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
 
 
 def _fits_window(view: View) -> Mask:
-    """Return the endpoints with room for the prompt, by its estimated length; else the largest.
+    """Return the endpoints whose window fits the estimated prompt length; else the largest ones.
 
-    None is refused here. The length is an estimate, and the engine may cut the prompt short, or
-    take the texts of one body as many prompts: only the engine can tell.
+    No request is refused here. The length is an estimate, and the engine may truncate the prompt or
+    treat the texts of one body as many prompts: only the engine can tell.
     """
     windows = view.table.window_tokens[view.slots]
     fits: Mask = view.tokens <= windows

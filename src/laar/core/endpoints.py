@@ -1,11 +1,11 @@
-"""The endpoint table: the state of each endpoint, as numpy columns over small integer slots.
+"""The endpoint table: the state of each endpoint, as numpy columns indexed by slot.
 
-Work on the request path that grows with the number of endpoints is done on whole columns. An
-endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
-never touches a newcomer, and an endpoint that flaps finds its counters as they were.
+Request-path work that grows with the number of endpoints is done on whole columns. An endpoint that
+leaves keeps its slot until the last of its requests has ended, so a late release never touches a
+new endpoint, and an endpoint that flaps finds its counters unchanged.
 
-Unknown is not zero: a reading that never came is NaN and every reading carries its time. The
-filters and the cost decide what a missing or stale reading means, not the table.
+Unknown is not zero: a missing reading is NaN, and every reading carries its time. The filters and
+the cost decide what a missing or stale reading means, not the table.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
 Slots = NDArray[np.intp]
-"""Slot numbers of some endpoints; those of candidates ascend."""
+"""Slot numbers of some endpoints; ascending for candidates."""
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-"""A truth for each of some endpoints: True for those that stay."""
+"""A boolean for each of some endpoints: true for those to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,10 @@ class Reading:
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    and its cache is empty. `started_s` is when it started, by its own clock. `refused` counts the
-    requests that it has refused since the last page because its queue was full. `asleep` is true
-    of an engine whose weights are out of its memory until somebody wakes it. `has_tiers` is true
-    of one that has fetched cached tokens from memory behind its KV cache.
+    and its cache is empty. `started_s` is its start time by its own clock. `refused` counts the
+    requests it refused since the last page because its queue was full. `asleep` is true for an
+    engine that has unloaded its weights until it is woken, `has_tiers` for one that has fetched
+    cached tokens from memory behind its KV cache.
     """
 
     waiting: float = math.nan
@@ -65,11 +65,11 @@ class Reading:
 _FIRST_CAPACITY = 16
 _NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
-"""The counters that add up over several pickers."""
+"""The counters that are summed over several pickers."""
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
-"""First values of an endpoint's columns, whichever endpoint had its slot before."""
+"""Initial values of an endpoint's columns, whoever used the slot before."""
 _OF_SPEC = {
     "model_id": -1,
     "window_tokens": math.inf,
@@ -78,7 +78,7 @@ _OF_SPEC = {
     "prefills": False,
     "fetches": False,
 }
-"""Columns that follow the endpoint's description, and their values where there is none."""
+"""Columns derived from the endpoint's spec, and their values where there is none."""
 
 
 class EndpointTable:
@@ -86,14 +86,14 @@ class EndpointTable:
 
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
     `waiting`, `running`, `kv_usage`, `capacity_tokens`, `read_at` are NaN until known;
-    `queued_tokens` counts prompt tokens of requests not yet complete, `queued_uncached_tokens` the
-    part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
-    to answer, `in_flight` the requests, `visiting` those of them that are only read there, for an
-    answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row,
-    `asleep` is 1 for an engine that sleeps, `has_tiers` for one with memory behind its cache.
+    `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` those of
+    them believed not cached, `prefill_tokens` those of the latter whose answers have not begun,
+    `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
+    picker's alone), `failures` the collectors' consecutive failures, `asleep` is 1 for an engine
+    that sleeps, `has_tiers` for one with memory behind its cache.
     `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
-    `counted`, and `elsewhere` is the part of them that other pickers have in flight; 0 for a picker
-    that is alone.
+    `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
+    picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -115,15 +115,15 @@ class EndpointTable:
     has_tiers: Floats
     model_id: Slots
     window_tokens: Floats
-    """Largest context by slot; infinite where it is not known."""
+    """Context window by slot; infinite where it is unknown."""
     generates: Mask
-    """Whether the endpoint writes texts, by slot."""
+    """Whether the endpoint generates text, by slot."""
     takes: Mask
-    """Whether a client's request may be sent to the endpoint, by slot."""
+    """Whether the endpoint takes clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
     fetches: Mask
-    """Whether the endpoint's prompts may be prefilled elsewhere, by slot."""
+    """Whether the endpoint can fetch KV of prompts prefilled elsewhere, by slot."""
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -131,7 +131,7 @@ class EndpointTable:
         self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
         self.by_slot: Mapping[int, EndpointSpec] = {}
-        """The endpoints by slot, ascending; another object once any of it changes."""
+        """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
         self._names = Names((), self._members.aliases)
@@ -139,29 +139,29 @@ class EndpointTable:
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
         self.unseen: Floats | None = None
-        """Requests by slot that other pickers are expected to have sent, and that are not counted
-        yet; None for a picker that is alone."""
+        """Requests by slot that other pickers have probably sent but that are not counted yet;
+        None for a lone picker."""
         self.windowed = False
         """Whether any endpoint's window is known."""
         self.roles = False
-        """Whether any endpoint has a role where prefill and decode are apart."""
+        """Whether any endpoint has a role in disaggregated prefill."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
         """Changes with every reading, round trip and failure."""
         self.version = 0
-        """Changes whenever the set of endpoints or anything in their specs does."""
+        """Changes whenever the set of endpoints or any of their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
-        """Called when a slot is given up, before it can be taken again."""
+        """Called when a slot is freed, before it can be reused."""
         self.on_grow: Callable[[int], None] | None = None
         """Called with the new length of the columns."""
         self.on_count: Callable[[int, bool], None] | None = None
-        """Called when this picker counts a request at a slot (True), or takes of it out (False)."""
+        """Called when this picker counts a request at a slot (True) or removes it (False)."""
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Make `specs` all that `source` knows; where sources overlap, the first wins."""
+        """Replace all endpoints of `source` by `specs`; where sources overlap, the first wins."""
         self._members.replace(source, specs)
         self._merge()
 
@@ -170,7 +170,7 @@ class EndpointTable:
         self.served_all({address: served})
 
     def served_all(self, reports: Mapping[str, Served]) -> None:
-        """Do the same for several endpoints at once, in the time of one."""
+        """Set the names that several endpoints report, in the time of one."""
         news = [
             self._members.served(address, served)
             for address, served in reports.items()
@@ -180,19 +180,19 @@ class EndpointTable:
             self._merge()
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Make one endpoint of each data-parallel rank behind an address."""
+        """Create one endpoint for each data-parallel rank at an address."""
         self._members.ranked(address, ranks)
         self._merge()
 
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
-        """Set the aliases of models: no endpoint may give an adapter such a name."""
+        """Set the aliases of models; endpoints may not use these names for adapters."""
         self._members.aliases = aliases
         self._merge()
         self._reindex()
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
-        """Names that stand for others, with those."""
+        """Aliases and the names each stands for."""
         return self._members.aliases
 
     def _merge(self) -> None:
@@ -279,11 +279,11 @@ class EndpointTable:
         return self.by_slot[slot]
 
     def address(self, slot: int) -> str:
-        """Return the key of a slot's endpoint, also while it leaves; empty for a free slot."""
+        """Return the key of a slot's endpoint, also while it is leaving; empty for a free slot."""
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the tokens that all caches hold; unknown ones count as the mean, NaN if all."""
+        """Return the total tokens of all caches; unknown ones count as the mean, NaN if all are."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -293,7 +293,7 @@ class EndpointTable:
         return tuple(self.by_slot.values())
 
     def slot(self, key: str) -> int:
-        """Return the slot of an endpoint in the set, by its key, else -1."""
+        """Return the slot of a present endpoint by its key, else -1."""
         slot = self._slot_of.get(key, -1)
         return slot if slot >= 0 and self._specs[slot] is not None else -1
 
@@ -302,33 +302,33 @@ class EndpointTable:
         return self._names.named(item) or ()
 
     def serving(self, name: str) -> Slots | None:
-        """Return endpoints that answer to a model name; None when none does."""
+        """Return the endpoints that serve a model name; None when none does."""
         return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
-        """Return the group of cached prefixes that a model name shares: names with the same result.
+        """Return the group of cached prefixes of a model name: names with equal results share it.
 
-        Empty for the endpoints' own models, whatever they are called; else an adapter's name, or an
-        alias's for several of these.
+        Empty for the endpoints' own models under any name; else an adapter's name, or that of an
+        alias for several adapters.
         """
         return self._names.weights.get(name, "")
 
     def sent_name(self, spec: EndpointSpec, name: str) -> str:
-        """Return the name that an endpoint is sent where a client asked for `name`."""
+        """Return the model name to send to an endpoint when a client asked for `name`."""
         return self._names.sent(spec, name)
 
     def in_pool(self, name: str) -> Slots:
-        """Return endpoints labelled with a pool."""
+        """Return the endpoints labelled with a pool."""
         return self._names.pools.get(name, _NO_SLOTS)
 
     def served_names(self) -> Sequence[str]:
-        """Return every model name that some endpoint answers to."""
+        """Return every model name that some endpoint serves."""
         return list(self._names.serving)
 
     # -- readings ------------------------------------------------------------------------------
 
     def read(self, key: str, reading: Reading, now: float) -> int:
-        """Store a scrape; return the slot, or -1 when the endpoint has left meanwhile."""
+        """Store a scrape; return the slot, or -1 when the endpoint has since left."""
         slot = self.slot(key)
         if slot >= 0:
             self.waiting[slot] = reading.waiting
@@ -342,7 +342,7 @@ class EndpointTable:
         return slot
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Store a probe's round trip; None for a probe that failed."""
+        """Store a probe's round trip; None for a failed probe."""
         for slot in self.named(address):
             self.readings += 1
             if rtt_s is None:
@@ -358,7 +358,7 @@ class EndpointTable:
     def reserve(
         self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
     ) -> None:
-        """Count a request at the moment it is decided, or moved while it is answered."""
+        """Count a request when it is decided, or when it moves while being answered."""
         self.in_flight[slot] += 1
         self.queued_tokens[slot] += tokens
         self.queued_uncached_tokens[slot] += uncached_tokens
@@ -368,7 +368,7 @@ class EndpointTable:
             self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Count a prompt that is read here for an answer from elsewhere."""
+        """Count a prompt that is prefilled here for another endpoint."""
         self.visiting[slot] += 1
         self.reserve(slot, tokens, uncached_tokens)
 
@@ -379,7 +379,7 @@ class EndpointTable:
         self.release(slot, tokens, uncached_tokens)
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
-        """Remove a request's prompt from the work ahead: its answer has begun."""
+        """Remove a request's prompt from the prefill work: its answer has begun."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
         if self.on_count is not None:
@@ -392,7 +392,7 @@ class EndpointTable:
             self.in_flight[slot] = in_flight
             self.queued_tokens[slot] -= tokens
             self.queued_uncached_tokens[slot] -= uncached_tokens
-        else:  # sums of floats drift; an idle endpoint has exactly nothing queued
+        else:  # float sums drift; an idle endpoint has exactly nothing queued
             self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
                 self._free_if_idle(self.address(slot), slot)
@@ -403,20 +403,20 @@ class EndpointTable:
         """Return this picker's counts at some slots, a row for each of `COUNTED`."""
         counted: Floats = self.counted.take(slots, axis=1)
         counted -= self.elsewhere.take(slots, axis=1)
-        counted *= counted[0] >= 0.5  # sums of floats drift
+        counted *= counted[0] >= 0.5  # float sums drift
         return np.maximum(counted, 0.0, out=counted)
 
     def own_at(self, slot: int) -> list[float]:
-        """Do the same as `own`, at one slot."""
+        """Return the same as `own` for one slot."""
         counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
         if counted[0] - elsewhere[0] < 0.5:
             return [0.0] * len(counted)
         return [max(0.0, all_ - theirs) for all_, theirs in zip(counted, elsewhere, strict=True)]
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
-        """Set the load of all other pickers together at a slot, in the order of `COUNTED`.
+        """Set the total load of all other pickers at a slot, in the order of `COUNTED`.
 
-        Also at an endpoint that leaves: its slot is free once nothing is in flight there.
+        Also call it for an endpoint that is leaving: its slot is freed once nothing is in flight.
         """
         counted, elsewhere = self.counted, self.elsewhere
         idle = counted.item(0, slot) + load[0] - elsewhere.item(0, slot) < 0.5
@@ -430,5 +430,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
-        """Do the same as `slot`, also for an endpoint that leaves with requests in flight."""
+        """Return the same as `slot`, but also for a leaving endpoint with requests in flight."""
         return self._slot_of.get(key, -1)

@@ -1,6 +1,6 @@
-"""The two lines of a model: to the first token, and from there to the end.
+"""The learned constants of a model's engines: two lines, to the first token and from there on.
 
-See `laar.core.engines` for their meaning.
+See `laar.core.engines` for the formulas.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from laar.core.lines import Line
 MAX_MODELS = 1024
 
 ERROR = 0.3
-"""Error of a prediction, as a share of it."""
+"""Relative error of a prediction."""
 
 _UNMEASURED = SpeedPrior()
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_MOST_TOKENS = 100_000  # of an answer; what is reported beyond that may be any number
-_LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
+_MOST_TOKENS = 100_000  # of an answer; larger reports may be any number
+_LEAST_SLOWED = 0.01  # relative slowdown of an answer by each other one: vLLM's, at least
 
 
 class Constants(NamedTuple):
-    """The constants of some endpoints; the pace already in where it belongs.
+    """The constants of some endpoints, each multiplied by its pace where one applies.
 
-    As in `laar.core.engines`:
+    The symbols are those of `laar.core.engines`.
 
     Args:
         base_s: seconds that do not grow with the prompt.
-        read: real seconds for one by c(m), of this prompt.
-        slowed: s, the share that each other one there slows it by.
-        waits: real seconds for one by c(m), of the prompts ahead.
-        turns: w, the share of a prompt that others there wait.
+        read: real seconds per second by c(m), for this prompt.
+        slowed: s, relative slowdown by each other request there.
+        waits: real seconds per second by c(m), for the prompts ahead.
+        turns: w, the share of the prompts ahead that a prompt waits for.
         answer_s: d0, of an answer alone.
-        beside_s: d1, more for each other one there.
-        bend: q, for each token of context.
+        beside_s: d1, added by each other request there.
+        bend: q, per token of context.
         slots: requests that the engine runs at once; infinite where that was never seen.
     """
 
@@ -56,35 +56,35 @@ class Constants(NamedTuple):
 
 
 class EndpointConstants(Constants):
-    """The same, with what follows from them."""
+    """The constants, with values derived from them."""
 
     @cached_property
     def ever_full(self) -> bool:
-        """Whether one of the engines was seen to be full."""
+        """Whether any of the engines was ever seen full."""
         return bool(np.count_nonzero(np.isfinite(self.slots)))
 
     @cached_property
     def fixed_s(self) -> Floats:
-        """Seconds of a request alone that do not grow with its prompt."""
+        """Seconds of a lone request that do not grow with its prompt."""
         return self.base_s + self.answer_s
 
     @cached_property
     def half_beside_s(self) -> Floats:
-        """b, half of `beside_s`: of an answer in flight half is over, on average."""
+        """Half of `beside_s`: on average, half of an answer in flight is over."""
         return 0.5 * self.beside_s
 
     @cached_property
     def half_bend(self) -> Floats:
-        """Half of `bend`: a token attends to half of the uncached ones, on average."""
+        """Half of `bend`: on average, a token attends to half of the uncached ones."""
         return 0.5 * self.bend
 
 
 class Sample(NamedTuple):
-    """The lesson of one answer, apart from its endpoint: several pickers may learn it.
+    """What one answer teaches, independent of its endpoint, so that several pickers can learn it.
 
     `first` is true for the time to the first token, false for the rest. `features` are those of the
-    line. `even_s` is the time it would have taken at an endpoint of the usual pace, `took_s` the
-    time it took. `weight` is the noise in seconds of a first token, the weight of the sample of an
+    line. `took_s` is the time it took, `even_s` what it would have been at an endpoint of average
+    pace. `weight` is the noise in seconds for a first token, and the weight of the sample for an
     answer.
     """
 
@@ -96,12 +96,12 @@ class Sample(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """c(m) as serving has it, from the artifact and the answers, each by its error.
+    """c(m) as measured in serving: artifact and answers combined, each weighted by its error.
 
     Args:
         seconds_per_token: c(m).
         error_s_per_token: its standard error.
-        samples: first tokens behind it.
+        samples: number of first tokens behind it.
     """
 
     seconds_per_token: float
@@ -110,13 +110,13 @@ class Seen(NamedTuple):
 
 
 class EngineModel:
-    """The learned constants of one model's engines.
+    """The learned constants of the engines that serve one model.
 
     Args:
-        base_s: seconds that do not grow with the prompt, as measured; 0 if they were not.
-        timed: whether they count to the end of a usual answer. Otherwise they count to the first
-            token at most, and the time of an answer is not known.
-        speed: what is known of first tokens; c(m) is the unit of what is learned of them.
+        base_s: measured seconds that do not grow with the prompt; 0 if not measured.
+        timed: whether `base_s` extends to the end of a typical answer. Otherwise it extends to the
+            first token at most, and the time of an answer is unknown.
+        speed: what is known of first tokens; its c(m) is the unit of what is learned of them.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class EngineModel:
         )  # d0, d1, in units of a mean answer
         self._tokens = 0.0
         self.base: tuple[float, bool] | None = (base_s, timed)
-        """The arguments; None where they are not known yet."""
+        """`base_s` and `timed`; None until they are known."""
         self._expect_answers(base_s, timed=timed)
 
     def rebase(self, base_s: float, timed: bool) -> None:
-        """Replace what was expected before any sample, by the arguments of a new model."""
+        """Replace the priors by those of a new model's arguments."""
         self.base = base_s, timed
         prior = _first_prior(base_s, timed, self.speed)
         self.first.expect(prior, _first_doubt(self.speed))
@@ -148,65 +148,65 @@ class EngineModel:
             self._expect_answers(base_s, timed=timed)
 
     def measured(self, speed: SpeedPrior) -> None:
-        """Replace what is known of first tokens; what was learned of them stays true."""
+        """Replace the measured speed of first tokens; what was learned of them remains valid."""
         self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
         self.speed = speed
         if self.base is not None:
             self.rebase(*self.base)
 
     def _restate(self, factor: float) -> None:
-        """Restate all features but the first: seconds by c(m), which changed by this factor."""
+        """Rescale all features but the first, which are seconds by c(m): it changed by `factor`."""
         if factor != 1.0:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, base_s: float, *, timed: bool) -> None:
         answer_s = base_s - self.speed.start_s if timed else _ANSWER_S
         self.unit_s = max(answer_s, _LEAST_ANSWER_S)
-        self._answers = 4.0 if timed else 1.0  # that the unit's prior weighs
+        self._answers = 4.0 if timed else 1.0  # weight of the unit's prior, in answers
 
     @property
     def read(self) -> float:
-        """Seconds for one by c(m)."""
+        """Real seconds per second by c(m)."""
         return self.first.now[1]
 
     @property
     def waits(self) -> float:
-        """Seconds for one by c(m) of the prompts ahead."""
+        """Real seconds per second by c(m), for the prompts ahead."""
         return self.first.now[3]
 
     @property
     def bend(self) -> float:
-        """q, for each token of context."""
+        """q, per token of context."""
         return self.first.now[4] / (self.read * CONTEXT_TOKENS)
 
     def constants(self) -> tuple[float, ...]:
-        """b, c, s, w * c, d0, d1 and q."""
+        """Return b, c, s, w * c, d0, d1 and q."""
         b, c, cs, wc, _ = self.first.now
         d0, d1 = self.rest.now
         return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
 
     def seen(self) -> Seen:
-        """c(m) as the first tokens show it; from any thread."""
+        """Return c(m) as first tokens show it; may be called from any thread."""
         unit, first = self.speed.seconds_per_token, self.first
         return Seen(unit * first.now[1], unit * first.error(1), first.seen)
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
-        """Return seconds of a prompt by c(m), more where its context is long."""
-        now = self.first.now  # the line's own numbers: this is asked three times a request
+        """Return the seconds of a prompt by c(m), including the effect of a long context."""
+        now = self.first.now  # direct access: this is called three times per request
         return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
-        """Return the seconds of an answer as if it were of the mean length."""
+        """Return the seconds of an answer, scaled to the mean answer length."""
         tokens = min(tokens, _MOST_TOKENS)
         self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
         return seconds * self._tokens / tokens
 
     def answered(self, seconds: float, others: float, weight: float) -> tuple[bool, float]:
-        """Learn from an answer; return whether the constants changed, and the ratio to the guess.
+        """Learn from an answer; return whether the constants changed, and actual / predicted time.
 
         Args:
-            seconds: time of the answer, as at an endpoint of the usual pace.
-            others: requests in flight there, on average.
+            seconds: time of the answer, adjusted to an endpoint of average pace.
+            others: mean number of other requests in flight there.
             weight: weight of the sample.
         """
         self._answers = min(self._answers + 1.0, 100.0)
@@ -214,7 +214,7 @@ class EngineModel:
         unit_s = max(unit_s, _LEAST_ANSWER_S)
         self.rest.rescale(unit_s / self.unit_s)
         self.unit_s = unit_s
-        # The slowdown of prompts may hold for answers as well: a first guess.
+        # As a first guess, others slow answers as much as they slow prompts.
         self.rest.expect((1.0, max(_LEAST_SLOWED, self.first.now[2] / self.first.now[1])))
         features = (1.0, others)
         guess, took = self.rest.guess(features), seconds / unit_s
@@ -222,7 +222,7 @@ class EngineModel:
         return changed, (took + 0.01) / (guess + 0.01)
 
     def state(self) -> dict[str, object]:
-        """Return the learned state, as plain values."""
+        """Return the learned state as plain values."""
         scalars = [self.unit_s, self._answers, self._tokens]
         return {
             "first": self.first.state(),
@@ -232,7 +232,7 @@ class EngineModel:
         }
 
     def restore(self, state: object) -> None:
-        """Restore a result of `state`; invalid parts are skipped."""
+        """Restore a result of `state`; skip invalid parts."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")
@@ -251,7 +251,7 @@ class EngineModel:
 
 
 def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, ...]:
-    """b, c, c * s, w * c and c * q of a first token."""
+    """Return b, c, c * s, w * c and c * q of a first token."""
     return speed.start_s if timed else base_s, 1.0, 0.0, 1.0, speed.bend
 
 
@@ -263,5 +263,5 @@ def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
 def priors(
     base_s: float, timed: bool = False, speed: SpeedPrior = _UNMEASURED
 ) -> tuple[float, ...]:
-    """Return the constants of a model without samples; the arguments are `EngineModel`'s."""
+    """Return the constants of a model without samples; arguments as for `EngineModel`."""
     return EngineModel(base_s, timed=timed, speed=speed).constants()

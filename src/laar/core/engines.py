@@ -1,29 +1,28 @@
 """The speed of engines, learned from the requests they served.
 
-One model of an engine, in closed form. A request with `x` seconds of prompt to read that finds `n`
-others there, and `W` seconds of prompts ahead of it, takes, beside the round trip,
+All engines share one closed-form model. A request with `x` seconds of prompt to prefill, `n` other
+requests there, and `W` seconds of prompts ahead of it takes, in addition to the round trip,
 
     to the first token   f_p * (b + c * x * (1 + s * n) + w * W)
     from there on        f_d * (d0 + d1 * n)
 
     x = c(m) * uncached * (1 + q * context)
 
-`context` is the number of tokens that each uncached token attends to on average: the cached ones
-and half of the rest. `q` makes long prompts take more than in proportion, as attention does. `w` is
-the share of the prompts ahead that it waits for: 1 where they are read one after the other, 0 where
-all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long an
-answer takes alone, and how much longer for each other request that is there on average. These
-belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
-against the others of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0;
-one that runs all side by side the reverse. `n` and `W` are counted in `laar.core.traffic`.
+`context` is the mean number of tokens that each uncached token attends to: the cached ones and half
+of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
+share of the prompts ahead that it waits for: 1 where they are prefilled one after the other, 0
+where all at once. `s` is how much each other request slows its prefill; `d0` is the time of an
+answer alone, and `d1` what each other request (mean number there) adds. These belong to a model and
+are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others of
+its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
+prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
-Where few samples came the priors hold: c(m) and the base of the artifact, vLLM's way to read
-prompts, attention that takes half of c(m) at 65,536 tokens of context, and answers that a hundred
-others make twice as long. First tokens that are not seen (of answers that are not read) leave the
-first line to those that are seen; prompts ahead then count by a clock, and whole answers still
-teach the second line and the paces. Errors are weighed as shares of the prediction, those far out
-no more than in proportion, old ones are forgotten, and each constant has its bounds: no answer can
-push one out of its range.
+With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
+that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
+hundred others. Unseen first tokens (of answers that are not read) teach the first line nothing:
+prompts ahead are then estimated from elapsed time, and whole answers still teach the second line
+and the paces. Errors are relative to the prediction, outliers count linearly, old samples are
+forgotten, and each constant has bounds: no answer can push one out of its range.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ from laar.core.engine_model import (
 from laar.core.paces import Paces
 from laar.core.traffic import Traffic
 
-_UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length, against one of known length
+_UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
 @dataclass(slots=True)
 class Began:
-    """The state that a request found when it was sent: the features that explain its end.
+    """The state that a request found when it was sent: the features that explain its timing.
 
-    `plain_s` is of its prompt by c(m), `work_s` with its context as well (`x`). `reads` is false
-    where another endpoint reads its prompt.
+    `plain_s` is the seconds of its prompt by c(m); `work_s` includes its context (`x`). `reads` is
+    false where another endpoint prefills its prompt.
     """
 
     slot: int
@@ -80,7 +79,7 @@ class Began:
 
 
 class Kept(NamedTuple):
-    """The constants of some endpoints as they were last asked for, with what they hold for."""
+    """The last result of `Engines.constants`, with the inputs it is valid for."""
 
     slots: Slots
     models: Sequence[str]
@@ -89,7 +88,7 @@ class Kept(NamedTuple):
 
 
 class Engines:
-    """The constants of all endpoints, and the counts that they are learned by.
+    """Learns the constants of all endpoints, and keeps the counts behind them.
 
     Args:
         table: the endpoints.
@@ -103,17 +102,17 @@ class Engines:
         self.batches = Batches(table)
         self._size = 0
         self.kept: Kept | None = None
-        """The latest result of `constants`, until anything of it changes."""
+        """The latest result of `constants`, until an input changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] | None = None
-        """Called with each sample of a slot, before it is learned."""
+        """Called with each sample of a slot before it is learned."""
         self._grow(table.capacity)
         table.on_grow = self._grow
 
     # -- asked at a decision -------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
-        """Return the constants of some endpoints; the rest is as in `began`, an array over them."""
+        """Return the constants of some endpoints. `base_s` and `timed` as in `began`, per slot."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -150,16 +149,16 @@ class Engines:
         return made
 
     def reads(self, slots: Slots) -> Floats:
-        """Return the real seconds that some endpoints read for one second by c(m)."""
+        """Return the real seconds per second by c(m) that some endpoints take to prefill."""
         known = [self._models.get(name) for name in self._table.models]
         by_model = np.array([1.0 if model is None else model.read for model in known])
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use other values of the assessor from now on; `speed` gives what it knows of a model's.
+        """Use new estimates of the assessor from now on; `speed` returns that of a model.
 
-        What was learned stays true, in units of the new c(m): the next decision counts by both.
+        What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
         self.kept = None
         if speed is not None:
@@ -168,7 +167,7 @@ class Engines:
                 model.measured(speed(name))
 
     def seen(self) -> dict[str, Seen]:
-        """c(m) of the models whose first tokens were seen; from any thread."""
+        """Return c(m) of the models whose first tokens were seen; may be called from any thread."""
         models = list(self._models.items())
         return {name: model.seen() for name, model in models if model.first.seen}
 
@@ -190,7 +189,7 @@ class Engines:
         reads: bool = True,
         visits: bool = False,
     ) -> Began:
-        """Record a request that is sent. Call it before the table counts the request.
+        """Record a request that is being sent. Call it before the table counts the request.
 
         Args:
             slot: the endpoint.
@@ -198,13 +197,13 @@ class Engines:
             plain_s: seconds of its prompt, by c(m).
             others: other requests in flight there.
             rtt_s: round trip.
-            base_s: the assessor's value for the model, to begin with.
+            base_s: the assessor's value for the model, as a prior.
             shown: whether the first byte of its answer will be seen.
-            timed: whether `base_s` counts to the end of a usual answer.
-            context_tokens: tokens that each token of its prompt attends to, on average.
-            teaches: whether its end gives a sample: not if another endpoint had it before.
-            reads: whether its prompt is read there.
-            visits: only its prompt is read there; another endpoint answers.
+            timed: whether `base_s` extends to the end of a typical answer.
+            context_tokens: mean number of tokens that each token of its prompt attends to.
+            teaches: whether its end yields a sample: not if another endpoint had it before.
+            reads: whether its prompt is prefilled there.
+            visits: only its prompt is prefilled there; another endpoint answers.
         """
         traffic = self.traffic
         now = traffic.advance(slot, now)
@@ -237,7 +236,7 @@ class Engines:
         return began
 
     def answering(self, began: Began, now: float) -> None:
-        """Note the first byte of an answer: its prompt is read."""
+        """Record the first byte of an answer: its prompt is prefilled."""
         slot, traffic = began.slot, self.traffic
         now = traffic.advance(slot, now)
         self._is_read(began, now)
@@ -245,7 +244,7 @@ class Engines:
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, began: Began, now: float) -> None:
-        """Drop a request that ended, or moved, without a sample; call it before the table's."""
+        """Drop a request that ended or moved without a sample; call it before the table's."""
         self._is_read(began, self.traffic.advance(began.slot, now))
 
     def ended(
@@ -258,12 +257,12 @@ class Engines:
         answer_tokens: int | None,
         plain_s: float | None = None,
     ) -> None:
-        """Learn from a request that ended well. Call it before the table takes the request out.
+        """Learn from a request that succeeded. Call it before the table removes the request.
 
         Args:
             began: the record that `began` returned.
             now: the moment.
-            ttft_s: seconds to the first byte of the answer, if that was seen.
+            ttft_s: seconds to the first byte of the answer, if it was seen.
             latency_s: seconds to its end.
             answer_tokens: its length, where the answer was read.
             plain_s: seconds of the uncached tokens by the engine's own count, where it reports one.
@@ -279,7 +278,7 @@ class Engines:
         features = _features(model, plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
-        # A full engine's wait is for a place: it shows nothing about prompts.
+        # At a full engine requests wait for a slot, which tells nothing about prefill.
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
             took = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
@@ -290,11 +289,11 @@ class Engines:
         self._learn_rest(began, now, ttft_s, latency_s, answer_tokens, pace * guess + began.rtt_s)
 
     def prefilled(self, began: Began, took_s: float) -> None:
-        """Learn from a prompt that was prefilled for another endpoint, once that ended well.
+        """Learn from a prompt that was successfully prefilled for another endpoint.
 
         Args:
             began: the record that `began` returned.
-            took_s: seconds to the first byte of the answer, less those after the prompt was read.
+            took_s: seconds to the first byte of the answer, less those after the prefill.
         """
         if not math.isfinite(took_s):
             return
@@ -308,13 +307,13 @@ class Engines:
         self._learn_first(slot, model, sample)
 
     def restarted(self, slot: int) -> None:
-        """Note that a slot's engine has restarted: it may run fewer requests at once."""
+        """Handle the restart of a slot's engine: it may now run fewer requests at once."""
         if slot < self._size:
             self.batches.drop(slot)
             self.kept = None
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         if slot < self._size:
             self.traffic.drop(slot)
             self._paces.drop(slot)
@@ -327,7 +326,7 @@ class Engines:
         return self.traffic.shared(slots)
 
     def shared_at(self, slot: int) -> list[float]:
-        """Do the same as `shared`, of one slot."""
+        """Return the same as `shared` for one slot."""
         return self.traffic.shared_at(slot)
 
     def elsewhere(
@@ -342,18 +341,18 @@ class Engines:
         hidden_s: float = 0.0,
         read_s: float = 0.0,
     ) -> None:
-        """Record the traffic of other pickers to a slot. Call it before the table counts it.
+        """Record other pickers' traffic to a slot. Call it before the table counts it.
 
         Args:
             slot: the endpoint.
             now: the moment.
-            ahead_s: seconds of their prompts that are not read yet, all together, where first
-                tokens are seen.
-            unseen_s: the same of requests in flight where they are not seen.
+            ahead_s: seconds of their prompts not yet prefilled, in total, where first tokens are
+                seen.
+            unseen_s: the same for requests in flight where they are not seen.
             sent: requests since the last call.
-            sent_s: seconds of the prompts of these.
+            sent_s: seconds of their prompts.
             hidden_s: the part of `sent_s` whose first byte is not seen.
-            read_s: seconds of prompts that were read since.
+            read_s: seconds of prompts prefilled since the last call.
         """
         now = self.traffic.advance(slot, now)
         pace = self._pace(slot, self._models.get(self._name(slot)))
@@ -378,7 +377,7 @@ class Engines:
             self._learn_answer(slot, model, sample)
 
     def state(self) -> dict[str, object]:
-        """Return the state of models and, by address, of endpoints' paces; as plain values."""
+        """Return the state of models and, by address, of endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot) if slot < self._size else None
@@ -387,7 +386,7 @@ class Engines:
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:
-        """Restore a result of `state`, for models that have no samples yet."""
+        """Restore a result of `state` for models without samples so far."""
         if not isinstance(state, dict):
             return
         models, paces = state.get("models"), state.get("paces")
@@ -422,7 +421,7 @@ class Engines:
         beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         pace = self._paces.rest.item(slot)
-        if seen:  # prompts that were read meanwhile held the answer up
+        if seen:  # prompts prefilled meanwhile delayed the answer
             waited = model.waits * self._paces.first.item(slot)
             took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
@@ -459,12 +458,12 @@ class Engines:
             self.traffic.read(began.slot, now, began.work_s, pace, shown=began.shown)
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
-        """Return an endpoint's seconds for one second by c(m); `model` is None for a new one."""
+        """Return an endpoint's real seconds per second by c(m); `model` is None for a new one."""
         read = 1.0 if model is None else model.first.now[1]
         return max(read * self._paces.first.item(slot), 1e-3)
 
     def _grow(self, size: int) -> None:
-        """Follow the table's size."""
+        """Grow to the table's size."""
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
@@ -476,11 +475,11 @@ class Engines:
         return self._table.models[at] if at >= 0 else ""
 
     def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
-        """Return a model's constants; without a base where another picker's lesson comes first."""
+        """Return a model's constants; without a base if another picker's sample comes first."""
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
-                self._models.clear()  # names come from the sources of endpoints, yet have a cap
+                self._models.clear()  # names come from endpoint sources, but need a cap
             model = EngineModel(base_s or 0.0, timed=timed, speed=self._speed(name))
             self._models[name] = model
             if base_s is None:
@@ -490,7 +489,7 @@ class Engines:
 
 
 def _features(model: EngineModel, plain_s: float, began: Began) -> tuple[float, ...]:
-    """Return the features of the line for the time to first token."""
+    """Return the features of the line for the time to the first token."""
     slowed_s = model.work_s(plain_s, began.context_tokens) * began.others
     bent_s = plain_s * began.context_tokens / CONTEXT_TOKENS
     return 1.0, plain_s, slowed_s, began.ahead_s, bent_s

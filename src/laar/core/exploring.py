@@ -1,9 +1,9 @@
-"""Exploration: a small share of requests goes to a model whose accuracy is hardly known.
+"""Exploration: a small share of requests goes to a model whose accuracy is poorly known.
 
-A model that an artifact measured badly, or not at all, may never be asked again, and then no report
-ever corrects it. So where outcomes are being reported, a draw sends a request to the cheapest
-candidate whose model has few outcomes of this kind, the artifact's and the reported ones together.
-Never a retry, nor a request with an objective, nor where the answer would take much longer.
+A model that an artifact measured badly, or not at all, might never be chosen again, so no report
+would correct its estimate. Where outcomes are reported, a random draw therefore sends a request to
+the cheapest candidate whose model has few outcomes of this kind, measured and reported together.
+Retries and requests with an objective are exempt, and candidates that take much longer.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 
 EXPLORE = "explore"
-"""The reason of a decision that explores."""
+"""Reason of a decision that explores."""
 
 EXPLORE_SHARE = 0.01
-"""Share of the requests that could explore and do: enough for an estimate to recover in a day, and
-too few to be noticed in the mean."""
+"""Share of eligible requests that explore: enough for an estimate to recover in a day, too few to
+be noticed in the mean."""
 
 ENOUGH_OUTCOMES = 30.0
 """Outcomes from which a model counts as known; the fit trusts a cell from as many."""
 
 SLOWER = 2.0
-"""How much longer than the best choice it may take."""
+"""Largest accepted latency, relative to the best choice."""
 
 
 def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
-    """Return the candidate that this request is to explore; None for nearly all requests.
+    """Return the candidate for this request to explore; None for nearly all requests.
 
     Args:
-        view: priced.
-        may: the candidates that are left to pick from; None for all.
+        view: the view, with costs set.
+        may: the eligible candidates; None for all.
         scores: scores of the candidates.
     """
     request, reported = view.request, view.reported
     if reported is None or view.terms is None or request.shadow:
         return None
-    if view.terms.probability is not view.probability:  # reports change nothing of this policy
+    if view.terms.probability is not view.probability:  # this policy ignores reports
         return None
     if request.tried or request.objective or request.ttft_objective_s is not None:
         return None
@@ -57,6 +57,6 @@ def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
 
 
 def _best_of(mask: Mask, scores: Floats) -> int:
-    """Return the position with the best score among those that a mask keeps, at least one."""
+    """Return the position of the best score within a mask that keeps at least one."""
     kept = mask.nonzero()[0]
     return int(kept[scores[kept].argmax()])

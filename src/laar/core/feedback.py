@@ -13,11 +13,11 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
 _FOUND = 0.9
-"""Share of the tokens believed cached that an engine has to report, or fetching shows nothing."""
+"""Share of the tokens believed cached that an engine must report for its fetch to be a sample."""
 
 
 class Feedback:
-    """Hands each learner its part; a learner that fails keeps none of the others from theirs.
+    """Passes outcomes to each learner; a failing learner does not affect the others.
 
     `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
 
@@ -25,7 +25,7 @@ class Feedback:
         table: the endpoints.
         engines: learn the time of answers.
         assessor: learns the length of prompts.
-        prefixes: learn the prefixes that engines had cached; None where none are kept.
+        prefixes: learn which prefixes engines had cached; None without prefixes.
         faults: counts the learners that failed.
     """
 
@@ -46,14 +46,14 @@ class Feedback:
         self._fetched = guarded(self._learn_fetching, "learning", faults)
         self._observe: Callable[[Observed, float], None] | None = None
         self.begin_again = guarded(self._begin_again, "learning", faults)
-        """Begin another record of a request that moved to another endpoint."""
+        """Replace the record of a request that moved to another endpoint."""
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
-        """The same where another endpoint reads its prompt."""
+        """Begin the record of a prefill at another endpoint."""
         self.answering = guarded(engines.answering, "learning", faults)
-        """Called with the first byte of an answer."""
+        """Record the first byte of an answer."""
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Report outcomes to a tuner; None for no report."""
+        """Report outcomes to a tuner; None to report none."""
         self._observe = None
         if tuner is not None:
             self._observe = guarded(tuner.observe, "learning", self._faults)
@@ -65,7 +65,7 @@ class Feedback:
         self.begin(decision, now)
 
     def begin(self, decision: Decision, moved_at: float | None = None) -> None:
-        """Begin the engines' record of a request, before it is counted at its endpoint."""
+        """Begin the engines' record of a request, before its endpoint counts it."""
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
@@ -82,7 +82,7 @@ class Feedback:
             teaches=moved_at is None
             and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
-            # A prompt whose reading elsewhere is not seen cannot be separated from its answer.
+            # A prefill elsewhere that is not seen to end can't be separated from the answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
@@ -109,7 +109,7 @@ class Feedback:
         if held is None or held.began is None or prefiller is None or view is None:
             return
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
-            return  # it left since, and its slot may be another's
+            return  # it has left, and its slot may be another's
         self._engines.gone(held.began, now)
         whole = end.ok and end.cause == "complete" and not end.error
         if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:
@@ -117,7 +117,7 @@ class Feedback:
             self._engines.prefilled(held.began, end.ttft_s - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
-        """Tell the engines that a request ended, before it leaves the table's counts."""
+        """Tell the engines that a request ended, before the table removes it from its counts."""
         began, now = decision.flight.began, decision.now + end.latency_s
         if decision.flight.prefilling is not None:
             self._prefill_ended(decision, end, now)
@@ -133,7 +133,7 @@ class Feedback:
         self._engines.ended(
             began,
             now,
-            # Of an answer that is no stream, the first byte comes after the last token.
+            # Without streaming, the first byte comes after the last token.
             ttft_s=end.ttft_s if began.shown else None,
             latency_s=end.latency_s,
             answer_tokens=end.completion_tokens,
@@ -172,7 +172,7 @@ class Feedback:
             prefixes.retract(receipt)
             return
         share = None
-        # KV from elsewhere counts as cached: it shows nothing about the cache before.
+        # KV fetched from another endpoint counts as cached: it says nothing about earlier contents.
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
@@ -183,7 +183,7 @@ class Feedback:
     def _learn_fetching(
         prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
     ) -> None:
-        """Learn from a first token how long a prompt from slower memory took."""
+        """Learn from TTFT how long fetching a prompt from slower memory took."""
         view, at = decision.view, decision.position
         if view is None or view.terms is None or view.fetched_tokens is None or end.ttft_s is None:
             return

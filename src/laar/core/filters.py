@@ -1,8 +1,8 @@
 """Filters: which endpoints may serve a request at all.
 
-Each returns a mask of the candidates that the one before left. Hard filters (model, subset) may
-leave nothing. Soft filters (reachable, awake, not saturated) are skipped where they would
-(`unless_none`), since stale or alarming readings must never lock a fleet out.
+Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset) may
+exclude all. Soft filters (reachable, awake, not saturated) are skipped where they would
+(`unless_none`), since stale or alarming readings must never lock out a whole fleet.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from laar.core.endpoints import EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
 MAX_FAILURES = 3
-"""Failed probes in a row after which an endpoint is passed over. One can be chance, three in a row
+"""Consecutive failed probes after which an endpoint is excluded. One may be chance, three in a row
 are not."""
 
 MAX_KV_USAGE = 0.98
-"""Share of the KV cache in use above which the endpoint is passed over, since engines then
+"""Share of the KV cache in use above which the endpoint is excluded: engines then start to
 preempt."""
 
 STALE_S = 10.0
@@ -40,7 +40,7 @@ class FilterSettings:
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:
-    """Return the candidates that a mask keeps; all of them where it keeps none."""
+    """Return the candidates that a mask keeps; all of them if it keeps none."""
     return slots[keep] if keep.any() else slots
 
 
@@ -57,14 +57,14 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
 
 
 def awake(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines do not sleep; the others answer once they are woken."""
+    """Return the candidates whose engines are not asleep; sleeping ones answer only once woken."""
     keep: Mask = table.asleep[slots] == 0.0
     return keep
 
 
 def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Mask:
     """Return the candidates without a fresh reading over a threshold."""
-    # NaN compares false: unknown and never read are not saturated, and not idle either.
+    # NaN compares false: unknown endpoints are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > settings.max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
     keep: Mask = ~(fresh & over)

@@ -1,8 +1,8 @@
-"""Guards: a part that fails costs its own share of a decision, never the request.
+"""Guards: a part that fails loses its own contribution to a decision, never the request.
 
-What learns from each request or observes it is a list of steps (`take`). Calls that few requests
-need are wrapped (`guarded`): a wrapped call returns None after a fault, and the caller continues
-with a simpler substitute. Faults are counted.
+Learners and observers of each request are a list of steps (`take`). Rarer calls are wrapped
+(`guarded`): a wrapped call returns None after a fault, and the caller continues with a simpler
+substitute. Faults are counted.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Reasoned = Literal["assessor", "prefixes", PolicyPart]
-"""Parts whose fault is the reason of a decision: `degraded-assessor` and so on."""
+"""Parts whose fault becomes the reason of a decision: `degraded-assessor` and so on."""
 
 Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
 
 Step = tuple[Part, Callable[..., object]]
-"""A call that belongs to a part."""
+"""A call and the part it belongs to."""
 
 
 class Faults(Counter[str]):
-    """How often each part has failed."""
+    """Number of failures of each part."""
 
     def degraded(self, part: Reasoned) -> str:
-        """Count a fault; return the reason code of a decision that is made without the part."""
+        """Count a fault; return the reason code of a decision made without the part."""
         self[part] += 1
         return f"degraded-{part}"
 
 
 def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
-    """Make all calls; count a fault in one and go on with the next."""
+    """Make all calls; count a fault in any of them and continue with the next."""
     for part, call in steps:
         try:
             call(*args)
@@ -45,7 +45,7 @@ def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
 
 
 def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:
-    """Wrap a call: it returns None and counts a fault where it would raise."""
+    """Wrap a call to return None and count a fault where it would raise."""
 
     def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:

@@ -1,8 +1,8 @@
-"""The extension points, in the words endpoint pickers use: filter, scorer, picker, policy.
+"""The extension points, in the usual terms of endpoint pickers: filter, scorer, picker, policy.
 
-A policy is a profile: filters, scorers with weights, then the max-score picker. A filter returns a
-mask of the candidates, a scorer a score for each of them; neither stands in for the other. Both
-see one `View`, made once for a decision.
+A policy is a profile: filters, weighted scorers, and the max-score picker. A filter returns a mask
+of the candidates, a scorer a score for each; neither replaces the other. Both get the same `View`,
+built once per decision.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class View:
     """The request and, for each candidate, the estimates that filters, scorers and pickers use.
 
-    Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms` and
-    `reason`, and one that prices the answers in `apart`; the policy adds to `faults`, and takes
-    `terms` and `reason` back where they are no longer true. Nothing else is set once the view is
-    made, but that a record of the decision takes the request off; arrays are never written to.
+    Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
+    and, if it computes costs, the result fields of `apart`. The policy adds to `faults`, and resets
+    `terms` and `reason` where they no longer apply. Nothing else changes after construction, except
+    that a record of the decision drops the request; arrays are never written to.
 
     Args:
         request: the request, as read.
@@ -45,7 +45,7 @@ class View:
         table: the endpoints; its columns are by slot.
         slots: slots of the candidates.
         tokens: length of the prompt in the candidate's tokens.
-        cached_tokens: the part of it that the candidate is believed to hold.
+        cached_tokens: how many of them the candidate is believed to have cached.
         queued_tokens: prompt tokens in flight there.
         in_flight: requests in flight there, by the picker's count.
         rtt_s: round trip.
@@ -53,30 +53,30 @@ class View:
         evidence: number of outcomes behind that probability.
         seconds_per_token: seconds of prefill for each uncached token.
         base_s: seconds of an answer that do not grow with the prompt.
-        times_tried: earlier attempts on the question with the candidate's model.
+        times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
-        timed_answers: `base_s` counts to the end of a usual answer.
-        unlike: the request is unlike anything measured: its probabilities are mostly base rates.
-        published: Q as LAAR has it, static and independent of what failed; None where there is
+        timed_answers: `base_s` extends to the end of a typical answer.
+        unlike: the request resembles nothing measured: its probabilities are mostly base rates.
+        published: Q as published for LAAR, static and independent of failures; None where there is
             none.
         reported: number of outcomes reported for the candidate's model on such requests; None where
             no outcomes are reported.
-        terms: the cost taken apart; a scorer that prices leaves it for the explanation.
-        reason: a scorer's code for why its best candidate is the best; one of few, since metrics
-            count by it.
+        terms: the terms of the cost, set by a scorer that computes one, for the explanation.
+        reason: a scorer's code for why its best candidate is the best; one of few, since it is a
+            metric label.
         weights: the tuner's weights for this decision, by name; None for the scorer's own.
         engines: learned speeds of the engines; None where nothing is learned.
         demand: recent requests that share this prompt's prefixes; None where nothing is known.
-        again: share of the text that the cache would evict for it and that is asked for again; None
-            as above.
-        answers: P(the endpoint answers); None while all are sound.
+        again: share of the text evicted for this prompt that will be requested again; None as
+            above.
+        answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: seconds until the requested adapter is loaded; None where all have it.
-        apart: the endpoints that may read the prompt in a candidate's place; None where none may.
+        apart: the endpoints that may prefill for a candidate; None where none may.
         chain: the prompt's prefixes; None where none are kept.
-        fetched_tokens: tokens that take as long to compute as to fetch what lies in slower memory,
-            which `cached_tokens` is without; None where none does.
+        fetched_tokens: prefill tokens that take as long as fetching what lies in slower memory,
+            which `cached_tokens` excludes; None where nothing does.
         faults: parts of the policy that failed on this request.
     """
 
@@ -117,16 +117,16 @@ class View:
 
     @property
     def held_tokens(self) -> Floats:
-        """Tokens of the prompt that each candidate probably has, in any memory."""
+        """Tokens of the prompt that each candidate probably has cached, in any memory."""
         held = self.cached_tokens
         return held if self.fetched_tokens is None else held + self.fetched_tokens
 
     def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:
-        """Note that a part of the policy failed, and the decision went on without it."""
+        """Record that a part of the policy failed and the decision went on without it."""
         self.faults = (*self.faults, Fault(part, extension, error))
 
     def at(self, positions: Slots) -> View:
-        """Return the view of some of the candidates, in the order of their positions."""
+        """Return the view of some of the candidates, in the order of `positions`."""
         some = copy(self)
         some.terms = None
         if self.apart is not None:
@@ -144,7 +144,7 @@ BY_CANDIDATE = (
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
     *("again", "answers", "pace", "typical_s", "load_s", "fetched_tokens"),
 )
-"""Fields of a view that are arrays over the candidates, if they are known."""
+"""Fields of a view that are arrays over the candidates, where known."""
 
 PolicyPart = Literal["filter", "scorer", "picker"]
 """Parts of a policy that may fail."""
@@ -157,7 +157,7 @@ class Fault:
     Args:
         part: kind of the part.
         extension: the part itself.
-        error: the exception; its text may hold some of a prompt.
+        error: the exception; its text may contain part of a prompt.
     """
 
     part: PolicyPart
@@ -166,7 +166,7 @@ class Fault:
 
 
 class Assessor(Protocol):
-    """Estimates models: how often they are right, how fast they read."""
+    """Estimates the accuracy and speed of models."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -180,12 +180,11 @@ class Assessor(Protocol):
 
 
 Fits = Callable[[View], Mask]
-"""A function that returns the candidates of a view that may take the request now; for flow
-control."""
+"""Returns the candidates of a view that may take the request now; for flow control."""
 
 
 class NoRoomError(Exception):
-    """No candidate has room now; `view` has their estimates, `fits` those where the prompt fits."""
+    """No candidate has room now; `view` has their estimates, `fits` masks those the prompt fits."""
 
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")
@@ -193,10 +192,10 @@ class NoRoomError(Exception):
 
 
 class WeightSource(Protocol):
-    """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
+    """Sets a policy's weights in service; implemented by `laar.tuning.Tuner`."""
 
     def weights(self, now: float) -> Weights:
-        """Return the weights for one decision; asked once for each."""
+        """Return the weights for a decision; called once for each."""
         ...
 
     def observe(self, sample: Observed, now: float) -> None:
@@ -205,10 +204,10 @@ class WeightSource(Protocol):
 
 
 class Filter(Protocol):
-    """A preference for some of the candidates; scorers judge how good they are."""
+    """Prefers some of the candidates; how good they are is for scorers."""
 
     def keep(self, view: View) -> Mask:
-        """Return true for each of `view.slots` that stays; ignored where it would leave none."""
+        """Return true for each of `view.slots` to keep; ignored where none would be left."""
         ...
 
 
@@ -221,7 +220,7 @@ class Scorer(Protocol):
 
 
 class Picker(Protocol):
-    """Orders the candidates that may take the request, by their scores."""
+    """Orders the eligible candidates by their scores."""
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
         """Return each position of `view.slots` once: the one that serves, then the fallbacks."""

@@ -1,4 +1,4 @@
-"""Least squares that forget: a few coefficients, learned from samples that come one by one."""
+"""Recursive least squares with forgetting: a few coefficients, learned sample by sample."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FAR_OUT = 3.0
 
 _EAGER = 16
 _TOGETHER = 8
-"""Samples that are taken in together, once the first `_EAGER` are in: solving costs most."""
+"""Batch size for samples after the first `_EAGER`: solving is the expensive part."""
 _LARGEST = 1e9
-"""Larger values are not samples: their squares have to stay finite."""
+"""Larger values are rejected as samples: their squares must stay finite."""
 
 
 class Line:
-    """A value as a sum of features, each with a coefficient inside bounds.
+    """A value as a sum of features with bounded coefficients.
 
     Args:
-        prior: coefficients to begin with.
-        doubt: how far each may be off (one standard deviation), for samples whose scale is 1.
-        low: least value of each coefficient.
-        high: largest value of each coefficient.
+        prior: initial coefficients.
+        doubt: standard deviation of each prior, for samples whose scale is 1.
+        low: lower bound of each coefficient.
+        high: upper bound of each coefficient.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Line:
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
         size = len(self.now)
-        # State that each sample changes is in lists: for two to five numbers an array costs more.
+        # State that changes with each sample is in lists: arrays of two to five numbers are slower.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
         self._low, self._high = low, high
@@ -56,7 +56,7 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
-        if len(features) != len(self.now):  # another version's
+        if len(features) != len(self.now):  # from another version
             return False
         if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
             return False
@@ -78,29 +78,29 @@ class Line:
         products = fade * np.array(self._products) + left.T @ rows[:, -1]
         try:
             solved = np.linalg.solve(squares + np.diag(self._prior), products + self._expected)
-        except np.linalg.LinAlgError:  # features so large that all else is lost beside them
+        except np.linalg.LinAlgError:  # features so large that all others are lost in rounding
             return False
         self._squares, self._products = squares, products.tolist()
         self._take(solved.tolist())
         return True
 
     def error(self, at: int) -> float:
-        """Return the standard error of a coefficient; from any thread."""
+        """Return the standard error of a coefficient; may be called from any thread."""
         inverse = np.linalg.pinv(self._squares + np.diag(self._prior))
         return math.sqrt(max(float(inverse[at, at]), 0.0))
 
     def expect(self, prior: Sequence[float], doubt: Sequence[float] | None = None) -> None:
-        """Set another prior; without `doubt`, as much in doubt as the one before."""
+        """Replace the prior; without `doubt`, keep the standard deviations."""
         if doubt is not None:
             self._prior = [1.0 / d**2 for d in doubt]
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescale the line to a unit of values that is larger by this factor."""
+        """Rescale the line to a unit of values that is larger by `factor`."""
         self._products = [product / factor for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
-        """Restate what was learned: each feature is this many times as large from now on."""
+        """Rescale what was learned: features are larger by `factors` from now on."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()
@@ -112,7 +112,7 @@ class Line:
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
-        """Restore a result of `state`; False, and no change, if it is not of such a line."""
+        """Restore a result of `state`; return False, changing nothing, if it does not match."""
         size = len(self.now)
         if not isinstance(state, list) or len(state) != size + 3:
             return False

@@ -1,7 +1,7 @@
-"""The set of endpoints: as every source describes them, and as they report themselves.
+"""The set of endpoints, as their sources describe them and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint of two pools is in
-both. An endpoint's own report adds its model's other names and adapters, but takes no name that the
+Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint in two pools is in
+both. An endpoint's own report adds other names of its model and its adapters, except names that the
 configuration gives to another model.
 """
 
@@ -11,23 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
-"""Label of an endpoint's socket of KV events: a port of its own host, or ``tcp://host:port``."""
+"""Label for an endpoint's KV event socket: a port of its own host, or ``tcp://host:port``."""
 
 REPLAY_LABEL = "laar.dev/kv-events-replay"
-"""The same of the socket that sends events again."""
+"""Label for the socket that replays KV events; same values."""
 
 POOL_LABEL = "laar.dev/pool"
-"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool; or its
+"""Label for an endpoint's pool, for requests that a gateway routes to one pool; or for several
 pools, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label of an endpoint's task: ``generate``, or another such as ``embed``."""
+"""Label for an endpoint's task: ``generate``, or another such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
-"""Label of an endpoint where prefill and decode are apart; values are llm-d's."""
+"""Label for an endpoint's role in disaggregated prefill; values are llm-d's."""
 
 SYSTEM_CA = "system"
-"""In place of a PEM file: the authorities that the system trusts."""
+"""Value in place of a PEM file: use the system's certificate authorities."""
 
 _READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
 _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
@@ -35,7 +35,7 @@ _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
 def key_of(address: str, rank: int | None) -> str:
-    """Return an endpoint's identity: its address, with ``#`` and the rank where it is a rank."""
+    """Return an endpoint's identity: its address, and ``#`` with the rank if it has one."""
     return address if rank is None else f"{address}#{rank}"
 
 
@@ -44,11 +44,11 @@ class Way:
     """How an engine is reached, where that is not plain HTTP with ``/v1`` at its root.
 
     Args:
-        base: its path in place of ``/v1``.
-        tls: whether it speaks TLS.
+        base: its base path in place of ``/v1``.
+        tls: whether it uses TLS.
         ca_file: PEM file of the authorities that verify its certificate; empty for the system's.
-        name: the name in its certificate, and of the host in requests; empty for none.
-        key: the engine's own key, which it gets instead of a client's; empty for the client's.
+        name: name in its certificate and in the Host header; empty for none.
+        key: API key to send to the engine in place of the client's; empty for the client's.
     """
 
     base: str = "/v1"
@@ -59,17 +59,17 @@ class Way:
 
     @property
     def ca(self) -> str | None:
-        """The authorities that Envoy verifies it by; None without TLS."""
+        """The authorities that Envoy verifies the engine by; None without TLS."""
         return self.ca_file or SYSTEM_CA if self.tls else None
 
     def path(self, path: str) -> str:
-        """Return the engine's path for one below a root with ``/v1``."""
+        """Return the engine's path for a path below ``/v1``."""
         if path == "/v1" or path.startswith(("/v1/", "/v1?")):
             return self.base + path[3:]
         return self.base.removesuffix("/v1") + path
 
     def is_asked_like(self, other: Way) -> bool:
-        """Return whether the same request, with its path and key, suits both."""
+        """Return whether the same request path and key work for both."""
         return (self.base, self.key) == (other.base, other.key)
 
     def url(self, address: str, path: str) -> str:
@@ -86,24 +86,24 @@ class EndpointSpec:
 
     Args:
         address: ``ip:port``, IPv6 in brackets. It goes to Envoy.
-        models: model names it answers to. The first is the name of the model for accuracy and
-            latency, and the name a body is rewritten to when the client's name is not among them.
-            Empty only between a source and `laar.server.own_names`.
-        region: free text for the page and for metrics.
-        engine: engine that runs there, for the names of its metrics: a key of
+        models: model names it serves. The first names the model for accuracy and latency, and is
+            written into a body whose name is not among them. Empty only between a source and
+            `laar.server.own_names`.
+        region: free text, for the dashboard and metrics.
+        engine: engine that runs there, which determines its metric names: a key of
             `laar.datalayer.metrics_page.ENGINES`.
-        metrics_url: page to scrape; None for the engine's own at the address, empty for none.
+        metrics_url: page to scrape; None for the engine's default at the address, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
-        max_model_len: longest prompt and answer together, in tokens; None when it is not known.
-        same_weights: the names in `models` that are only other names of the first. The rest are
-            adapters, or not known to be the same: they share no cached prefix with it.
+        max_model_len: longest prompt and answer together, in tokens; None when unknown.
+        same_weights: the names in `models` that are aliases of the first. The rest are adapters, or
+            not known to be the same: they share no cached prefix with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
-        generates: whether it writes texts; an embedding engine does not.
-        rank: the data-parallel rank that it is, of an engine with several behind one address. Each
-            has a cache and a queue of its own. None for an engine without.
+        generates: whether it generates text; an embedding engine does not.
+        rank: its data-parallel rank, if the engine has several at one address. Each has its own
+            cache and queue. None for an engine without ranks.
         way: how it is reached.
     """
 
@@ -123,7 +123,7 @@ class EndpointSpec:
     way: Way = PLAIN
 
     def url(self, path: str) -> str:
-        """Return its URL for a path below a root with ``/v1``."""
+        """Return its URL for a path below ``/v1``."""
         return self.way.url(self.address, path)
 
     @property
@@ -133,39 +133,39 @@ class EndpointSpec:
 
     @property
     def role(self) -> str:
-        """Its role if prefill and decode are disaggregated; empty for a usual endpoint."""
+        """Its role in disaggregated prefill; empty for an ordinary endpoint."""
         return self.labels.get(ROLE_LABEL, "")
 
     @property
     def pools(self) -> Sequence[str]:
-        """The pools that it is in."""
+        """The pools it belongs to."""
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
 
     @property
     def prefills_for_others(self) -> bool:
-        """Whether another endpoint may have its prompts read here."""
+        """Whether it may prefill for other endpoints."""
         return self.role in _READS
 
     @property
     def fetches(self) -> bool:
-        """Whether it may have its prompts read elsewhere, and fetch their KV."""
+        """Whether its prompts may be prefilled elsewhere and their KV fetched."""
         return self.role in _FETCHES
 
     @property
     def takes_requests(self) -> bool:
-        """Whether a client's request may be sent here; an endpoint without a role takes any."""
+        """Whether clients' requests may be sent here; an endpoint without a role takes any."""
         return self.role not in _FOR_OTHERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The names that an endpoint reports to answer to.
+    """The names that an endpoint reports.
 
     Args:
-        weights: names of whole models, and for each the source it was loaded from.
+        weights: names of whole models, and the source each was loaded from.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
-        generates: whether it writes texts; None when that is not known.
-        max_model_len: longest prompt and answer together; None when it does not report it.
+        generates: whether it generates text; None when unknown.
+        max_model_len: longest prompt and answer together; None when not reported.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -175,33 +175,33 @@ class Served:
 
 
 class Membership:
-    """The endpoints of all sources together."""
+    """Merges the endpoints of all sources."""
 
     def __init__(self) -> None:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
         self._ranks: dict[str, int] = {}
         self.aliases: Mapping[str, Sequence[str]] = {}
-        """Names that stand for others: no endpoint may call an adapter so."""
+        """Aliases of models: endpoints may not use these names for adapters."""
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Make `specs` all that `source` knows."""
+        """Replace all endpoints of `source` by `specs`."""
         self._sources[source] = {spec.address: spec for spec in specs}
 
     def served(self, address: str, served: Served) -> bool:
-        """Set the names that an endpoint reports, until it leaves; return whether they are new."""
+        """Set the names that an endpoint reports, until it leaves; return whether they changed."""
         is_news = self._served.get(address) != served
         self._served[address] = served
         return is_news
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks behind an address, until it leaves."""
+        """Set the number of data-parallel ranks at an address, until it leaves."""
         self._ranks.pop(address, None)
         if ranks > 1:
             self._ranks[address] = ranks
 
     def specs(self) -> dict[str, EndpointSpec]:
-        """Return all endpoints by key, each with the names it answers to."""
+        """Return all endpoints by key, each with all its names."""
         found: dict[str, EndpointSpec] = {}
         for known in self._sources.values():
             for address, spec in known.items():
@@ -233,9 +233,9 @@ def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:
 
 
 def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
-    """Return the endpoint with its adapters, and its model's other names, among its names.
+    """Return the endpoint with its adapters and its model's other names added.
 
-    A name that the configuration gives to another model is not an endpoint's to take.
+    An endpoint cannot claim a name that the configuration gives to another model.
     """
     own = spec.models[0]
     root = served.weights.get(own)

@@ -1,4 +1,4 @@
-"""The endpoints that a name stands for: a model's, a pool's, an address, an IP."""
+"""The endpoints that a name refers to: of a model, a pool, an address or an IP."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from laar.core.membership import EndpointSpec
 
 
 class Names:
-    """The names of one set of endpoints, made again when the set changes.
+    """The names of one set of endpoints; rebuilt when the set changes.
 
     Attributes:
         models: the distinct first names, in the order of the slots.
-        serving: slots of the endpoints that answer to a model name, ascending.
+        serving: slots of the endpoints that serve a model name, ascending.
         pools: slots of the endpoints labelled with a pool, by its name.
         weights: the group of cached prefixes that a name shares; only names whose results differ
             from those of the endpoint's own model have one.
 
     Args:
         specs: the endpoints by slot, ascending.
-        aliases: names that stand for others, with those; for all without any.
+        aliases: aliases and the names each stands for; none means all.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Names:
         named: dict[str, list[int]] = {}
         adapted: set[str] = set()
         specs = list(specs)
-        # An endpoint that was not asked yet is taken to be like the others of its model.
+        # An endpoint that has not reported yet is assumed to be like the others of its model.
         same = {(spec.models[0], name) for _, spec in specs for name in spec.same_weights}
         for slot, spec in specs:
             first, *others = spec.models
@@ -67,10 +67,10 @@ class Names:
                 self.weights[alias] = group
 
     def sent(self, spec: EndpointSpec, name: str) -> str:
-        """Return the name that an endpoint is sent where a client asked for `name`.
+        """Return the model name to send to an endpoint when a client asked for `name`.
 
-        The same if the endpoint has it, else the first of an alias's names that it has, else its
-        model's.
+        This is `name` if the endpoint has it, else the first of the alias's names that it has, else
+        the name of its model.
         """
         if name in spec.models:
             return name
@@ -90,7 +90,7 @@ def _host_of(address: str) -> str:
 
 
 def is_among(address: str, items: frozenset[str]) -> bool:
-    """Return whether some of `items` name the address, as in `Names.named`."""
+    """Return whether any of `items` names the address, as in `Names.named`."""
     host = _host_of(address)
     return not items.isdisjoint((address, host, f"[{host}]"))
 

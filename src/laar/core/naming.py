@@ -8,9 +8,9 @@ _SEPARATORS = "-.:@_"
 
 
 def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Return whether an answer's name for its model is one of the known ones, or a form of it.
+    """Return whether an answer's model name is one of the known ones, or a variant of it.
 
-    Engines answer with the path they loaded it from, or with a date or a version behind it.
+    Engines may answer with the path the model was loaded from, or append a date or version.
     """
     own = _last(name)
     for other in map(_last, known):

@@ -1,8 +1,8 @@
-"""Each endpoint's own pace against the others of its model.
+"""Each endpoint's own pace relative to the others of its model.
 
-Two paces: to the first token, and from there on, the one a first guess for the other. A pace
-differs from 1 by no more than its samples show beyond their own scatter, and old samples count
-little: equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
+There are two paces, to the first token and from there on; each serves as a prior for the other. A
+pace differs from 1 only as far as its samples exceed their own scatter, and old samples count
+little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 """
 
@@ -15,15 +15,15 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
 MAX_FACTOR = 20.0
-"""Devices behind one name differ by less."""
+"""Cap on a pace: devices under one model name differ by less."""
 
 _MEMORY = 60.0  # samples
-_DOUBT = 1.0  # samples that a pace of 1 weighs
-_TIE = 10.0  # samples that the other pace weighs
+_DOUBT = 1.0  # weight of the prior pace of 1, in samples
+_TIE = 10.0  # weight of the other pace, in samples
 _SURE = 3.0  # standard errors within which a pace counts as its model's
-_EVEN = 0.1  # of a logarithm: a pace that is off by less is mostly an error of the lines
+_EVEN = 0.1  # of a logarithm: smaller deviations are mostly errors of the lines
 _MEMORY_S = 120.0
-_TOGETHER = 8  # samples between two workings-out of a model's paces
+_TOGETHER = 8  # samples between updates of a model's paces
 
 _COLUMNS = (
     *("first_logs", "first_seen", "first_scatter"),
@@ -35,7 +35,7 @@ _COUNTS = [at for at, name in enumerate(_COLUMNS) if not name.endswith("logs")]
 class Paces:
     """The paces of all endpoints, by slot.
 
-    `first` and `rest` are the two paces, 1 until shown otherwise.
+    `first` and `rest` are the two paces, 1 until samples show otherwise.
 
     Args:
         table: the endpoints.
@@ -50,7 +50,7 @@ class Paces:
         self._paced_at: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
-        """Follow the table's size."""
+        """Grow to the table's size."""
         before = len(self.first)
         columns, paced_at = np.zeros((len(_COLUMNS), size)), np.zeros(size)
         columns[:, :before], paced_at[:before] = self._columns, self._paced_at
@@ -69,28 +69,28 @@ class Paces:
             slot: the endpoint.
             ratio: the time it took, divided by its model's usual time.
             weight: weight of the sample.
-            as_of: the moment that older samples have faded to.
+            as_of: the time up to which older samples have faded.
         """
         return self._learn(self._of_first, slot, ratio, weight, as_of)
 
     def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
-        """Do the same from an answer after its first token."""
+        """Learn from an answer after its first token; arguments as in `learn_first`."""
         return self._learn(self._of_rest, slot, ratio, weight, as_of)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         self._columns[:, slot] = 0.0
         self._paced_at[slot] = 0.0
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """Return the learned pace of an endpoint, as plain numbers; None for nothing."""
+        """Return the learned pace of an endpoint as plain numbers; None for nothing."""
         known: list[float] = self._columns[:, slot].tolist()
         seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Restore a result of `state`, until `work_out`; invalid parts are skipped."""
+        """Restore a result of `state`, effective with `work_out_all`; skip invalid parts."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(number) in (int, float) and abs(number) < 1e4 for number in known):
@@ -98,10 +98,10 @@ class Paces:
         if not all(known[at] >= 0.0 for at in _COUNTS):
             return
         self._columns[:, slot] = known
-        self._paced_at[slot] = math.inf  # as of the first request
+        self._paced_at[slot] = math.inf  # fading starts with the first request
 
     def work_out_all(self, as_of: float) -> None:
-        """Work out the paces of all endpoints."""
+        """Update the paces of all endpoints."""
         for model_id in range(len(self._table.models)):
             self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
@@ -131,7 +131,7 @@ class Paces:
         return True
 
     def _work_out(self, same: Slots, as_of: float) -> None:
-        """Work out the paces of a model's endpoints."""
+        """Update the paces of a model's endpoints."""
         most = math.log(MAX_FACTOR)
         known = self._columns.take(same, axis=1)
         if as_of > -math.inf:
@@ -150,10 +150,10 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Against the others: the part that all share is in the model's lines.
+            # Relative to the others: what all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
-            # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.
+            # Breiman's garrote: 0 where the samples' scatter explains it, nearly all of it far out.
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))

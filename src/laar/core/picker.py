@@ -1,4 +1,4 @@
-"""The max-score picker, with near-ties, and the order of the fallbacks behind it."""
+"""The max-score picker with near-ties, and the order of the fallbacks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from laar.core.endpoints import Floats, Mask, Slots
 
 NEAR_TIE = 0.01
 """Scores within this share of the best count as equal. A plain argmin sends every request of a
-burst to one endpoint, because readings move slower than requests arrive (seen by GORGO's authors
-and by llm-d's users)."""
+burst to one endpoint, because readings change slower than requests arrive (observed by GORGO's
+authors and by llm-d's users)."""
 
 
 def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
-    """Return positions by mask, then by score: a candidate that an important mask keeps goes first.
+    """Return positions by mask, then by score; masks take precedence over scores.
 
     Args:
         scores: scores of the candidates.
-        masks: masks to keep candidates, the most important first.
+        masks: masks of candidates to prefer, the most important first.
     """
     return np.lexsort((-scores, *(~mask for mask in reversed(masks))))
 
@@ -34,17 +34,17 @@ def pick(
     first: int | None = None,
     near_tie: float = NEAR_TIE,
 ) -> list[int]:
-    """Return positions of the candidates, the picked one first, the rest as `ranking` has them.
+    """Return positions of the candidates: the picked one, then the rest as `ranking` orders them.
 
-    Among the near-ties of the best score the least loaded is picked, and among equals chance
-    decides.
+    Among the near-ties of the best score the least loaded is picked, and ties among those are
+    broken at random.
 
     Args:
         scores: scores of the candidates.
         load: load of the candidates, in any unit.
-        rng: decides among equals.
+        rng: breaks ties.
         masks: as for `ranking`.
-        first: the candidate that is picked whatever its score; None to pick by score.
+        first: a candidate to pick whatever its score; None to pick by score.
         near_tie: share of the best score within which scores count as equal.
     """
     ranked = ranking(scores, masks) if masks else (-scores).argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""A policy: filters, weighted scorers, and whether it prices earlier attempts."""
+"""A policy: filters, weighted scorers, and whether it considers earlier attempts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Policy:
     Args:
         name: its name in settings, headers and reasons.
         scorers: each with its weight, 0 or more; the score is their weighted mean, in 0..1.
-        filters: in order. A candidate that a filter leaves out ranks behind the rest, and can still
-            be a fallback. A filter that would leave no candidate is skipped.
+        filters: in order. A candidate that a filter excludes ranks behind the rest and can still be
+            a fallback. A filter that would leave no candidate is skipped.
         picker: orders the remaining candidates; None for `laar.core.picker`.
-        knows_retries: whether it prices the models already tried, and so reports that all were.
+        knows_retries: whether it prices the models already tried, and so reports exhaustion.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Policy:
     knows_retries: bool = False
 
     def keep(self, view: View) -> Mask | None:
-        """Return the candidates that the filters leave; None for all of them."""
+        """Return the candidates that the filters keep; None for all of them."""
         kept: Mask | None = None
         for filter_ in self.filters:
             try:
@@ -48,7 +48,7 @@ class Policy:
     def score(self, view: View) -> Floats:
         """Return a score for each candidate, in 0..1.
 
-        Of several scorers, one that fails is left out. The exception of a lone one is raised.
+        With several scorers, one that fails is left out; the exception of a lone one is raised.
         """
         if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)
@@ -63,7 +63,7 @@ class Policy:
                 view.fault("scorer", scorer, error)
                 continue
             weights += weight
-        view.terms, view.reason = None, ""  # of one scorer: they do not explain the mean
+        view.terms, view.reason = None, ""  # set by one scorer: they do not explain the mean
         return total / weights if weights else total
 
     def order(
@@ -74,8 +74,8 @@ class Policy:
         Args:
             scores: scores of the candidates.
             view: the view of the candidates.
-            masks: masks of the candidates that may take the request, the most important first.
-            first: the candidate that is picked whatever its score; None to pick by score.
+            masks: masks of the eligible candidates, the most important first.
+            first: a candidate to pick whatever its score; None to pick by score.
         """
         if self.picker is not None and first is None:
             try:
@@ -87,7 +87,7 @@ class Policy:
     def _ordered(
         self, picker: Picker, scores: Floats, view: View, masks: Sequence[Mask]
     ) -> list[int]:
-        """Order the candidates that every mask keeps by the picker; the others follow by score."""
+        """Order the candidates that every mask keeps with the picker; the rest follow by score."""
         if not masks:
             return list(picker.order(scores, view))
         able = np.flatnonzero(np.logical_and.reduce(masks))

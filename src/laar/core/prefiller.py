@@ -1,7 +1,7 @@
-"""The choice of a prefiller among the endpoints that may be one.
+"""The choice of a prefiller.
 
-A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
-health has taken out gets its trial here. `laar.core.apart` describes the cost of a pair.
+A policy that computes costs chooses it together with the candidate (`Apart.chosen`); an excluded
+prefiller gets its trial here. `laar.core.apart` describes the cost of a pair.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def view_of_prefillers(
         prefillers: the endpoints that may prefill.
         known: estimates of the models.
         by_model: tokens of the prompt, by model.
-        shares: share of it that each slot holds.
+        shares: share of it that each slot has cached.
         again: `PrefixMatch.again`, by slot.
     """
     slots, model_id = prefillers.slots, prefillers.model_id
@@ -54,10 +54,10 @@ def view_of_prefillers(
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
-    """Return the endpoint that reads the prompt of the candidate in position `at`, if another."""
+    """Return the endpoint that prefills for the candidate at position `at`; None for itself."""
     apart = view.apart
     if apart is None or apart.chosen is None or apart.transfer_s is None:
-        return None  # there is no choice, or the policy does not price
+        return None  # there is no choice, or the policy computes no costs
     table = view.table
     if health is not None:
         trial = _trial(view, apart, at, health, now)
@@ -82,7 +82,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
 
 
 def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:
-    """Return a prefiller that is out and due for a trial, if it is of the candidate's KV group."""
+    """Return an excluded prefiller that is due for a trial, if it is in the same KV group."""
     trials = apart.of.trials
     if not trials.trials or apart.of.kv_group_of[at] < 0:
         return None

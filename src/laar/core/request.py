@@ -1,9 +1,9 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
-Values that are made for every request are not frozen dataclasses here and in the packages on the
-request's path: freezing triples the cost of making one. A request is changed in two places all
-the same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the
-prompt.
+Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
+freezing triples the cost of creating one. Still, only two places change a request:
+`laar.core.stored` sets the session of a stored answer, and the stream drops the prompt once it is
+no longer needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_OBJECTIVE_S = 3600.0
-"""Longest believable objective of a first token: Envoy holds no request longer."""
+"""Longest accepted objective for a first token: Envoy holds no request longer."""
 
 
 class Api(StrEnum):
@@ -33,12 +33,12 @@ GENERATES: Mapping[Api, bool | None] = {
     Api.EMBEDDINGS: False,
     Api.OPAQUE: None,
 }
-"""Whether requests of a format are for an engine that writes texts; None where that varies."""
+"""Whether requests of a format need an engine that generates text; None where that varies."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trace:
-    """The trace that a decision is to be seen in.
+    """The client's trace that a decision belongs to.
 
     Args:
         trace_id: 32 hex digits.
@@ -58,40 +58,40 @@ class Request:
         api: body format.
         model: name that the client asked for; empty when it named none.
         encodes: it is opaque, and its path asks for vectors, scores or labels.
-        spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
-            digests of images. Prefixes are hashed over these.
-        question: the last user message's text; language and task are read from it.
-        system: head of the system prompt; empty for none.
-        marks: marks of the body's shape: tools, an answer's format, turns. They show the task, too.
+        spans: the prompt's text in the order in which the engine sees it: role markers, tools,
+            texts, digests of images. Prefixes are hashed over these.
+        question: text of the last user message, from which language and task are detected.
+        system: beginning of the system prompt; empty for none.
+        marks: features of the body: tools, a response format, turns. They also indicate the task.
         chars: characters in all spans.
-        tokens: length of a prompt that came as token ids; 0 where it has to be estimated.
+        tokens: length of a prompt that came as token ids; 0 if it must be estimated.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
-        body: the body, for readers beside the request; empty where there is none.
-        salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
-        tenant: fairness key of the flow control.
+        body: the body, for other readers than the core; empty where there is none.
+        salt: ``cache_salt`` of the body, and the tenant; prefixes are shared only within a salt.
+        tenant: fairness key of flow control.
         priority: priority of the objective that the client named; 0 without one. Requests below 0
             may be shed first.
-        objective: the objective that it named; empty for none.
+        objective: name of that objective; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
-        waited_s: seconds since the first attempt on the question, by a stamp of the picker.
+        waited_s: seconds since the first attempt at the question, by the picker's timestamp.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
-        session: session that it belongs to, by ``x-laar-session`` or the names that agents and APIs
-            use; empty when there is none.
-        response_id: id of the stored answer that it continues or asks for; empty for none. Only the
+        session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
+            use; empty for none.
+        response_id: id of the stored answer that it continues or fetches; empty for none. Only the
             endpoint that gave that answer has it.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
-        pool: pool that the gateway's route wants; empty for all endpoints.
+        pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
-        context: hashes of the prompt's first documents, each of one more than the hash before;
+        context: hashes of the prompt's first documents, each over one more than the one before;
             empty where none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
-        prefill_in_place: its prompt is read where it is answered: no header may be added that names
-            a prefiller.
+        prefill_in_place: the answering endpoint must prefill: no header that names a prefiller may
+            be added.
         trace: the client's trace, for the decision's span; None for nearly all requests.
     """
 
@@ -130,5 +130,5 @@ class Request:
 
     @property
     def generates(self) -> bool | None:
-        """Whether it is for an engine that writes texts; None where that is not known."""
+        """Whether it needs an engine that generates text; None where that is unknown."""
         return False if self.encodes else GENERATES[self.api]

@@ -1,17 +1,17 @@
 """The round trip to an endpoint, smoothed from probes.
 
-An exponentially weighted mean, the first sample as it is, then ``0.3 * new + 0.7 * old`` (GORGO).
+An exponentially weighted mean: the first sample unchanged, then ``0.3 * new + 0.7 * old`` (GORGO).
 With a probe every 30 s that is a time constant of about 100 s.
 
-Two additions to GORGO's:
+There are two additions to GORGO's:
 
 * Spikes are clipped. A near replica with a mean of 37 ms was seen to answer one probe in 20 in 545
   ms; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
   minutes. A sample counts for at most three times the mean so far, or 20 ms if that is more. A
   route that has really become slow is still followed: each probe then multiplies the mean by 1.6,
   37 to 456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
-* Unknown is NaN, never 0, and an old value becomes unknown. GORGO starts at 0, so a replica that
-  never answered a probe looks like the nearest one.
+* Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
+  answered a probe looks like the nearest one.
 
 Plain functions over numbers and vectors: the caller keeps columns ``rtt_s`` and ``measured_s``. A
 failed probe is no sample. The cost model decides the cost of an unknown round trip.
@@ -27,23 +27,23 @@ import numpy.typing as npt
 UNKNOWN = math.nan
 
 ALPHA = 0.3
-"""Weight of a new sample: GORGO's."""
+"""Weight of a new sample, as in GORGO."""
 
 CLIP_RATIO = 3.0
 CLIP_FLOOR_S = 0.02
-"""Within one region the mean is under 1 ms and jitter is many times that: 20 ms is no spike."""
+"""Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is no spike."""
 
 STALE_AFTER_S = 300.0
-"""Ten probes missed at GORGO's 30 s: by then readiness has spoken as well."""
+"""Ten missed probes at GORGO's interval of 30 s: by then readiness checks have reacted as well."""
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:
     """Return the mean after one more probe.
 
     Args:
-        previous_s: the mean so far; NaN when there is none, or none that is `fresh_rtt`.
-        sample_s: the probe's time. One that cannot be a time (NaN, infinite, not positive) changes
-            nothing.
+        previous_s: the mean so far; NaN when there is none, or none that is fresh (`fresh_rtt`).
+        sample_s: the probe's time. A value that cannot be a time (NaN, infinite, not positive) is
+            ignored.
     """
     if not 0.0 < sample_s < math.inf:
         return previous_s
@@ -56,7 +56,7 @@ def smooth_rtt(previous_s: float, sample_s: float) -> float:
 def fresh_rtt(
     rtt_s: npt.NDArray[np.float64], measured_s: npt.NDArray[np.float64], now: float
 ) -> npt.NDArray[np.float64]:
-    """Return the means that are still fresh, NaN in place of the others.
+    """Return the means that are still fresh, with NaN in place of the others.
 
     Args:
         rtt_s: means, shape ``(n,)``.

@@ -1,4 +1,4 @@
-"""The draw of the decisions that count; the rest are in shadow: made, recorded, not applied."""
+"""Draws the decisions that are enforced; the rest are in shadow: made, recorded, not applied."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from laar.declaring import Applies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """Whether decisions count."""
+    """Whether decisions are enforced."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     mode: Literal["enforce", "shadow"] = "enforce"
     """`enforce` sends requests where the picker decides. `shadow` only records decisions; Envoy's
-    own balancing, or another picker's header, chooses the endpoint."""
+    own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
-    """In the mode `enforce`, share of requests whose decision counts; the rest is shadowed. It is
-    drawn by session, or by request without one, so that a session does not change sides."""
+    """In the mode `enforce`, share of requests whose decision is enforced; the rest is in shadow.
+    It is drawn by session, or by request without one, so that a session does not switch sides."""
 
     @property
     def share(self) -> float:
-        """Share of requests whose decision counts; the others pass as if there were no picker."""
+        """Share of requests whose decision is enforced; others pass as if there were no picker."""
         return self.enforce_share if self.mode == "enforce" else 0.0
 
     @property
     def draw(self) -> EnforcedShare | None:
-        """The draw of requests whose decisions count; None if all do."""
+        """The draw of requests whose decisions are enforced; None if all are."""
         return None if self.share >= 1.0 else EnforcedShare(self.share)
 
 
 class EnforcedShare:
     """Draws by a hash of the key, so that a session does not flap between the two.
 
-    A session that is in force at one share is in force at each larger one.
+    A session that is enforced at one share is enforced at each larger one.
 
     Args:
         share: share of the decisions, 0 to 1.
@@ -48,5 +48,5 @@ class EnforcedShare:
         self.share = share
 
     def __call__(self, key: str) -> bool:
-        """Return whether the decision counts on a request of the session (or with the id) `key`."""
+        """Return whether to enforce decisions on requests of the session (or with the id) `key`."""
         return self.share >= 1.0 or zlib.crc32(key.encode()) < self.share * 2**32

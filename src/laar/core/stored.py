@@ -1,8 +1,8 @@
-"""The endpoints that keep answers: the Responses API continues and fetches answers by their id.
+"""The endpoints that store answers: the Responses API continues and fetches answers by id.
 
-An engine keeps its answers to itself, so a request that names one can be served by that engine or
-by none. Where the picker does not know the id it cannot guess: it may ask one endpoint, not
-several.
+An engine keeps its answers to itself, so a request that names one can be served only by that
+engine. If the picker does not know the id it cannot guess: it may ask the endpoint if there is only
+one.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from laar.core.request import Request
 from laar.errors import RequestError
 
 MAX_STORED = 65_536
-"""Answers remembered, some 20 MB; beyond it the one that was not named for longest is forgotten."""
+"""Answers remembered, about 20 MB; beyond that, the least recently named is forgotten."""
 
 
 class StoredAnswers:
-    """Remembers which endpoint gave which answer, and in which session."""
+    """Remembers which endpoint stores which answer, and its session."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
-        """Called with the arguments of each `note` that another picker did not send."""
+        """Called with the arguments of each `note` of this picker's own."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
-        """Note an answer that an endpoint keeps; the same once more is no news."""
+        """Record an answer that an endpoint stores; repeats are not news."""
         known = self._kept.get(response_id)
         self.heard(response_id, address, session)
         if self._kept[response_id] != known:
             self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """Do the same as `note`, for an answer that another picker saw."""
+        """Record an answer that another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
             self._kept.popitem(last=False)
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
-        """Return the ids that were named last, oldest first, each with its address and session."""
+        """Return the most recently named ids, oldest first, each with its address and session."""
         ids = list(self._kept)[-most:]
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """Return the endpoint that keeps the answer named by the request; else its own subset.
+        """Return the endpoint that stores the answer named by the request; else its own subset.
 
-        The request's session, where it names none, becomes that of the answer it continues.
+        A request without a session gets that of the answer it continues.
 
         Raises:
             RequestError: 404 where the gateway does not allow that endpoint.
@@ -68,10 +68,10 @@ class StoredAnswers:
         raise _not_here()
 
     def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Let an unknown id pass only where there is nothing to choose.
+        """Let an unknown id pass only where there is no choice of endpoints.
 
         Raises:
-            RequestError: 404 where several endpoints could be asked for it.
+            RequestError: 404 where several endpoints could have stored it.
         """
         if able > 1 and (subset is None or subset is request.subset):
             raise _not_here()

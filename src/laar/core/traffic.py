@@ -1,11 +1,11 @@
-"""The traffic sent to each endpoint: prompts ahead, requests on average, and the rate of both.
+"""The traffic to each endpoint: prefill work ahead, mean requests in flight, and their rates.
 
-A first token that the picker sees takes its prompt out of the work ahead. First tokens that it does
-not see (of answers that are not read) leave prompts that count by a clock, until their answers end
-at the latest: a c(m) that is too large would let the clock fall behind for ever. Work is in seconds
-by c(m), the time that a prompt's uncached tokens take the model alone.
+A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
+is not seen (answers that are not read) leave it by elapsed time, and at the latest when their
+answers end: with too large a c(m) the estimate would otherwise lag ever further behind. Work is in
+seconds by c(m), the time that the model takes for a prompt's uncached tokens alone.
 
-Counts include the traffic that other pickers share; those in `_SHARED` are this picker's alone.
+Counts include the traffic that other pickers report; those in `_SHARED` are this picker's alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
 MEAN_S = 60.0
-"""Time constant of the mean number in flight."""
+"""Time constant of the mean number in flight, in seconds."""
 
 RATE_S = 30.0
-"""Time constant of the rates of requests and of prompts to read."""
+"""Time constant of the rates of requests and of prefill work, in seconds."""
 
 FEW_CAME = 10.0
-"""Requests that the mean of all weighs in an endpoint's load."""
+"""Weight of the fleet's mean in an endpoint's load, in requests."""
 
 MAX_AHEAD_S = 600.0
 
-_MOST_FADED = 50.0  # times its span, until a fading sum is taken again
+_MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
@@ -36,14 +36,14 @@ _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "oth
 
 
 class Traffic:
-    """The counts, arrays by slot.
+    """The counts, as arrays by slot.
 
-    `ahead_s` are prompts not read yet and `since` when the first of them began to be; `free_at` is
-    when those are read whose first token is not seen. `load` and `came` fade; `mean` is of requests
-    in flight and was brought up to `at`. `flight_s`, `done_s` (prompts read), `sent`, `sent_s`,
+    `ahead_s` is prefill work not yet done, and `since` when the first of it began; `free_at` is
+    when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is of
+    requests in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
-    `ahead_s`. `unseen_s` are prompts of requests in flight whose first token is not seen, and
-    `others_unseen_s` those of other pickers.
+    `ahead_s`. `unseen_s` is prefill work of requests in flight with unseen first tokens, and
+    `others_unseen_s` that of other pickers.
 
     Args:
         table: the endpoints.
@@ -82,12 +82,12 @@ class Traffic:
     # -- asked ---------------------------------------------------------------------------------
 
     def arrivals(self, now: float) -> tuple[float, float]:
-        """Return requests a second, and seconds of prompts to read (by c(m)) a second."""
+        """Return requests per second, and prefill work (seconds by c(m)) per second."""
         fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # also if clocks jump
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
-        """Return the mean rate at which requests, or prompts to read, come to one of these."""
+        """Return the mean rate at which requests or prefills arrive at one of these endpoints."""
         faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
@@ -97,14 +97,14 @@ class Traffic:
         return shared
 
     def shared_at(self, slot: int) -> list[float]:
-        """Do the same as `shared`, of one slot."""
+        """Return the same as `shared` for one slot."""
         counters: list[float] = self._shared[:, slot].tolist()
         return counters
 
     # -- counted -------------------------------------------------------------------------------
 
     def advance(self, slot: int, now: float) -> float:
-        """Bring counts up to a moment; return it, or the last one where it is no number."""
+        """Advance the counts to a time; return it, or the previous one if it is not finite."""
         if not math.isfinite(now):
             return self.at.item(slot)
         passed_s = now - self.at.item(slot)
@@ -113,11 +113,11 @@ class Traffic:
             self.flight_s[slot] += in_flight * passed_s
             fade = math.exp(-passed_s / MEAN_S)
             self.mean[slot] = in_flight + (self.mean.item(slot) - in_flight) * fade
-        self.at[slot] = now  # also when time was set back
+        self.at[slot] = now  # even if the clock was set back
         return now
 
     def ahead(self, slot: int, now: float, pace: float) -> float:
-        """Return the seconds of prompts ahead of one that comes now; `pace` is the engine's."""
+        """Return the prefill work ahead of a prompt arriving now; `pace` is the engine's."""
         ahead_s = self.ahead_s.item(slot)
         if not ahead_s:
             self.since[slot] = now
@@ -128,13 +128,13 @@ class Traffic:
     def send(
         self, slot: int, now: float, work_s: float, pace: float, *, shown: bool, counted: bool
     ) -> None:
-        """Count a prompt that is sent.
+        """Count a prompt that is being sent.
 
         Args:
             slot: the endpoint.
             now: the moment.
             work_s: seconds of the prompt, by c(m).
-            pace: the engine's seconds for one second by c(m).
+            pace: the engine's real seconds per second by c(m).
             shown: whether its first token will be seen.
             counted: whether it counts in the rate of requests.
         """
@@ -150,7 +150,7 @@ class Traffic:
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
     def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
-        """Remove a prompt from the work ahead: it is read, or never will be."""
+        """Remove a prompt from the work ahead: it is prefilled, or never will be."""
         self.done_s[slot] += work_s
         self.own_read_s[slot] += work_s
         if shown:
@@ -158,7 +158,7 @@ class Traffic:
             self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
             left = self.ahead_s.item(slot) - work_s
             self.ahead_s[slot] = left if left > 1e-9 else 0.0
-            self.since[slot] = now  # the next one is being read
+            self.since[slot] = now  # the next one begins
         else:
             left = self.unseen_s.item(slot) - work_s
             self.unseen_s[slot] = left if left > 1e-9 else 0.0
@@ -177,7 +177,7 @@ class Traffic:
         read_s: float,
         pace: float,
     ) -> None:
-        """Count the traffic of other pickers, as in `Engines.elsewhere`; `pace` as in `send`."""
+        """Count other pickers' traffic, as in `Engines.elsewhere`; `pace` as in `send`."""
         before = self.ahead_s.item(slot)
         more = ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = ahead_s
@@ -193,12 +193,12 @@ class Traffic:
             self._arrived(slot, sent, sent_s, now)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         for name in (*_ASKED, *_SHARED, *_OTHER):
             getattr(self, name)[slot] = 0.0
 
     def grow(self, size: int) -> None:
-        """Follow the table's size."""
+        """Grow to the table's size."""
         more = ((0, 0), (0, size - self._size))
         self.asked, self._shared, self._other = (
             np.pad(columns, more) for columns in (self.asked, self._shared, self._other)
@@ -209,19 +209,19 @@ class Traffic:
         self._size = size
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
-        # In the engine's seconds: the clock runs as fast as it reads.
+        # In real seconds of the engine: elapsed time then equals progress.
         free_at = max(self.free_at.item(slot), now) + work_s * pace
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
     def _bound(self, slot: int, pace: float, now: float) -> None:
-        # No more is left to read than the prompts of requests in flight.
+        # The work left is at most the prompts of requests in flight.
         unseen_s = self.unseen_s.item(slot) + self.others_unseen_s.item(slot)
         self.free_at[slot] = min(self.free_at.item(slot), now + unseen_s * pace)
 
     def _arrived(
         self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
     ) -> None:
-        # Kept as of one moment for all: then it fades by one factor.
+        # All sums share one reference time, so that one factor fades them.
         if not 0.0 <= now - self.load_from < _MOST_FADED * RATE_S:
             faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
             self.load *= faded

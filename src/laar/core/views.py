@@ -1,7 +1,7 @@
-"""The view of one request's candidates, which scorers price.
+"""The view of one request's candidates, for scorers.
 
-The assessor, the prefix index and the learned prompt lengths are asked here, each behind a guard:
-one that fails is left out, with a reason code, and the view is made without it.
+It combines the assessor, the prefix index and the learned prompt lengths, each behind a guard: the
+view is made without one that fails, with a reason code.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from laar.prefix.beliefs import PrefixBeliefs
 
 
 class Views:
-    """Makes views.
+    """Builds views.
 
     Args:
         table: the endpoints.
-        settings: how to choose; may be replaced.
-        rng: source of chance for random scorers.
+        settings: settings of the director; may be replaced.
+        rng: random source for scorers.
         assessor: estimates models.
-        prefixes: estimates caches; None where no prefixes are kept.
+        prefixes: estimates caches; None without prefixes.
         engines: the learned speed of engines.
-        adapters: the adapters that endpoints have at hand.
+        adapters: the adapters that endpoints have loaded.
         faults: counts the parts that failed.
     """
 
@@ -82,7 +82,7 @@ class Views:
             models, judged = self._judged(request, slots, model_id)
         try:
             known = self._assessor.assess(request, models, tried, now)
-        except Exception:  # noqa: BLE001 - a guard without a call of its own, as below
+        except Exception:  # noqa: BLE001 - guarded inline, as below
             reason = self._faults.degraded("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again, fetched = None, None, None, None
@@ -100,7 +100,7 @@ class Views:
         if fetched is not None:
             shares = shares - fetched
         if len(slots) < 2 and prefillers is None:
-            demand = again = None  # there is nothing to compare
+            demand = again = None  # nothing to compare
         apart = None
         if prefillers is not None:
             apart = view_of_prefillers(
@@ -148,7 +148,7 @@ class Views:
         return view, chain, reason
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
-        """Return P(correct) once all of `tried` have failed, and which candidates are untried."""
+        """Return P(correct) if all of `tried` have failed, and which candidates are untried."""
         model_id = self._table.model_id[view.slots]
         models, judged = self._judged(view.request, view.slots, model_id)
         known: Assessment | None = self._assess(view.request, models, tried, view.now)
@@ -159,10 +159,10 @@ class Views:
     def _judged(
         self, request: Request, slots: Slots, model_id: Slots
     ) -> tuple[Sequence[str], Slots]:
-        """Return the table's models, and the index of the one whose accuracy each candidate has.
+        """Return the models to judge, and the index of each candidate's model among them.
 
-        Where a virtual name stands for LoRA adapters they are models of their own, behind the
-        table's. A name that stands for one adapter leaves no choice by accuracy.
+        LoRA adapters behind a virtual name are models of their own, appended to the table's. A name
+        for a single adapter leaves no choice by accuracy.
         """
         models, name = self._table.models, request.model
         if name not in self.settings.aliases or not self._table.weights(name):
@@ -179,7 +179,7 @@ class Views:
         return list(places), np.array(own, np.intp)
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
-        """Return the seconds until each candidate has loaded the adapter that the request names."""
+        """Return the seconds until each candidate has loaded the requested adapter."""
         of = self._engines.constants(slots, base_s, timed=timed)
         return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
 

@@ -1,4 +1,4 @@
-"""Health of endpoints: learned from outcomes, priced as P(answers), with a breaker on top."""
+"""Endpoint health: learned from outcomes, priced as P(answers), with a circuit breaker on top."""
 
 from laar.health.attempt import Attempt, Stage
 from laar.health.health import Health

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Stage(IntEnum):
-    """How far an attempt has come; each has its own usual time."""
+    """How far an attempt has progressed; each stage has its own typical time."""
 
     SENT = 0
     ACCEPTED = 1
@@ -21,23 +21,23 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """The record of one attempt, made for each decision.
+    """The record of one attempt, created for each decision.
 
     Args:
         endpoint: where it was sent.
-        stream: the answer is streamed; attempts are compared with others of the same kind.
-        at: when it was decided.
+        stream: the answer is streamed; attempts are compared only with others of the same kind.
+        at: time of the decision.
         predicted_s: the picker's own prediction of its seconds.
         tokens: the prompt's length.
-        rtt_s: the round trip: a far endpoint is not a slow one.
-        ahead: how many were in flight at its endpoint when it was sent.
+        rtt_s: the round trip: a distant endpoint is not a slow one.
+        ahead: requests in flight at its endpoint when it was sent.
         timed: false where the time at which the endpoint got it is unknown.
         read: the body of its answer is read.
-        stage: how far it has come.
-        progress_at: when its answer was last seen to go on.
-        good: it counted as good so far.
-        judged: it counted at all.
-        useless: its answer was of no use.
+        stage: how far it has progressed.
+        progress_at: when its answer was last seen to continue.
+        good: it has counted as good so far.
+        judged: it has counted at all.
+        useless: its answer was useless.
         overdue: it was silent for too long.
     """
 
@@ -59,5 +59,5 @@ class Attempt:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its answer, which has begun, is seen to go on or to halt."""
+        """Whether its answer has begun and is seen to continue or stall."""
         return self.read and self.stage is Stage.ANSWERING

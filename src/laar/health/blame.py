@@ -1,12 +1,12 @@
-"""The party at fault: the endpoint, or the request that every endpoint fails.
+"""Who is at fault: the endpoint, or a request that every endpoint fails.
 
-A prompt that breaks each engine, or a tenant who sends nothing else, must not take the fleet out.
-An endpoint's failure is the request's where its siblings fail that request too, or have failed
-those like it again and again: of the same tenant or session, or with the same prompt or its
-beginning. Each of these is a trait, and has its own record, from its first failure on.
+A prompt that breaks every engine, or a tenant who sends nothing else, must not take out the fleet.
+A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
+failed similar ones: of the same tenant or session, or with the same prompt or beginning of it. Each
+of these is a trait, and has its own record from its first failure on.
 
-Nothing is excused where an endpoint has not proved in the last seconds that it answers others: the
-failures of a fleet that fails as a whole are its own.
+Nothing is excused unless the endpoint has recently proved that it answers others: if a whole fleet
+fails, the failures are its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Collection, Iterable
 from laar.health.recent import Recent
 
 _MOST = 1024
-"""Traits remembered; those longest unseen make room. A tenant who varies the prompt makes a new one
-with each request, and refreshes its own."""
+"""Traits remembered; those unseen longest are dropped. A tenant who varies the prompt creates a new
+trait with each request, and keeps its own recent."""
 _LEAST = 2.5
-"""Failures that make a trait a culprit: three, faded a little."""
+"""Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
-"""Share of failures from which a trait is a culprit: half of the requests, less chance. A tenant
-with less sends good requests in the main, which must keep their fallbacks."""
+"""Share of failures from which a trait is a culprit: half of the requests, allowing for chance. A
+tenant below it sends mostly good requests, which must keep their fallbacks."""
 
 
 class _Record(Recent):
@@ -36,14 +36,14 @@ class _Record(Recent):
 
 
 class Blame:
-    """The records of traits. It is empty, and costs nothing, while no request fails everywhere."""
+    """The records of traits. They are empty, at no cost, while no request fails everywhere."""
 
     def __init__(self) -> None:
         self.records: OrderedDict[int, _Record] = OrderedDict()
         """Records by trait."""
 
     def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
-        """Record that a request with these traits was answered; -1 takes one back."""
+        """Record that a request with these traits was answered; a count of -1 retracts one."""
         for trait in traits:
             record = self.records.get(trait)
             if record is None:
@@ -53,7 +53,7 @@ class Blame:
                 del self.records[trait]
 
     def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
-        """Record that these endpoints, each known to be sound, failed a request."""
+        """Record that these endpoints, all known to be healthy, failed a request."""
         for trait in traits:
             record = self.records.get(trait)
             if record is None:
@@ -65,9 +65,9 @@ class Blame:
             record.add(now, bad=1.0)
 
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
-        """Return whether requests with one of these traits nearly always fail, at any endpoint.
+        """Return whether requests with one of these traits often fail at several endpoints.
 
-        Failures at one alone may be its own: prompts that begin alike go to one endpoint.
+        Failures at only one may be its own: prompts with the same beginning go to one endpoint.
         """
         for trait in traits:
             record = self.records.get(trait)

@@ -6,14 +6,14 @@
       |          |                                                                       |
       +----------+------------------------- slow start over -----------------------------+
 
-A first failure makes an endpoint a suspect where the picker can ask it a question: it gets nothing
-until the answer is there. Waiting for the second and third failure would cost clients theirs, and
-an endpoint whose price drives all away would never have them.
+A first failure makes an endpoint a suspect, provided that the picker can probe it: it gets no
+requests until it answers. Waiting for the second and third failure would cost clients those, and an
+endpoint whose price drives all traffic away would never have them.
 
 P(answers) is the share of good outcomes among the last dozen, each counting half after a half-life,
-with a little faith added. The breaker opens on failures in a row, or on a share of them. Each
-opening that follows soon on the last doubles the time to the next trial: an endpoint that fails
-every second request passes every second trial, and must still not come back each time.
+with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each
+opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
+second request passes every second trial, and must still not return each time.
 """
 
 from __future__ import annotations
@@ -29,53 +29,53 @@ from laar.health.recent import WINDOW, Recent
 from laar.health.settings import HealthSettings
 
 FAILING_SHARE = 0.35
-"""Share of failures among an endpoint's last dozen outcomes that takes it out. With about a third,
-an endpoint that fails every second request is found after some seven failures; one that fails one
-in ten stays, at its price."""
+"""Share of failures among an endpoint's last dozen outcomes that excludes it. At about a third, an
+endpoint that fails every second request is detected after about seven failures; one that fails one
+in ten stays, at a higher price."""
 
 FIRST_TRIAL_S = 1.0
-"""Seconds from taking an endpoint out to the first request on trial. Doubled each time it fails
+"""Seconds from excluding an endpoint to the first request on trial. Doubled each time it fails
 again, and five times as long after a hang. A short fault should cost a second."""
 
 SLOW_START_S = 10.0
-"""Seconds over which the price of a new or returning endpoint falls from five times to its own: its
-caches are cold, and another failure should cost little."""
+"""Seconds over which the price of a new or returning endpoint falls from five times its own to its
+own: its caches are cold, and another failure should cost little."""
 
 OVERDUE_S = 2.0
 """Seconds of silence that never count as a hang. A longer silence counts if it exceeds the model's
-usual by three deviations while endpoints with the same model answer."""
+typical time by three deviations while endpoints with the same model answer."""
 
 FULL_S = 1.0
 """Seconds of pause for an endpoint that reports that it is full (429, a full queue) without
 retry-after; doubled while it stays full."""
 
 LONGEST_FULL_S = 30.0
-"""Longest pause in seconds, whatever retry-after requests: engines empty their queues in seconds,
-and a wrong header must not cost an endpoint."""
+"""Longest pause in seconds, whatever retry-after says: engines drain their queues in seconds, and a
+wrong header must not cost an endpoint."""
 
-_LEAST = 6.0  # outcomes before a share is one
+_LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
-"""Answers after a trial in which a single failure takes it out again."""
-_FAITH = 2.0  # good outcomes taken on trust
+"""Answers after a trial during which a single failure excludes it again."""
+_FAITH = 2.0  # good outcomes assumed in advance
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
-"""Factor by which the first trial after a hang comes later: such a trial may cost a client the
-whole of its timeout, one that is refused only a round trip."""
-_FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
+"""Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
+timeout; a refused one costs only a round trip."""
+_FIRST_SHARE = 0.2  # of its weight in the price, at the start of a slow start
 _AGAIN_S = 0.5
-"""Seconds after which a trial without a verdict (its client left, or was at fault) is repeated."""
+"""Seconds until a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
-"""Failed probes after which a request is tried all the same: a probe may fail by itself."""
+"""Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
-"""A suspect whose question has no answer by then is back: it is as likely to be busy."""
+"""Seconds until a suspect returns if its probe is unanswered: it is as likely to be busy."""
 _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
-"""Seconds after which a limit is dropped: it has grown sixteenfold."""
+"""Seconds after which a limit is dropped; it has grown sixteenfold by then."""
 _OTHERS_TRIAL_S = 5.0
-"""How long a trial of another picker puts off one's own; then that picker may be gone."""
+"""Delay of the own trial by another picker's, in seconds; after that, the picker may be gone."""
 _NEGLIGIBLE = 0.02
-"""Failures beneath it change no price visibly."""
+"""Failures below this have no visible effect on the price."""
 
 
 class State(StrEnum):
@@ -90,13 +90,13 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Rules:
-    """What all breakers share: thresholds, and the randomness that spreads trials."""
+    """Settings shared by all breakers, and the randomness that spreads trials."""
 
     settings: HealthSettings
     rng: random.Random
 
     def jittered(self, seconds: float) -> float:
-        """Lengthen a wait at random."""
+        """Lengthen a wait by a random amount."""
         return seconds * (1.0 + _JITTER * self.rng.random())
 
 
@@ -106,34 +106,34 @@ class Breaker:
 
     rules: Rules
     state: State = State.CLOSED
-    """See the module."""
+    """See the module's docstring."""
     kind: Kind = Kind.STATUS
     """Kind of failure that it was last opened or suspected for."""
     opened_at: float = 0.0
     openings: int = 0
     trial: Attempt | None = None
-    """The attempt on trial."""
+    """The attempt that is the trial in progress."""
     trial_at: float = 0.0
-    """When a trial is due, while open; when a suspect is back, without an answer."""
+    """When a trial is due, while open; when a suspect returns, if its probe is unanswered."""
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
     limited_at: float = -math.inf
     """When it last refused a request because of those ahead of it."""
     is_suspected: bool = False
-    """A question of the picker's decides if the endpoint fails."""
+    """A probe will decide whether the endpoint fails."""
     suspected_at: float = -math.inf
-    """When that was last requested, or is to be asked."""
+    """When that probe was last requested, or is due."""
     probing: bool = False
-    """A question of the picker's is in flight."""
+    """A probe is in flight."""
     refused: bool = False
-    """The question was denied, which counts once a sibling was asked the same."""
+    """The probe was denied, which counts once a sibling got the same probe."""
     _limit: float = math.inf
-    _probed: bool = False  # the question was answered well
+    _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
-    _failed_again: bool = False  # it was out already when it was last opened
+    _failed_again: bool = False  # it was already excluded when it was last opened
     _recent: Recent = field(default_factory=Recent)
-    _streak: float = 0.0  # failures in a row
+    _streak: float = 0.0  # consecutive failures
     _hopeless: bool = False
     _backoff_s: float = 0.0
     _closed_at: float = -math.inf
@@ -146,22 +146,22 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has failed, and no trial has been passed since."""
+        """Whether it has failed, and passed no trial since."""
         return self.state is State.OPEN or self.state is State.HALF_OPEN
 
     @property
     def is_out(self) -> bool:
-        """Whether it gets nothing but trials."""
+        """Whether it gets only trials."""
         return self.state in (State.OPEN, State.HALF_OPEN, State.SUSPECT)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it is out, and failed several times in a row before."""
+        """Whether it is excluded after several consecutive failures."""
         return self.is_out and self._hopeless
 
     @property
     def stays_out(self) -> bool:
-        """Whether it is out, and has failed a trial or a question since it was taken out."""
+        """Whether it is excluded and has since failed a trial or a probe."""
         return self._failed_again and self.is_open
 
     @property
@@ -170,7 +170,7 @@ class Breaker:
         return self.limited_at > -math.inf
 
     def answers(self, now: float) -> float:
-        """Return P(it answers), in 0..1; less while it starts slowly."""
+        """Return P(answers), in 0..1; lower during a slow start."""
         recent = self._recent
         recent.fade(now)
         probability = (recent.good + _FAITH) / (recent.good + recent.bad + _FAITH)
@@ -180,18 +180,18 @@ class Breaker:
         return probability
 
     def settle(self, now: float) -> None:
-        """Bring the state up to now."""
+        """Advance the state to `now`."""
         if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
             self._acquit(now)
         if now - self.limited_at > _LIMITED_S:
             self.limited_at = -math.inf
-        if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling is gone
+        if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling has left
             self.is_suspected = self.refused = False
 
     def stands_out(self, now: float) -> bool:
-        """Return whether anything sets it apart from an endpoint that never failed."""
+        """Return whether anything distinguishes it from an endpoint that never failed."""
         self._recent.fade(now)
         return (
             self.state is not State.CLOSED
@@ -202,9 +202,9 @@ class Breaker:
         )
 
     def limit(self, now: float) -> float:
-        """Return how many requests it takes at a time, by its last refusals; else infinity.
+        """Return how many requests it takes at once, judging by recent refusals; else infinity.
 
-        It doubles again and again, since refusals are cheap: Envoy asks another endpoint.
+        The limit keeps doubling, since refusals are cheap: Envoy retries at another endpoint.
         """
         since_s = now - self.limited_at
         if since_s > _LIMITED_S:
@@ -221,7 +221,7 @@ class Breaker:
         )
 
     def probe_due(self, now: float) -> bool:
-        """Return whether it should be asked before a request is risked."""
+        """Return whether to probe it before risking a request."""
         if self.is_suspected:
             return not self.probing and not self.refused and now >= self.suspected_at
         return (
@@ -234,17 +234,17 @@ class Breaker:
     # -- outcomes ------------------------------------------------------------------------------
 
     def record_success(self, attempt: Attempt, now: float) -> bool:
-        """Record a good answer; return whether the endpoint is in again."""
+        """Record a good answer; return whether the endpoint gets traffic again."""
         recent = self._recent
         self._streak = 0.0
-        if self.state is State.CLOSED and recent.bad == 0.0:  # as nearly always
+        if self.state is State.CLOSED and recent.bad == 0.0:  # nearly always
             recent.good = min(recent.good + 1.0, WINDOW)
             return False
         recent.add(now, good=1.0)
         self._answered += 1
         self._hopeless = False
-        # An answer to a request from before the failure shows nothing about now, unless the
-        # failure was silence.
+        # An answer to a request from before the failure says nothing about now, unless the failure
+        # was silence.
         stale = attempt is not self.trial and attempt.at <= self.opened_at
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
@@ -253,16 +253,16 @@ class Breaker:
             return True
         self._close(now)
         if stale:
-            self.state = State.CLOSED  # it was slow, not away: its cache is as it was
+            self.state = State.CLOSED  # it was slow, not down: its cache is still warm
         return True
 
     def retract_success(self, now: float) -> None:
-        """Uncount an outcome that was counted as good and was not."""
+        """Retract an outcome that was wrongly counted as good."""
         self._recent.fade(now)
         self._recent.good = max(0.0, self._recent.good - 1.0)
 
     def forget_successes(self) -> None:
-        """Uncount all good outcomes: they may have been errors that were not seen."""
+        """Retract all good outcomes: they may have been errors that went unseen."""
         self._recent.good = 0.0
 
     def record_failure(
@@ -270,7 +270,7 @@ class Breaker:
     ) -> bool:
         """Record a failure with a `weight`; return whether it opened the breaker.
 
-        `row` is how many in a row open it, where that is not the settings' number.
+        `row` is the number of consecutive failures that open it, if not that of the settings.
         """
         recent, usual_row = self._recent, self.rules.settings.consecutive_failures - 1e-9
         recent.add(now, bad=weight)
@@ -292,13 +292,13 @@ class Breaker:
         return True
 
     def forgive(self, weight: float, now: float) -> None:
-        """Uncount a weight that was counted as a failure and was none."""
+        """Retract the weight of something wrongly counted as a failure."""
         self._recent.fade(now)
         self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:
-        """Uncount refusals for load and a request's faults; close if there was no other failure."""
+        """Retract load refusals and requests' own faults; close if there was no other failure."""
         self.forgive(weight, now)
         if (
             self.kind in _EXCUSED
@@ -310,9 +310,9 @@ class Breaker:
             self.is_suspected = self._hopeless = False
 
     def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
-        """Record that the endpoint is full. It answered, so a trial is passed."""
+        """Record that the endpoint is full. It answered, so a trial counts as passed."""
         pause_s = FULL_S if retry_after_s is None else retry_after_s
-        if now - self.full_until < self._full_s:  # full again, as soon as it was asked
+        if now - self.full_until < self._full_s:  # full again, right after the pause
             pause_s = max(pause_s, 2.0 * self._full_s)
         self._full_s = min(LONGEST_FULL_S, max(FULL_S, pause_s))
         self.pause(now + min(LONGEST_FULL_S, max(0.0, pause_s)))
@@ -322,7 +322,7 @@ class Breaker:
     def record_overload(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint refused a request because of those ahead of it.
 
-        That is no failure, and no reason for a pause: it works, at as many as it took.
+        That is neither a failure nor a reason to pause: it works, up to the number it accepted.
         """
         if attempt.ahead < self.limit(now):
             self._limit, self.limited_at = float(attempt.ahead), now
@@ -336,13 +336,13 @@ class Breaker:
     # -- states --------------------------------------------------------------------------------
 
     def start_slowly(self, now: float) -> None:
-        """Begin a slow start: the endpoint is new among others that are not."""
+        """Begin a slow start: the endpoint is new among older ones."""
         self.state = State.STARTING
         self._answered = _CONVALESCENT
         self._closed_at = now
 
     def open(self, kind: Kind, now: float) -> None:
-        """Take the endpoint out until a trial."""
+        """Exclude the endpoint until a trial."""
         first = FIRST_TRIAL_S * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
         quiet_s = now - self._closed_at
         back_for_good = (
@@ -385,15 +385,15 @@ class Breaker:
         self._recent.bad = min(self._recent.bad, 1.0)
 
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
-        """Request a question; return False if none is due.
+        """Request a probe; return False if none is due.
 
-        Nothing is sent until it is answered, unless the endpoint is trusted, starts slowly or is
-        `excused`: then the failure was its request's.
+        No requests are sent until it is answered, unless the endpoint is trusted, in a slow start,
+        or `excused`, which means that the failure was its request's.
         """
         if self.is_out or self.is_suspected:
             return False
         if now - self.suspected_at < FIRST_TRIAL_S:
-            if kind is not Kind.DENIED:  # soon, then: its price may keep all others away
+            if kind is not Kind.DENIED:  # probe soon: its price may keep all traffic away
                 self.is_suspected, self.kind = True, kind
                 self.suspected_at += FIRST_TRIAL_S
             return False
@@ -405,13 +405,13 @@ class Breaker:
             self.state = State.SUSPECT
             self.opened_at = now
             wait_s = _SUSPECT_S
-            if kind is Kind.HANG:  # it is overdue by then, or has gone on
+            if kind is Kind.HANG:  # by then it is overdue, or has continued
                 wait_s = min(OVERDUE_S, self.rules.settings.longest_trial_s)
             self.trial_at = now + wait_s
         return True
 
     def _acquit(self, now: float) -> None:
-        """Restore the endpoint, and trust it for a while, each time for longer."""
+        """Restore the endpoint, and trust it for a while, longer each time."""
         longest_s = self.rules.settings.longest_trial_s
         self.state = State.CLOSED
         if now - self._trusted_until > longest_s:
@@ -420,7 +420,7 @@ class Breaker:
         self._trusted_until = now + self._trust_s
 
     def record_probe(self, kind: Kind | None, weight: float, now: float) -> None:
-        """Record the answer to a question of the picker's: None, or the kind of its failure.
+        """Record the result of a probe: None, or the kind of its failure.
 
         After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
         """
@@ -449,7 +449,7 @@ class Breaker:
             self._hopeless = False
 
     def hear_open(self, kind: Kind, wait_s: float, now: float) -> None:
-        """Record that another picker took the endpoint out and tries it in `wait_s`."""
+        """Record that another picker excluded the endpoint and tries it in `wait_s`."""
         if not self.is_out:
             self.open(kind, now)
         if self.state is State.OPEN:  # a little later than there: one trial is enough
@@ -458,11 +458,11 @@ class Breaker:
             )
 
     def hear_trial(self, wait_s: float, now: float) -> None:
-        """Put the next trial off, since another picker has just begun one."""
+        """Postpone the next trial, since another picker has just begun one."""
         if self.state is State.OPEN:
             self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, wait_s))
 
     def hear_back(self, now: float) -> None:
-        """Bring the endpoint back, since it answered another picker's trial."""
+        """Restore the endpoint, since it answered another picker's trial."""
         if self.state is State.OPEN:
             self._close(now)

@@ -1,4 +1,4 @@
-"""The record of one endpoint, and of the family of those that serve the same model."""
+"""The record of one endpoint, and of the family of endpoints with the same model."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from laar.health.pace import GroupTimes, SlotPace
 from laar.health.recent import Habit
 
 PROVED_S = 5.0
-"""How long a good answer proves an endpoint sound. A failure that may be the request's has the
-endpoint asked a question as well, at most once a second: so proof is at hand while it is sound."""
+"""Seconds for which a good answer proves an endpoint healthy. A failure that may be the request's
+also triggers a probe, at most once a second, so a healthy endpoint soon has proof."""
 
 _FIRST_READS = 3
-"""Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
+"""Answers of a new endpoint that are read: wrong settings show in the first ones."""
 _TRUST_AFTER = 4
-"""Answers read and found good until unread ones count again, after an error inside an answer."""
+"""Answers that must be read and found good, after an error inside one, before unread ones count."""
 _CONTESTED_S = 5.0
 _FAULTS = {
     Kind.STATUS: "answers 502, 503 or 504",
     Kind.ERROR: "answers 500",
     Kind.EVENT: "answers end in an error",
     Kind.DENIED: "denies what its siblings accept (401, 403, 404)",
-    Kind.CUT: "answers are broken off",
+    Kind.CUT: "answers are cut off",
     Kind.HANG: "does not answer in time",
     Kind.RETRIED: "fails before it answers",
     Kind.EMPTY: "answers are empty",
-    Kind.TYPE: "answers are no JSON or events: {}",
+    Kind.TYPE: "answers are neither JSON nor events: {}",
     Kind.UNREADABLE: "answers can't be read",
     Kind.MODEL: "answers name another model: {}",
 }
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
-"""Time for which an endpoint that accepted a request without a key counts as accepting them."""
+"""Seconds for which an endpoint that accepted a request without a key counts as accepting them."""
 _ADMITS_STILL_S = 5.0
 
 
 class Family:
-    """The endpoints with one model: their clients are the same, so their outcomes are compared.
+    """The endpoints with one model: they have the same clients, so their outcomes are compared.
 
     Attributes:
         members: the endpoints, by slot.
-        times: the usual times, by whether the answer is streamed.
-        contested_until: one of them gave a useless answer; until then answers of the others are
-            read to compare.
+        times: the typical times, by whether the answer is streamed.
+        contested_until: one of them gave a useless answer; until then the others' answers are read
+            for comparison.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Family:
         self.contested_until = float("-inf")
 
     def times_of(self, attempt: Attempt) -> GroupTimes:
-        """Return the usual times of attempts like this one."""
+        """Return the typical times of attempts like this one."""
         times = self.times.get(attempt.stream)
         if times is None:
             times = self.times[attempt.stream] = GroupTimes()
@@ -64,16 +64,16 @@ class Family:
 
     @property
     def typical_s(self) -> float:
-        """The seconds of a complete answer; 0 while unknown."""
+        """Seconds of a complete answer; 0 while unknown."""
         return max((times.typical_s for times in self.times.values()), default=0.0)
 
     def contest(self, now: float) -> None:
-        """Let all endpoints' answers be read for a while, to compare."""
+        """Read all endpoints' answers for a while, for comparison."""
         self.contested_until = now + _CONTESTED_S
 
 
 class Endpoint:
-    """The record of one slot; `laar.health.health` writes it."""
+    """The record of one slot; written by `laar.health.health`."""
 
     def __init__(self, slot: int, model: str, family: Family, rules: Rules) -> None:
         self.slot = slot
@@ -87,32 +87,32 @@ class Endpoint:
         self.denied = Habit()
         self.cut = Habit()
         self.useless = Habit()
-        """Answers that were read, or known by their heads, and were of no use to the client."""
+        """Useless answers among those read, or recognized by their headers."""
         self.flaw = ""
-        """What the last of these had in place of an answer, as a word: a content type."""
+        """What the last of these contained instead of an answer, as a word: a content type."""
         self.named: str | None = None
-        """The model's name in its answers: empty for the requested one, None while unknown."""
+        """Model name in its answers: empty for the requested one, None while unknown."""
         self.to_read = _FIRST_READS
-        """How many of its next answers are read."""
+        """Number of its next answers to read."""
         self.doubted = False
-        """No unread answer counts as good until those were."""
+        """Unread answers do not count as good until some were read and found good."""
         self.briefs = 0
-        """Unread answers in a row that were over so soon that they may be errors."""
+        """Consecutive unread answers that ended so soon that they may be errors."""
         self.read_at = float("-inf")
         self.proved_at = float("-inf")
-        """Time at which it last answered a client, or a question of the picker's."""
+        """Time at which it last answered a client, or a probe."""
         self.admitted_at = float("-inf")
-        """Time at which it last accepted a question of the picker's, which has no key."""
+        """Time at which it last accepted a probe, which has no key."""
         self.disputed = 0.0
-        """Weight of the failures that count until it proves that it answers others."""
+        """Weight of failures that count until it proves that it answers others."""
         self.refusals = 0.0
-        """Refusals for load that its metrics page has counted and no attempt explains yet."""
+        """Load refusals counted by its metrics page that no attempt explains yet."""
         self.refused_at = float("-inf")
         self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
-        """The latest attempts that Envoy went on from and that count as failures."""
+        """The latest attempts that Envoy retried elsewhere and that count as failures."""
         self.failures: Counter[Kind] = Counter()
-        # Time of the last attempt to reach each stage; when the last few of these had been sent,
-        # and the time they took.
+        # By stage: the time of the last attempt to reach it; when the last few that did had been
+        # sent, and the time they took.
         self.progress_at = [float("-inf")] * len(Stage)
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage
@@ -136,29 +136,29 @@ class Endpoint:
     # -- its answers ---------------------------------------------------------------------------
 
     def is_missed(self, now: float) -> bool:
-        """Return whether too little was read of it to compare a sibling with."""
+        """Return whether too few of its answers were read to compare a sibling with."""
         return not (self.useless.is_evidence(now) and self.cut.is_evidence(now))
 
     def read_good(self) -> None:
-        """Note that an answer was read and found good."""
+        """Record that an answer was read and found good."""
         self.to_read = max(0, self.to_read - 1)
         self.doubted = self.doubted and self.to_read > 0
 
     def doubt(self) -> None:
-        """Let no unread answer count as good until some were read and found good."""
+        """Stop counting unread answers as good until some were read and found good."""
         if not self.doubted:
             self.breaker.forget_successes()
         self.to_read, self.doubted = _TRUST_AFTER, True
 
     def prove(self, now: float) -> None:
-        """Note a good answer, and take back the failures that were their requests' fault."""
+        """Record a good answer, and retract failures that were the requests' fault."""
         self.proved_at = now
         if self.disputed:
             self.breaker.excuse(self.disputed, now)
             self.disputed = 0.0
 
     def is_proved(self, now: float) -> bool:
-        """Return whether it has answered a client, or a question of the picker's, a moment ago."""
+        """Return whether it has just answered a client or a probe."""
         return now - self.proved_at <= PROVED_S
 
     def admits(self, now: float) -> bool:
@@ -166,23 +166,23 @@ class Endpoint:
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
-        """Do the same while it denies clients one after the other."""
+        """Return the same as `admits`, but allow for consecutive denials of clients."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------
 
     def reached(self, attempt: Attempt, stage: Stage, now: float) -> None:
-        """Note that an attempt got so far."""
+        """Record that an attempt reached a stage."""
         attempt.stage = stage
         self.progress_at[stage] = now
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """Return when it last brought a request that far, or was at least generating."""
+        """Return when a request last reached that stage, or at least was generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count the requests sent after a moment that got as far in time, a few at most."""
+        """Count the requests sent after `since` that got as far in time; at most a few."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

@@ -1,17 +1,17 @@
-"""Health: P(answers), the pace, and the endpoints without traffic, from outcomes.
+"""Health: P(answers), pace, and the exclusion of endpoints, learned from outcomes.
 
-One object for a fleet. Everything is by endpoint slot and model name; time is an argument. While
-nothing is wrong it costs a record for each request and nothing at all for a decision: it looks only
-at endpoints that stand out (`Records.outliers`).
+There is one object per fleet. Records are by endpoint slot and model name; time is an argument.
+While nothing is wrong it costs one record per request and nothing per decision: only endpoints that
+stand out are examined (`Records.outliers`).
 
-An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
-answer now and then at most a share of the candidates is out, the least bad stay at their price;
-when all would be out none is, so that clients see the engines' own errors; and endpoints that are
-out are tried again, one request at a time.
+An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: at
+most a share of the candidates is excluded among those that still answer sometimes, and the best of
+them stay at their price; if all would be excluded none is, so that clients see the engines' own
+errors; and excluded endpoints are tried again, one request at a time.
 
-The share does not hold for endpoints that did nothing but fail. Kept in at any price, they have no
-requests in flight, and as the sound ones fill up, they win: with four of five refusing at once and
-one of the four kept in, 98 % of the requests failed.
+The share does not apply to endpoints that did nothing but fail. Kept at any price, they have no
+requests in flight, so they win as the healthy ones fill up: with four of five refusing at once and
+one of the four kept, 98 % of the requests failed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from laar.health.standing import Standing, set_apart, standing_of
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
-"""A sound endpoint's answers are read at least that often."""
+"""Longest interval in seconds between answers of a healthy endpoint that are read."""
 _PROBE_FIRST_S = 1.0
-"""How long a trial that is due waits for a question to be asked first."""
+"""How long a trial that is due waits for a probe, in seconds."""
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
-"""Failures that may be the request's."""
+"""Failures that may be the request's fault."""
 _TRIAL_S = 5.0
 """Seconds for which a trial is announced to other pickers; then it is over or its picker gone."""
 
@@ -46,14 +46,14 @@ class Health:
 
     Args:
         settings: thresholds; may be changed.
-        rng: spreads trials.
+        rng: spreads trials over time.
 
     Attributes:
-        records: what is known of each endpoint; to be looked at only.
-        questions: the picker's own questions to endpoints, and the answers to them.
-        look_at: time at which `look` has something to do.
+        records: what is known of each endpoint; read only.
+        questions: the picker's probes of endpoints, and their results.
+        look_at: when `look` next has something to do.
         reads: answers may be read.
-        culprits: not empty where requests have failed wherever they went: then traits of all count.
+        culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
     """
 
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
@@ -67,7 +67,7 @@ class Health:
 
     @property
     def settings(self) -> HealthSettings:
-        """Thresholds."""
+        """The thresholds."""
         return self.records.rules.settings
 
     @settings.setter
@@ -76,7 +76,7 @@ class Health:
         self.records.version += 1
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         self.records.drop(slot)
         self.questions.drop(slot)
 
@@ -111,7 +111,7 @@ class Health:
         return attempt
 
     def wants_read(self, attempt: Attempt, now: float) -> bool:
-        """Return whether the answer to an attempt should be read; it is taken to be."""
+        """Return whether to read the answer to an attempt; the caller is assumed to do so."""
         endpoint = attempt.endpoint
         if self.reads and (
             endpoint.to_read
@@ -134,14 +134,14 @@ class Health:
     ) -> None:
         """Record the endpoint's reply: its status, or a later error; `read` if the body is seen.
 
-        `excused` where the request is at fault if it failed.
+        `excused` means that the request is at fault if it failed.
         """
         endpoint = attempt.endpoint
         if attempt not in endpoint.attempts or attempt.stage is Stage.OVER:
             return
         attempt.read = read
         verdict: Kind | str | None = GOOD
-        if reply.status != 200 or reply.event or reply.found is not None:  # which is rare
+        if reply.status != 200 or reply.event or reply.found is not None:  # rare
             verdict = self.records.judge(endpoint, reply, now)
         if reply.found is not None:
             if verdict is not None:
@@ -161,7 +161,7 @@ class Health:
             self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
 
     def answering(self, attempt: Attempt, now: float) -> None:
-        """Note that an answer has begun, or goes on; what it is worth comes by `replied`."""
+        """Record that an answer has begun or continues; `replied` reports whether it is good."""
         endpoint = attempt.endpoint
         attempt.progress_at = now
         if attempt.stage >= Stage.ANSWERING or attempt.judged or attempt not in endpoint.attempts:
@@ -172,7 +172,7 @@ class Health:
         endpoint.reached(attempt, Stage.ANSWERING, now)
 
     def ended(self, attempt: Attempt, status: int | None, cause: str, now: float) -> None:
-        """End an attempt by its `Completion`'s values."""
+        """End an attempt with the values of its `Completion`."""
         if attempt not in attempt.endpoint.attempts:
             return
         if not attempt.judged and attempt.stage is Stage.SENT and status is not None:
@@ -180,7 +180,7 @@ class Health:
         whole = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
-                pass  # an unread answer that was given up looks like one that came to its end
+                pass  # an abandoned unread answer looks like a complete one
             elif whole:
                 self._outcomes.whole(attempt, now)
             elif cause == "reset":
@@ -190,7 +190,7 @@ class Health:
         self._leave(attempt.endpoint, attempt, now)
 
     def gone(self, attempt: Attempt, now: float) -> None:
-        """Drop an attempt that another endpoint serves."""
+        """Drop an attempt because another endpoint serves the request."""
         if attempt in attempt.endpoint.attempts:
             self._leave(attempt.endpoint, attempt, now)
 
@@ -206,14 +206,14 @@ class Health:
     def retried(
         self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
     ) -> Kind:
-        """Record a request's end; return why the attempts before the last most likely failed.
+        """Record a request's end; return why its attempts before the last probably failed.
 
-        `Kind.REQUEST` where it is at fault, and not the endpoints, of which the last one is one.
+        `Kind.REQUEST` means that the request is at fault, not the endpoints, including the last.
 
         Args:
             traits: what it has in common with others: see `laar.health.blame`.
-            failed: slots of all attempts, the last one's included.
-            reply: the last one; None where there was none.
+            failed: slots of all attempts, including the last one.
+            reply: reply to the last one; None where there was none.
             now: seconds of the clock.
         """
         verdict = None if reply is None else judge(reply)
@@ -225,7 +225,7 @@ class Health:
         if reply is not None and verdict not in _BLAMED:
             return Kind.RETRIED
         if reply is not None and reply.event:
-            blame.good(traits, now, count=-1.0)  # its status had counted
+            blame.good(traits, now, count=-1.0)  # its status was counted as good
         known = {slot: self._endpoints.get(slot) for slot in failed}
         proved = [
             slot
@@ -239,13 +239,13 @@ class Health:
         return Kind.RETRIED
 
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
-        """Return whether a request is like others that failed wherever they went."""
+        """Return whether a request resembles others that failed at every endpoint."""
         return self.records.blame.is_culprit(traits, now)
 
     def passed_over(
         self, slot: int, now: float, attempt: Attempt | None = None, kind: Kind = Kind.RETRIED
     ) -> None:
-        """Record a failed attempt of Envoy's; `attempt` where the request was decided for it."""
+        """Record an attempt by Envoy that failed; `attempt` if the request was decided for it."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return
@@ -256,7 +256,7 @@ class Health:
             self._leave(endpoint, attempt, now)
 
     def refused(self, slot: int, count: float, now: float) -> None:
-        """Record the refusals that an endpoint's metrics page counts since the last one."""
+        """Record the refusals that an endpoint's metrics page has counted since the last one."""
         endpoint = self._endpoints.get(slot)
         if endpoint is not None:
             self._outcomes.refused(endpoint, count, now)
@@ -266,8 +266,8 @@ class Health:
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
         """Apply another picker's message about an endpoint that serves `model`.
 
-        A failure counts as if this picker had seen it. Each picker finds slow and silent endpoints
-        by its own requests.
+        A failure counts as if this picker had seen it. Slow and silent endpoints are detected by
+        each picker from its own requests.
         """
         endpoint = self.records.know(slot, model, now)
         breaker = endpoint.breaker
@@ -289,7 +289,7 @@ class Health:
     # -- now and then --------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Find endpoints that have fallen silent or slow; to be called when `look_at` is past."""
+        """Find endpoints that have become silent or slow; call it once `look_at` has passed."""
         self.look_at = now + _LOOK_S
         if not self.settings.enabled:
             return
@@ -303,11 +303,11 @@ class Health:
     # -- for decisions -------------------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
-        """Return the standing of some candidates, each of which serves the model beside it."""
+        """Return the standing of some candidates, given the model that each serves."""
         return standing_of(self.records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Do the same for endpoints that no request depends on: those out stay out."""
+        """Return the standing of endpoints that no request depends on: all unhealthy are out."""
         return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:
@@ -325,11 +325,11 @@ class Health:
     # -- for reports ---------------------------------------------------------------------------
 
     def of(self, slot: int) -> Endpoint | None:
-        """Return the record of a slot, to be looked at only."""
+        """Return the record of a slot; read only."""
         return self._endpoints.get(slot)
 
     def state(self, slot: int, now: float) -> str:
-        """Return the trouble of an endpoint, in a word or two; empty when it has none."""
+        """Return the state of an endpoint in a word or two; empty if it is healthy."""
         known = self._endpoints.get(slot)
         if known is None or slot not in self.records.outliers or not self.settings.enabled:
             return ""
@@ -346,7 +346,7 @@ class Health:
         return "slow" if known.pace > 1.0 else ""
 
     def fault(self, slot: int) -> str:
-        """Return why an endpoint is out, in words; empty for one that is not."""
+        """Return why an endpoint is excluded, in words; empty if it is not."""
         known = self._endpoints.get(slot)
         return known.fault if known is not None and known.breaker.is_out else ""
 

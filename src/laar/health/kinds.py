@@ -1,12 +1,12 @@
-"""Kinds of answers by the state of the endpoint that they show: works, full, fails, or unknown.
+"""Kinds of answers by what they say about the endpoint: it works, is full, fails, or unknown.
 
-A refusal is one of three things, and they must not be mixed up. The client's fault shows nothing
-about the endpoint. A full engine is sound and needs a pause, not an investigation: breakers that
-took "no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest
-is a failure.
+A refusal is one of three things, which must be kept apart. A client error says nothing about the
+endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that mistook
+"no room for this prompt" for a fault answered 503 to most of real agent traffic. Only the rest are
+failures.
 
-An apparent fault of the client may still be the fault of one endpoint: a missing model or a key of
-its own (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
+An apparent client error may still be the fault of one endpoint: a missing model, or a different API
+key (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Ways to fail; labels of the metric."""
+    """Ways to fail; also labels of the metric."""
 
     STATUS = "status"
     """502, 503, 504 and similar: any other request would have got the same answer."""
     ERROR = "error"
-    """500: broken, or asked for more than it holds."""
+    """500: broken, or overwhelmed by this request."""
     EVENT = "error-event"
     """An error in an answer that began with 200."""
     DENIED = "denied"
     """401, 403 or 404 where siblings accept."""
     CUT = "cut"
-    """An answer that ended in the middle, where siblings' do not."""
+    """An answer that was cut off, where siblings' are not."""
     EMPTY = "empty"
-    """An answer that says nothing, where siblings' do."""
+    """An empty answer, where siblings' are not."""
     TYPE = "content-type"
-    """An answer of another content type than was requested (a page of HTML), where siblings' have
-    the right one."""
+    """An answer of another content type than requested (an HTML page), where siblings' have the
+    right one."""
     UNREADABLE = "unreadable"
     """An answer that is neither JSON nor events, where siblings' are."""
     MODEL = "other-model"
-    """An answer in the name of another model than was requested, and than siblings answer with."""
+    """An answer in the name of a model other than requested, and than siblings name."""
     HANG = "hang"
-    """Silence far beyond what siblings need."""
+    """Silence for far longer than siblings need."""
     RETRIED = "retried"
-    """Envoy went on to another endpoint, and does not report why."""
+    """Envoy went on to another endpoint, without reporting why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of these where the request is at fault: sound endpoints fail it one after the other."""
+    """Any of these if the request is at fault: healthy endpoints fail it one after the other."""
 
 
 GOOD = "good"
 
 USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
-"""Kinds of answers that begin with 200, and are of no use to any client. A request may be the cause
-(one for silence), so siblings decide."""
+"""Kinds of answers that begin with 200 but are useless to any client. A request may be the cause
+(one that asks for an empty answer), so siblings decide."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,10 +64,10 @@ class Reply:
         retry_after_s: value of the header; None without one.
         text: first bytes of the body, where they were read.
         event: the text is an error inside an answer that began with 200.
-        found: what its head or its body shows of an answer that began with 200: `GOOD`, or a kind
-            of failure; None while that is not known.
+        found: what the headers or body of an answer that began with 200 show: `GOOD`, or a kind of
+            failure; None while unknown.
         detail: what was found instead, as a word: a content type.
-        model: name that the answer gives its model, where it is another than was requested.
+        model: model name in the answer, where it differs from the requested one.
     """
 
     status: int

@@ -1,6 +1,6 @@
-"""The effect of an outcome on the health of its endpoint: a good one, a failure, or neither.
+"""The effect of an outcome on its endpoint's health: good, a failure, or neither.
 
-A failure of a kind that may be a client's (a wrong key, a cut answer) is compared with the
+A failure of a kind that may be a client's fault (a wrong key, a cut answer) is compared with the
 endpoint's siblings before it counts.
 """
 
@@ -17,24 +17,24 @@ from laar.health.records import Records
 
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
-"""Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
-another client's."""
+"""Errors within a 200 that open the breaker, where siblings send none: Envoy does not retry these,
+so a third would hit another client."""
 _TIMES_EVERY_S = 0.01
-"""An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
+"""Shortest interval between timed answers of an endpoint; timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
-"""An attempt that was refused for load is reported when its request was answered elsewhere."""
+"""Seconds to wait for the report of an attempt refused for load, until its request is answered."""
 _MOST_REFUSALS = 1000.0
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
-"""Kinds that come after a head that looks well."""
+"""Kinds of failure that follow good headers."""
 
 
 class Outcomes:
-    """Writes outcomes into the endpoints' records.
+    """Applies outcomes to the endpoints' records.
 
     Args:
         records: the endpoints' records.
-        questions: asks suspects a question.
+        questions: probes suspects.
     """
 
     def __init__(self, records: Records, questions: Questions) -> None:
@@ -46,13 +46,13 @@ class Outcomes:
     def accepted(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint accepted the request."""
         endpoint = attempt.endpoint
-        if attempt.timed and attempt.stream:  # a whole answer comes with its head
+        if attempt.timed and attempt.stream:  # an unstreamed answer comes with its headers
             times = endpoint.family.times_of(attempt)
             times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.note(now, happened=False)
         breaker = endpoint.breaker
-        # Silence and errors come after a head that looks well: then the body decides.
+        # Silence and errors can follow good headers: then the body decides.
         hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         if not (hidden or endpoint.doubted):
             self.good(attempt, now)
@@ -79,15 +79,15 @@ class Outcomes:
         is_brief = seconds < times.brief_s and not attempt.read
         endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
         is_quick = is_brief and (endpoint.briefs > 1 or seconds < times.quick_s)
-        if is_quick:  # it may be an error that was not seen: the next ones are looked at
+        if is_quick:  # it may be an unseen error: read the next ones
             endpoint.to_read = max(endpoint.to_read, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
-            return  # there is more to learn from than a mean needs
+            return  # more samples than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
         if attempt.read:
             endpoint.cut.note(now, happened=False)
         if is_quick:
-            return  # its time is no sample of answers either
+            return  # nor is its time a sample of answers
         if not attempt.read or endpoint.breaker.is_out:
             self.good(attempt, now)
         times.sizes.append(attempt.tokens)
@@ -101,7 +101,7 @@ class Outcomes:
     # -- answers that began with 200 -----------------------------------------------------------
 
     def judged(self, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float) -> None:
-        """Record what an answer was worth, which the head or the body has shown."""
+        """Record the verdict on an answer from its headers or body."""
         endpoint = attempt.endpoint
         if attempt.judged:
             return
@@ -112,14 +112,14 @@ class Outcomes:
                 self.accepted(attempt, now)
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
-                self.good(attempt, now)  # else its end decides: it may halt again
+                self.good(attempt, now)  # else its end decides: it may stall again
         elif verdict is Kind.CUT:
             self.cut(attempt, now)
         else:
             self._useless(attempt, Kind(verdict), reply.detail or reply.model, now)
 
     def cut(self, attempt: Attempt, now: float) -> None:
-        """Record an answer that was cut: the client left, or the engine stopped."""
+        """Record an answer that was cut off: the client left, or the engine stopped."""
         endpoint = attempt.endpoint
         attempt.judged = True
         endpoint.cut.note(now, happened=True)
@@ -128,9 +128,9 @@ class Outcomes:
             self.failed(endpoint, attempt, Kind.CUT, now)
 
     def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float) -> None:
-        """Record an answer of no use, which counts where siblings' answers are useful.
+        """Record a useless answer, which counts where siblings' answers are useful.
 
-        A question settles most cases: a client may have asked for silence, but the picker did not.
+        A probe settles most cases: a client may have asked for an empty answer, a probe did not.
         """
         endpoint = attempt.endpoint
         breaker = endpoint.breaker
@@ -145,14 +145,14 @@ class Outcomes:
         endpoint.useless.note(now, happened=True)
         endpoint.family.contest(now)
         endpoint.doubt()
-        # Endpoints already out for their own failures are no excuse for others.
+        # Endpoints excluded for their own failures are no excuse for others.
         others = [other.useless for other in endpoint.others() if not other.breaker.is_open]
         apart = alone(endpoint.useless, others, now)
         is_alone = all(habit.is_quiet(now) for habit in others)
         if apart or (on_trial and others and is_alone):
             self.failed(endpoint, attempt, kind, now)
             return
-        if apart is None:  # siblings are still at it: they have to be heard first
+        if apart is None:  # nothing is known of the siblings yet: wait for their answers
             breaker.pause(now + _UNHEARD_S)
         if is_alone:
             self._questions.suspect(endpoint, kind, 1.0, now)
@@ -170,9 +170,9 @@ class Outcomes:
         *,
         excused: bool = False,
     ) -> None:
-        """Record a failure by the endpoint's own fault; by its request's where it is `excused`.
+        """Record a failure, which is the request's fault if `excused`.
 
-        An endpoint that has not answered others recently is excused as soon as it does.
+        If the endpoint has not answered others recently, it is excused only once it does.
         """
         records, breaker = self._records, endpoint.breaker
         if kind is not Kind.DENIED:
@@ -216,10 +216,10 @@ class Outcomes:
     def _weight(
         endpoint: Endpoint, attempt: Attempt | None, kind: Kind
     ) -> tuple[float, int | None]:
-        """Return the weight of a failure, and how many in a row open, if not as many as usual."""
+        """Return the weight of a failure, and the streak that opens, if not the usual one."""
         if kind is Kind.RETRIED:
             return RETRIED, None
-        if kind is Kind.DENIED:  # those before it have not counted yet
+        if kind is Kind.DENIED:  # earlier ones have not been counted yet
             return max(1.0, float(endpoint.denied.row)), None
         if kind in USELESS:
             return max(1.0, float(endpoint.useless.row)), None
@@ -227,14 +227,14 @@ class Outcomes:
             return 1.0, None
         weight = 1.0
         if attempt is not None:
-            # Small where only the heaviest requests meet one: 1 up to the median size of recent
-            # good requests, falling to a tenth beyond the largest.
+            # Small where only the heaviest requests fail: 1 up to the median size of recent good
+            # requests, falling to a tenth beyond the largest.
             times = endpoint.family.times_of(attempt)
             weight = max(_LIGHTEST, min(1.0, 2.0 * times.lightness(attempt.tokens)))
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # those before it were most likely the same
+        weight *= 1.0 + endpoint.briefs  # those before it were probably the same
         endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())
@@ -243,16 +243,16 @@ class Outcomes:
     def _denied_alone(
         self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> bool:
-        """Return whether only this endpoint denies; else the client's key may be bad."""
+        """Return whether only this endpoint denies; otherwise the client's key may be invalid."""
         breaker = endpoint.breaker
         endpoint.denied.note(now, happened=True)
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):
-            return False  # it asks for no key, so this one was wrong
+            return False  # it requires no key, so this denial was wrong
         self._records.mark(endpoint)
         apart = alone(endpoint.denied, (other.denied for other in endpoint.others()), now)
         if apart:
             return True
-        if apart is None:  # siblings are still at it: they have to be heard first
+        if apart is None:  # nothing is known of the siblings yet: wait for their answers
             breaker.pause(now + _UNHEARD_S)
         if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
             # Siblings deny as well: the fault is the client's.
@@ -272,7 +272,7 @@ class Outcomes:
         endpoint.refusals -= 1.0
         endpoint.refused_at = now
         retry_after_s = reply.retry_after_s if reply else None
-        if retry_after_s is None and attempt is None:  # by Envoy's own choice: nothing to learn
+        if retry_after_s is None and attempt is None:  # Envoy's own choice: nothing to learn
             return
         if retry_after_s is None and attempt is not None and attempt.ahead:
             breaker.record_overload(attempt, now)
@@ -281,10 +281,10 @@ class Outcomes:
         self._records.say(endpoint, "full", Kind.FULL, breaker.full_until - now)
 
     def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
-        """Record the refusals for load that an endpoint's metrics page counts.
+        """Record the load refusals that an endpoint's metrics page counts.
 
-        Envoy does not report why an attempt failed. So as many of those that count as failures
-        were none, and as many of those that are still to be reported.
+        Envoy does not report why an attempt failed. So this many of the attempts counted as
+        failures, or yet to be reported, were refusals instead.
         """
         if now - endpoint.refused_at > _REFUSALS_S:
             endpoint.refusals = 0.0

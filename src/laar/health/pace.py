@@ -1,8 +1,8 @@
-"""The usual times of a model's endpoints, and the pace of one of them beside the others.
+"""The typical times of a model's endpoints, and the pace of each relative to the others.
 
-Times are compared with the picker's own prediction, as logarithms of a ratio: prompts differ by
-orders of magnitude, and a c(m) that is wrong by a factor is wrong for all siblings alike. Nothing
-here is compared with a fixed limit, only with the times of the group.
+Times are compared with the picker's own prediction, as log ratios: prompts differ by orders of
+magnitude, and a c(m) that is wrong by a factor is equally wrong for all siblings. Nothing here is
+compared with a fixed limit, only with the times of the group.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import math
 from collections import deque
 
 _GRAIN_S = 0.1
-"""Added to the predicted time: it is next to nothing for a cached prompt, and does not include the
+"""Seconds added to the predicted time, which is near 0 for a cached prompt and excludes the
 decoding of the answer."""
 
-_WEIGHT = 0.05  # of a new time in the group's mean: the last forty or so
-_SPREAD_LEAST = 0.3  # nothing is steadier than that
+_WEIGHT = 0.05  # of a new time in the group's mean: about the last forty count
+_SPREAD_LEAST = 0.3  # floor: nothing is steadier than that
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
 _QUICK = 0.1
 _BRIEF = 0.5
 
-_SLOT_MOST = 24.0  # times at one endpoint that its mean remembers
+_SLOT_MOST = 24.0  # times that an endpoint's mean covers
 _SLOT_HALF_LIFE_S = 30.0
 _FORGIVE_S = 10.0
-"""Half-life of slowness without new samples: an endpoint with a high price gets no requests, and
-would otherwise keep that price when it has long been quick again."""
+"""Half-life of slowness without new samples: an expensive endpoint gets no requests, and would
+otherwise keep its price long after it became fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
-"""Below it an endpoint counts as fast as its siblings: loads differ by as much for a while."""
+"""Below this an endpoint counts as fast as its siblings: temporary load differs by as much."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
-    """Return the logarithm of the time taken over the time predicted."""
+    """Return the logarithm of actual over predicted time."""
     return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))
 
 
 class _Usual:
-    """A mean and its spread, of logarithms."""
+    """Running mean and spread of logarithms."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -49,7 +49,7 @@ class _Usual:
     def add(self, value: float) -> None:
         self.n += 1
         weight = spread_weight = _WEIGHT
-        if self.n < 20:  # a plain mean at first; the variance starts from a guess of some weight
+        if self.n < 20:  # a plain mean at first; the variance starts from a weighted guess
             weight, spread_weight = 1.0 / self.n, 1.0 / (self.n + 4)
         delta = value - self.mean
         self.mean += weight * delta
@@ -61,27 +61,27 @@ class _Usual:
 
 
 class GroupTimes:
-    """The usual times among endpoints of one model, for streams or for whole answers.
+    """The typical times of one model's endpoints, for streams or for unstreamed answers.
 
-    Times to each stage: accepted, answering, over.
+    The stages are: accepted, answering, over.
     """
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())
         self.total_s = _Usual()
         self.quick_s = 0.0
-        """An answer in less time is suspect; 0 while that is not known."""
+        """An answer in less time is suspect; 0 while unknown."""
         self.brief_s = 0.0
-        """The same for each of two answers in a row."""
+        """The same for each of two consecutive answers."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
-        """Prompt tokens of the last requests that went well."""
+        """Prompt tokens of the latest successful requests."""
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
-        """Note the time it took to reach a stage, counted from 1."""
+        """Record the time taken to reach a stage, counted from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
     def ended(self, seconds: float, value: float) -> None:
-        """Note how long a whole answer took, and its `ratio`."""
+        """Record the time of a complete answer, and its `ratio`."""
         self._stages[2].add(value)
         total = self.total_s
         total.add(math.log(max(0.001, seconds)))
@@ -98,28 +98,28 @@ class GroupTimes:
 
     @property
     def mean(self) -> float:
-        """Mean logarithm of the whole answers' time against the predicted time."""
+        """Mean log ratio of complete answers' actual to predicted time."""
         return self._stages[2].mean
 
     @property
     def spread(self) -> float:
-        """Spread of the whole answers' times, in logarithms."""
+        """Spread of complete answers' times, in logarithms."""
         return self._stages[2].spread
 
     @property
     def typical_s(self) -> float:
-        """The geometric mean of a complete answer's seconds; 0 while unknown."""
+        """Geometric mean of the seconds of a complete answer; 0 while unknown."""
         return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:
-        """Return the share of the requests that went well recently which were at least as long."""
+        """Return the share of recent successful requests that were at least this long."""
         if not self.sizes:
             return 1.0
         return sum(size >= tokens for size in self.sizes) / len(self.sizes)
 
 
 class SlotPace:
-    """The times of one endpoint's whole answers."""
+    """The times of one endpoint's complete answers."""
 
     def __init__(self) -> None:
         self.mean = 0.0
@@ -127,19 +127,19 @@ class SlotPace:
         self.at = 0.0
 
     def add(self, value: float, now: float) -> None:
-        """Note the logarithm of a ratio."""
-        if now - self.at > 1.0:  # in steps: it is called for every request
+        """Record the log ratio of an answer."""
+        if now - self.at > 1.0:  # in steps, since it is called for every request
             self.n = self.weight(now)
             self.at = now
         self.n = min(self.n + 1.0, _SLOT_MOST)
         self.mean += (value - self.mean) / self.n
 
     def weight(self, now: float) -> float:
-        """Return how many times the mean stands for by now."""
+        """Return how many samples the mean still represents."""
         return self.n * math.exp2(-max(0.0, now - self.at) / _SLOT_HALF_LIFE_S)
 
     def pace(self, siblings: float, spread: float, now: float) -> float:
-        """Return how many times slower than its siblings it is beyond chance; 1 or more."""
+        """Return the factor by which it is slower than its siblings beyond chance; 1 or more."""
         n = self.weight(now)
         if n < 1.0:
             return 1.0

@@ -1,11 +1,11 @@
-"""Questions of the picker's own: to endpoints that are out, and to those that give cause for doubt.
+"""Probes: the picker's own requests to endpoints that are excluded or suspected.
 
-A client's request at an endpoint that fails may cost its client the answer, a question of the
-picker costs one token. So after the first failure in a while the picker asks the endpoint at once,
-and sends no requests there until it has answered. The answer settles the cases that one outcome
-leaves open: whether an error was the prompt's or the engine's, whether an attempt that Envoy went
-on from met a full queue, and, with the same question to a sibling, whether a 401 is about a
-client's key or about this one endpoint.
+A client's request to a failing endpoint may cost the client its answer; a probe costs one token. So
+after the first failure in a while the picker probes the endpoint at once, and sends no requests
+there until it has answered. The probe settles what one outcome leaves open: whether an error was
+the prompt's or the engine's fault, whether an attempt that Envoy retried elsewhere met a full
+queue, and, with the same probe to a sibling, whether a 401 is about a client's key or about this
+endpoint alone.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
 
 RETRIED = 0.5
-"""Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
+"""Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _LIGHT = 0.5
-"""Least weight of an error for a question: a lighter one may be its prompt's alone, of which a tiny
-question shows nothing."""
+"""Least weight of an error to trigger a probe: a lighter one may be due to its prompt alone, about
+which a tiny probe says nothing."""
 _DENIED_ROW = 2
 _COMPARED = USELESS | {Kind.DENIED}
-"""Kinds that count once a sibling was asked the same, and did better."""
+"""Kinds that count once a sibling got the same probe, and did better."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
 
 class Questions:
-    """The questions that are due, and the effects of their answers.
+    """The probes that are due, and the effects of their results.
 
     Attributes:
-        are_asked: questions that are due get asked; without, no endpoint is suspected.
+        are_asked: whether due probes are sent; if not, no endpoint is suspected.
     """
 
     def __init__(self, records: Records) -> None:
         self.are_asked = False
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of an endpoint that denies, and whether their question is in flight."""
+        """Siblings of an endpoint that denies, and whether their probe is in flight."""
 
     def suspect(
         self, endpoint: Endpoint, kind: Kind, weight: float, now: float, *, excused: bool = False
     ) -> None:
-        """Schedule a question to an endpoint that has just failed.
+        """Schedule a probe of an endpoint that just failed.
 
-        One that is neither trusted nor `excused` gets no requests until it answers.
+        If neither trusted nor `excused`, it gets no requests until it answers.
         """
         settings = self._records.rules.settings
         if (
@@ -63,11 +63,11 @@ class Questions:
                 self._controls.setdefault(min(sound), False)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
-        """Return slots to ask, a few at most; each once until `answered` gets its answer."""
+        """Return at most `most` slots to probe; each only once until `answered` is called."""
         records = self._records
         found: list[int] = []
         if not records.rules.settings.enabled:
@@ -92,10 +92,10 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """Record a question's result: a reply, a failure without one, or neither if out of reach.
+        """Record a probe's result: a reply, a failure without one, or neither if unreachable.
 
-        `refused` if no process listens. That may be so for the picker alone, and counts only where
-        a client's attempt has just failed too.
+        `refused` means that no process listens. That may be so only for the picker, and counts only
+        if a client's attempt has just failed too.
         """
         records = self._records
         was_control = self._controls.pop(slot, False)
@@ -127,14 +127,14 @@ class Questions:
             failed = Kind.STATUS
         elif failed is Kind.HANG is breaker.kind and _has_got_on(endpoint):
             failed = None
-        # As clients had it: for them Envoy repeats nothing once an event has come.
+        # As for clients: Envoy does not retry once an event has come.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.record_probe(failed, weight, now)
 
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
-        """Record that an endpoint which denies clients denies the picker as well.
+        """Record that an endpoint which denies clients also denies the probe.
 
-        It is at fault where no sibling does.
+        It is at fault if no sibling does.
         """
         breaker = endpoint.breaker
         admits = _admitted_elsewhere(endpoint, now)
@@ -144,13 +144,13 @@ class Questions:
             if not self._controls:
                 self._settle_denied(endpoint.family, now, admitted=False)
             return
-        # A client's key may be better than none, but not where siblings ask for none.
+        # A client's key may be better than none, but not if siblings require none.
         weight = 0.0 if admits else 2.0
         endpoint.failures[breaker.kind] += breaker.is_suspected
         breaker.record_probe(breaker.kind, weight, now)
 
     def _settle_denied(self, family: Family, now: float, *, admitted: bool) -> None:
-        """Settle the suspicion of those that deny: they are at fault where a sibling admits."""
+        """Settle the suspicion of endpoints that deny: they are at fault if a sibling admits."""
         for endpoint in family.members.values():
             breaker = endpoint.breaker
             if breaker.is_suspected and breaker.refused:
@@ -164,6 +164,6 @@ def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
 
 
 def _has_got_on(endpoint: Endpoint) -> bool:
-    """Return whether a suspect that does not answer is busy with something else."""
+    """Return whether a suspect that does not answer is busy with other requests."""
     breaker = endpoint.breaker
     return breaker.is_suspected and max(endpoint.progress_at) > breaker.suspected_at

@@ -1,8 +1,8 @@
-"""The latest outcomes of an endpoint, as counts that fade, and its comparison with siblings.
+"""An endpoint's recent outcomes as fading counts, and their comparison with its siblings'.
 
-A 401 may be a client's wrong key or the one endpoint that was started with a key; an answer that
-ends in the middle may be a client that went away or an engine that died. The behaviour of siblings
-distinguishes them.
+A 401 may be due to a client's wrong key or to the one endpoint that was started with a key; an
+answer cut off in the middle may mean that a client left or that an engine died. The behavior of
+siblings tells them apart.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 WINDOW = 12.0
-"""Outcomes in the counts: enough to distinguish a third from a tenth, few enough to be quick."""
+"""Outcomes in the counts: enough to distinguish a third from a tenth, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
 """Seconds after which an outcome counts half. About the time of a restart: older outcomes may be
-another process's."""
+those of another process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
-"""Times it has to happen before it is a habit: three, a little while ago."""
+"""Occurrences that make a habit: three, slightly faded."""
 _SUSPECT = 1.8
-"""Times after which an endpoint had better wait until its siblings were heard."""
+"""Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share from which an endpoint does it always; less, and it is some of the clients."""
+"""Share above which an endpoint always does it; below, it is due to some clients."""
 _ROW = 4
-"""Outcomes in a row that are a change of habit."""
+"""Consecutive outcomes that show a change of habit."""
 _QUIET_S = 30.0
 _RARE = 0.2
 """Share below which a sibling does not do it."""
 _EVIDENCE = 3.5
-"""Outcomes of a sibling that are evidence: four, a little while ago."""
+"""Outcomes of a sibling that count as evidence: four, slightly faded."""
 
 
 class Recent:
@@ -37,7 +37,7 @@ class Recent:
 
     half_life_s = HALF_LIFE_S
     grain_s = 0.1
-    """Time passes in steps of this: `fade` is called for every request."""
+    """Resolution of time in seconds: `fade` is called for every request."""
 
     def __init__(self) -> None:
         self.good = 0.0
@@ -50,7 +50,7 @@ class Recent:
         return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Count outcomes; the older ones make room for them."""
+        """Count outcomes; older ones make room for them."""
         self.fade(now)
         self.good += good
         self.bad += bad
@@ -60,7 +60,7 @@ class Recent:
             self.bad *= scale
 
     def fade(self, now: float) -> None:
-        """Bring the counts up to now."""
+        """Fade the counts to `now`."""
         elapsed_s = now - self._at
         if elapsed_s > self.grain_s:
             factor = 0.5 ** (elapsed_s / self.half_life_s)
@@ -70,7 +70,7 @@ class Recent:
 
 
 class Habit(Recent):
-    """How often a thing happened recently that may be its client's fault; `bad` where it did."""
+    """How often something recently happened that may be the client's fault; `bad` if it did."""
 
     half_life_s = _HABIT_HALF_LIFE_S
     grain_s = 0.5
@@ -78,11 +78,11 @@ class Habit(Recent):
     def __init__(self) -> None:
         super().__init__()
         self.row = 0
-        """How often in a row, up to now."""
+        """Number of consecutive occurrences so far."""
         self.row_at = float("-inf")
-        """When that row began."""
+        """When that streak began."""
         self.last_at = float("-inf")
-        """Time of the last event."""
+        """Time of the last occurrence."""
 
     def note(self, now: float, *, happened: bool) -> None:
         """Count one outcome."""
@@ -102,7 +102,7 @@ class Habit(Recent):
             self.row_at = now
 
     def is_evidence(self, now: float) -> bool:
-        """Return whether enough is known to compare with."""
+        """Return whether there is enough evidence for a comparison."""
         self.fade(now)
         return self.total >= _EVIDENCE
 
@@ -113,11 +113,11 @@ class Habit(Recent):
 
 
 def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
-    """Return whether an endpoint nearly always does a thing that some sibling hardly ever does.
+    """Return whether an endpoint nearly always does something that a sibling hardly ever does.
 
-    One is enough: they have the same clients.
+    One such sibling is enough: they have the same clients.
 
-    None where it does, and there is no evidence of its siblings yet.
+    None if it does, but there is no evidence of its siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total
@@ -129,7 +129,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     heard = [other for other in known if other.is_evidence(now)]
     if suspect and known and not heard:
         return None
-    # One client that is wrong again and again follows its prefix from endpoint to endpoint: a row
+    # A single client that is always wrong follows its prefix from endpoint to endpoint: a streak
     # counts only while none of the others has seen one.
     sound = sum(
         (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total

@@ -1,4 +1,4 @@
-"""The records that health is made of: endpoints by slot, families of them by model."""
+"""The records of health: endpoints by slot, and families of them by model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Records:
 
     Attributes:
         rules: thresholds, and the randomness of trials.
-        version: changes when an endpoint's standing does, other than by time.
+        version: changes when an endpoint's standing does, other than through time.
         endpoints: records by slot.
         families: the endpoints with each model.
-        outliers: slots that may stand out; all others are sound.
+        outliers: slots that may stand out; all others are healthy.
         paced: families whose endpoints have new times.
-        blame: the requests that fail wherever they go.
+        blame: the requests that fail at every endpoint.
         on_word: called with each message about a slot for the other pickers.
     """
 
@@ -49,7 +49,7 @@ class Records:
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
-        """Return the record of a slot; a new one starts slowly beside old ones."""
+        """Return the record of a slot; a new endpoint among old ones starts slowly."""
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:
             return known
@@ -68,7 +68,7 @@ class Records:
         return made
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         known = self.endpoints.pop(slot, None)
         if known is None:
             return
@@ -80,7 +80,7 @@ class Records:
         self.version += 1
 
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
-        """Return the verdict on a reply; compare its name for the model with siblings' names.
+        """Return the verdict on a reply, comparing its model name with siblings' names.
 
         None for an answer that shows nothing about its endpoint.
         """
@@ -91,20 +91,20 @@ class Records:
         if not reply.model:
             return verdict
         alike = [e.named == reply.model for e in endpoint.others() if e.named is not None]
-        if not alike:  # siblings have to be heard first
+        if not alike:  # siblings' names are needed first
             endpoint.family.contest(now)
             return None
         return Kind.MODEL if 2 * sum(alike) < len(alike) else GOOD
 
     def mark(self, endpoint: Endpoint) -> None:
-        """Note that an endpoint may stand out."""
+        """Record that an endpoint may stand out."""
         self.outliers.add(endpoint.slot)
         self.version += 1
 
     def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
         """Return whether an endpoint that may stand out still does."""
         if endpoint.speed.weight(now) < 1.0:
-            endpoint.pace = 1.0  # nothing was heard for so long that it deserves another look
+            endpoint.pace = 1.0  # no samples for so long that it deserves another chance
         breaker = endpoint.breaker
         breaker.settle(now)
         if endpoint.pace > 1.0 or endpoint.doubted or breaker.stands_out(now):

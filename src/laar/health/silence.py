@@ -1,7 +1,7 @@
-"""Silence and slowness: found by regular checks, and judged against siblings.
+"""Silence and slowness: detected by regular checks, relative to siblings.
 
-A long prompt, a long answer, or a fleet that is slow as a whole must not look like an engine that
-hangs. So an endpoint is silent only when nothing at all came from it for far longer than is usual
+A long prompt, a long answer, or a fleet slow as a whole must not look like a hanging engine. So an
+endpoint counts as silent only if nothing at all came from it for far longer than is typical
 for its model, while siblings made progress with requests that were sent later.
 """
 
@@ -17,22 +17,22 @@ from laar.health.questions import Questions
 from laar.health.records import Records
 
 _OVERTAKEN = 3
-"""Later requests that siblings got as far, before silence is the endpoint's own."""
+"""Later requests that must have got as far at siblings before silence is the endpoint's fault."""
 _SLACK = 0.4
-"""Largest share of the silence that overtaking requests may take: in a fleet that slows down as a
-whole some request is always overtaken."""
+"""Most time that overtaking requests may take, as a share of the silence: in a fleet that slows
+down as a whole some request is always overtaken."""
 _DOUBTED_S = 0.25 * OVERDUE_S
-"""Seconds of silence after which an endpoint is asked a question: requests sent to it until it is
-out would be lost as well."""
+"""Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
+would be lost as well."""
 
 
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
-    """Take an endpoint out that has fallen silent, and have one asked that may have."""
+    """Exclude an endpoint that has become silent, and schedule a probe of one that may have."""
     breaker = endpoint.breaker
-    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no look
+    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
-            return  # and all after it are younger
+            return  # all after it are younger
         if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
         silent_s = _silent_s(attempt, now, _DOUBTED_S)
@@ -53,21 +53,21 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
 
 
 def silent_for_long(attempt: Attempt, now: float) -> bool:
-    """Return whether nothing has come for far longer than is usual, while siblings went on."""
+    """Return whether it was silent far longer than is typical, while siblings made progress."""
     return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
 
 
 def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
-    """Return seconds of silence; 0 unless more than `beyond_s` and than usual."""
+    """Return the seconds of silence; 0 unless more than `beyond_s` and than is typical."""
     if not attempt.timed:
         return 0.0
-    endpoint, is_whole = attempt.endpoint, not attempt.stream  # its head comes with its end
+    endpoint, is_whole = attempt.endpoint, not attempt.stream  # headers come with the end
     waiting_for = Stage(attempt.stage + 1)
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
     if attempt.is_followed:
-        since = attempt.progress_at  # its own; whatever others get, it has come to a halt
+        since = attempt.progress_at  # its own: it has stalled, whatever others do
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0
@@ -83,7 +83,7 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
 
 
 def compare(records: Records, family: Family, now: float) -> None:
-    """Compute the pace of each endpoint of a family against the median of the others."""
+    """Compute the pace of each endpoint of a family relative to the median of the others."""
     known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
     known.sort(key=lambda member: member.speed.mean)
     means = [member.speed.mean for member in known]

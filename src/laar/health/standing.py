@@ -1,6 +1,6 @@
-"""The health of candidates for a decision: which get traffic, at which price, and trials due.
+"""The health of candidates for a decision: which get traffic, at which price, and due trials.
 
-One pass over the candidates: each rule is an array with a value for each of them.
+One pass over the candidates; each rule is an array over them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _LOOK_S = 1.0
-"""Seconds for which a standing with outliers is good at most."""
+"""Most seconds for which a standing with outliers is valid."""
 
 _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
-"""Share of a request's candidates that may be out at once although they answer now and then; the
-least bad stay, at their price. A fleet that loses more than two thirds is more likely overloaded or
-misjudged than broken. Endpoints that only failed are out beyond this share. If all are out, all are
-tried."""
+"""Largest share of a request's candidates that may be excluded at once although they sometimes
+answer; the least bad stay, at their price. A fleet that loses more than two thirds is more likely
+overloaded or misjudged than broken. Endpoints that only failed are excluded beyond this share. If
+all are excluded, all are tried."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Standing:
 
     Args:
         kept: which of the candidates get traffic; None for all of them.
-        answers: P(answers) of those that do; None where all are sound.
-        pace: how many times slower than its siblings each of those is; None where none is.
-        typical_s: a complete answer of each one's model, seconds; None with `pace`.
-        trials: slots that are out, by the time their next trial is due.
-        left_out: why the others get none, by slot.
-        down: slots that are out, and have failed again since they were taken out.
-        all_failing: all are out, so all are tried.
-        until: when this has to be computed again.
+        answers: P(answers) of those that do; None where all are healthy.
+        pace: factor by which each of those is slower than its siblings; None where none is.
+        typical_s: seconds of a complete answer of each one's model; None with `pace`.
+        trials: excluded slots, with the time of their next trial, in order.
+        left_out: why the others get no traffic, by slot.
+        down: excluded slots that have failed again since they were excluded.
+        all_failing: all would be excluded, so all are tried.
+        until: when this must be recomputed.
     """
 
     kept: Flags | None = None
@@ -60,14 +60,14 @@ class Standing:
 def standing_of(
     records: Records, slots: Sequence[int], models: Sequence[str], now: float
 ) -> Standing:
-    """Return the standing of some candidates, each of which serves the model beside it."""
+    """Return the standing of some candidates, given the model that each serves."""
     endpoints = [records.know(slot, model, now) for slot, model in zip(slots, models, strict=True)]
     if not records.outliers or not records.rules.settings.enabled:
         return Standing()
     outliers = [e.slot in records.outliers and records.is_outlier(e, now) for e in endpoints]
     if not any(outliers):
         return Standing()
-    # Those that are no outliers are closed, and answer.
+    # Endpoints that are no outliers have closed breakers, and answer.
     chances = zip(endpoints, outliers, strict=True)
     answers = np.array([e.breaker.answers(now) if outlier else 1.0 for e, outlier in chances])
     out, all_failing = _out(endpoints, answers)
@@ -96,9 +96,9 @@ def standing_of(
 
 
 def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
-    """Return which get no traffic since they fail, and whether all do: then all are tried.
+    """Return which fail and get no traffic, and whether all do, in which case all are tried.
 
-    Hopeless ones come first, then those that are the least likely to answer, to a share of all.
+    Hopeless ones come first, then those least likely to answer, up to a share of all.
     """
     breakers = [endpoint.breaker for endpoint in endpoints]
     out = np.array([breaker.is_out for breaker in breakers])
@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Do the same for endpoints that no request depends on: those out stay out."""
+    """Return the standing of endpoints that no request depends on: all unhealthy are out."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)
@@ -144,5 +144,5 @@ def _why_out(endpoint: Endpoint, now: float) -> str:
 
 def _why_full(wait_s: float) -> str:
     if wait_s <= 0.0:
-        return "full: it has as many requests in flight as it takes, by those that it refused"
-    return f"full: it refused a request, and is asked again in {wait_s:.1f} s"
+        return "full: it has as many requests in flight as its refusals show that it takes"
+    return f"full: it refused a request; the next one is sent in {wait_s:.1f} s"

@@ -1,4 +1,4 @@
-"""The policies by name: laar's, those of the papers and of other pickers, and plug-ins."""
+"""Policies by name: laar's own, those of papers and other pickers, and plug-ins."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def build_policies(
     given: Mapping[str, Parameters] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Policy]:
-    """Return new policies, each with its own state: all of laar's, and the others by name.
+    """Create all of laar's policies, and the others by name, each with its own state.
 
     Args:
         weights: weights of the policy ``laar``.
-        given: parameters that are not at their defaults, by policy. A policy of an installed
+        given: parameters that differ from their defaults, by policy. A policy of an installed
             package is built if it is named here.
         profiles: policies composed of filters, scorers and a picker, by name.
 
     Raises:
         SettingError: a policy, part or parameter is unknown, a value is invalid, or a plug-in
-            cannot be loaded or made.
+            cannot be loaded or created.
     """
     given = given or {}
     check_parameters(given)
@@ -99,7 +99,7 @@ def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
 
 
 def check_parameters(given: Mapping[str, Parameters]) -> None:
-    """Refuse parameters that no policy can be built with; imports the plug-ins that are named.
+    """Reject parameters that no policy can be built with; imports the plug-ins that are named.
 
     Raises:
         SettingError: a policy or parameter is unknown, a value is invalid, or a plug-in cannot be
@@ -114,10 +114,10 @@ def check_parameters(given: Mapping[str, Parameters]) -> None:
 
 
 def check_profile(name: str, profile: Profile) -> None:
-    """Refuse a composition that cannot be built; imports the plug-ins that are named.
+    """Reject a profile that cannot be built; imports the plug-ins that are named.
 
     Raises:
-        SettingError: the name is that of a policy of laar's, or as `check_parameters`, for a part.
+        SettingError: the name is one of laar's own policies, or as in `check_parameters`.
     """
     if name in POLICY_NAMES:
         raise SettingError(f"laar has a policy `{name}` of its own; choose another name")
@@ -133,10 +133,10 @@ def check_profile(name: str, profile: Profile) -> None:
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, object]]:
-    """Read a policy as command lines name it: `name`, or `name:parameter=value,...`.
+    """Parse a policy as given on a command line: `name`, or `name:parameter=value,...`.
 
     Raises:
-        SettingError: as for `check_parameters`, or a part is not of that form.
+        SettingError: as in `check_parameters`, or a part does not have that form.
     """
     name, _, rest = text.partition(":")
     values: dict[str, object] = {}

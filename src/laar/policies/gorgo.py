@@ -1,8 +1,8 @@
 """GORGO's published score: network, prefill and queue in one number of token equivalents.
 
-Section 3 of the paper (arXiv 2602.11688, v3, 2026). The weight of an uncached token is pinned to 1,
-which fixes the unit; ``rtt_weight`` is tokens per millisecond and ``queue_weight`` has none. The
-round trip is in milliseconds: the authors' first version had seconds here, which makes the term a
+Section 3 of the paper (arXiv 2602.11688, v3, 2026). The weight of an uncached token is fixed at 1,
+which sets the unit; ``rtt_weight`` is tokens per millisecond and ``queue_weight`` has no unit. The
+round trip is in milliseconds: the authors' first version used seconds, which makes the term a
 thousand times too small and loses to random routing.
 """
 
@@ -15,17 +15,17 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
-"""Learned by the authors on 5 April. The second sits on the upper edge of their box [0.05, 0.5]."""
+"""Learned by the authors on 5 April. The second is at the upper edge of their box [0.05, 0.5]."""
 
 
 class Gorgo:
-    """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`, least first.
+    """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`; least is best.
 
-    Ties go to the picker's near-tie rule instead of the first in the list.
+    Ties are broken by the picker's near-tie rule, not by taking the first in the list.
 
     Args:
-        rtt_weight: tokens for a millisecond of round trip.
-        queue_weight: uncached tokens that a queued token is worth.
+        rtt_weight: tokens per millisecond of round trip.
+        queue_weight: uncached tokens per queued token.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Gorgo:
         self._weights = {"rtt_weight": rtt_weight, "queue_weight": queue_weight}
 
     def score(self, view: View) -> Floats:
-        """Score the cheapest endpoint 1."""
+        """Give the cheapest endpoint a score of 1."""
         weights = view.weights or self._weights
         cost = gorgo_score(
             1000.0 * view.rtt_s,
@@ -59,10 +59,10 @@ def gorgo_score(
     """Return the token equivalents of each endpoint, shape ``(n,)``; the lowest is chosen.
 
     Args:
-        rtt_ms: smoothed round trip; NaN (unknown) gives NaN, to be decided by the caller.
-        uncached_tokens: prompt tokens that the endpoint probably does not hold.
+        rtt_ms: smoothed round trip; NaN (unknown) gives NaN, for the caller to handle.
+        uncached_tokens: prompt tokens that the endpoint probably has not cached.
         queued_tokens: prompt tokens sent there and not yet finished, without this request.
         rtt_weight: tokens per millisecond.
-        queue_weight: uncached tokens that one queued token is worth.
+        queue_weight: uncached tokens per queued token.
     """
     return rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens

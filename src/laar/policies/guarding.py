@@ -1,8 +1,8 @@
-"""Guards around extensions of other packages: their results are checked on each request.
+"""Guards around extensions from other packages; they check results on each request.
 
-A guard raises where an extension broke its promise, and the policy goes on without it: a filter is
-skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own need no guard;
-the checks of `laar.testing` run over them.
+A guard raises where an extension breaks its contract, and the policy goes on without it: a filter
+is skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own extensions
+need no guard: the checks of `laar.testing` cover them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from laar.core.interfaces import BY_CANDIDATE, Filter, Picker, Scorer, View
 from laar.core.policy import Policy
 
 MAX_REASONS = 16
-"""Reason codes of one scorer that metrics count by; any beyond is left out."""
+"""Distinct reason codes of one scorer, which label metrics; any beyond are dropped."""
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 class BrokenPromiseError(Exception):
-    """An extension returned no mask, no scores or no order; the text holds none of a request."""
+    """An extension returned no mask, scores or order; the text holds nothing of a request."""
 
 
 class GuardedFilter:
-    """A filter whose mask has one truth for each candidate."""
+    """Checks that a filter returns one boolean for each candidate."""
 
     def __init__(self, inner: Filter, name: str) -> None:
         self._inner = inner
         self.name = name
 
     def keep(self, view: View) -> Mask:
-        """Return the filter's mask, as truth values."""
+        """Return the filter's mask as booleans."""
         _protect(view)
         mask = np.asarray(self._inner.keep(view))
         if mask.dtype != np.bool_ or mask.shape != view.slots.shape:
@@ -45,7 +45,7 @@ class GuardedFilter:
 
 
 class GuardedScorer:
-    """A scorer whose scores are numbers in 0..1, one for each candidate."""
+    """Checks that a scorer returns a number for each candidate, and clamps it to 0..1."""
 
     def __init__(self, inner: Scorer, name: str) -> None:
         self._inner = inner
@@ -77,14 +77,14 @@ class GuardedScorer:
 
 
 class GuardedPicker:
-    """A picker that names each position once."""
+    """Checks that a picker names each position once."""
 
     def __init__(self, inner: Picker, name: str) -> None:
         self._inner = inner
         self.name = name
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
-        """Return the picker's order, as whole numbers."""
+        """Return the picker's order as integers."""
         _protect(view)
         order = [int(position) for position in self._inner.order(scores.copy(), view)]
         if sorted(order) != list(range(len(scores))):
@@ -95,7 +95,7 @@ class GuardedPicker:
 
 
 def guarded(policy: Policy, name: str) -> Policy:
-    """Return the same policy with guards around all its parts; `name` is its name in messages."""
+    """Return the policy with guards around all its parts; `name` is used in messages."""
     return replace(
         policy,
         filters=[GuardedFilter(filter_, name) for filter_ in policy.filters],
@@ -109,9 +109,9 @@ def _unlike(what: str, array: np.ndarray[Any, Any], view: View) -> str:
 
 
 def _protect(view: View) -> None:
-    """Make the view's arrays read-only: writing to one is a fault of the extension's own.
+    """Make the view's arrays read-only, so that writing to one fails in the extension.
 
-    Some of them are kept from one decision to the next.
+    Some of them are reused from one decision to the next.
     """
     for name in BY_CANDIDATE:
         array = getattr(view, name)

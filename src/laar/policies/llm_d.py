@@ -1,17 +1,17 @@
-"""llm-d's scorers, its default profile made of three of them, and the one its guide recommends.
+"""llm-d's scorers, its default profile of three of them, and the profile its guide recommends.
 
-Read in llm-d-router v0.10.0 and at 066c20e (August 2026): the scorers for prefix, queue depth,
+Based on llm-d-router v0.10.0 and 066c20e (August 2026): the scorers for prefix, queue depth,
 KV-cache use and token load, and the prefix-cache affinity filter.
 
 `llm_d` is the profile of the binary and of the chart: queue, KV-cache use and prefix with the
-weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties go to chance. A match counts
-up to 131,072 tokens since v0.9; before, 256 blocks of 16 tokens.
+weights 2, 2 and 3. Its picker shuffles and takes the maximum, so ties are broken at random. A match
+counts up to 131,072 tokens since v0.9; before, 256 blocks of 16 tokens.
 
-The "optimized baseline" guide ("sticky until saturated") is a filter, `StickyUntilSaturated`, which
-keeps the endpoints that hold most of the prompt while they are not much slower than the others, and
-a scorer, `FewestTokens` to prefill.
+The "optimized baseline" guide ("sticky until saturated") combines a filter, `StickyUntilSaturated`,
+which keeps the endpoints that hold most of the prompt while they are not much slower than the
+others, and a scorer, `FewestTokens` to prefill.
 
-An endpoint that was never scraped scores as the worst: unknown is not idle.
+An endpoint that was never scraped gets the worst score: unknown is not idle.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from laar.policies.ranking import least, ranks
 
 
 class QueueDepth:
-    """`queue-scorer`: waiting requests, stretched between the least and the most.
+    """`queue-scorer`: waiting requests, scaled between the shortest and the longest queue.
 
-    One for the shortest queue of the candidates, zero for the longest, all one when they are equal.
+    1 for the shortest queue of the candidates, 0 for the longest; all 1 when they are equal.
     """
 
     def score(self, view: View) -> Floats:
@@ -37,7 +37,7 @@ class QueueDepth:
 
 
 class RunningRequests:
-    """`running-requests-size-scorer`: running requests, stretched in the same way."""
+    """`running-requests-size-scorer`: running requests, scaled in the same way."""
 
     def score(self, view: View) -> Floats:
         """Score by the last scrape of each engine."""
@@ -58,7 +58,7 @@ class PrefixCacheMatch:
     """`prefix-cache-scorer`: the matched share of the prompt.
 
     Args:
-        max_match_tokens: cap of the match.
+        max_match_tokens: cap on the match.
     """
 
     def __init__(self, *, max_match_tokens: float = 131_072.0) -> None:
@@ -74,11 +74,11 @@ class PrefixCacheMatch:
 class ActiveRequests:
     """`active-request-scorer`: requests in flight by the picker's own count.
 
-    One up to `idle_threshold`. Above it, `max_busy_score` times the distance to the busiest.
+    1 up to `idle_threshold`. Above it, `max_busy_score` times the distance to the busiest.
 
     Args:
-        idle_threshold: requests in flight of an endpoint that counts as idle.
-        max_busy_score: the most that a busy endpoint scores.
+        idle_threshold: most requests in flight at an endpoint that counts as idle.
+        max_busy_score: highest score of a busy endpoint.
     """
 
     def __init__(self, *, idle_threshold: float = 0.0, max_busy_score: float = 1.0) -> None:
@@ -93,10 +93,10 @@ class ActiveRequests:
 
 
 class TokenLoad:
-    """`token-load-scorer`: prompt tokens that wait or prefill, against a threshold.
+    """`token-load-scorer`: prompt tokens waiting or in prefill, relative to a threshold.
 
     Args:
-        threshold_tokens: where the score reaches zero.
+        threshold_tokens: number of tokens at which the score reaches 0.
     """
 
     def __init__(self, *, threshold_tokens: float = 4_194_304.0) -> None:
@@ -128,7 +128,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """Scale the least to one and the most to zero; unknown values count as the most plus one."""
+    """Scale the least to 1 and the most to 0; unknown values count as the most plus one."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())
@@ -137,28 +137,28 @@ def _stretched(requests: Floats) -> Floats:
 
 
 class FewestTokens:
-    """The fewest uncached tokens that wait or prefill at an endpoint, this prompt's included."""
+    """The fewest uncached tokens waiting or in prefill at an endpoint, including this prompt's."""
 
     def score(self, view: View) -> Floats:
-        """Rank by those tokens; ties go to chance."""
+        """Rank by those tokens; break ties at random."""
         own = np.maximum(view.tokens - view.cached_tokens, 0.0)
         return ranks(least(_ahead(view) + own, view.rng))
 
 
 class StickyUntilSaturated:
-    """The endpoints that hold the prompt's prefix, unless they are too slow.
+    """Keeps the endpoints that hold the prompt's prefix, unless they are too slow.
 
-    Endpoints that hold `affinity_threshold` of the prompt or more are sticky. They alone stay,
+    Endpoints that hold `affinity_threshold` of the prompt or more are sticky. Only they are kept,
     unless the best of them is expected to answer `max_ttft_penalty_ms` later than the best of the
-    others. A first token is expected after the uncached tokens that wait or prefill there, at
+    others. A first token is expected after the uncached tokens waiting or in prefill there, at
     `prefill_tokens_per_s`; tokens leave that sum with the first byte of their answer.
 
     Args:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
-        max_ttft_penalty_ms: what stickiness may cost; 0 for any price.
+        max_ttft_penalty_ms: most that stickiness may cost; 0 for no limit.
         prefill_tokens_per_s: `peakPrefillThroughput`. The default is that of a 32B model on two
-            H100; the guide has it measured for each fleet, and 0 does that: the speed by which
-            laar prices a token there.
+            H100; the guide says to measure it for each fleet. 0 uses the speed by which laar
+            prices a token there.
         exploration_probability: share of requests that are not filtered.
     """
 
@@ -176,7 +176,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """Filter by the rule above."""
+        """Apply the rule above."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky
@@ -191,13 +191,13 @@ class StickyUntilSaturated:
 
 
 def _ahead(view: View) -> Floats:
-    """Return the uncached tokens at each candidate that wait or prefill, as far as is seen."""
+    """Return the uncached tokens waiting or in prefill at each candidate, as far as is known."""
     ahead: Floats = view.table.prefill_tokens[view.slots]
     return ahead
 
 
 class Label:
-    """Keeps the endpoints with a label. llm-d's `label-selector-filter`, for one label.
+    """Keeps the endpoints with a label, like llm-d's `label-selector-filter` for one label.
 
     Args:
         label: its key.
@@ -210,7 +210,7 @@ class Label:
         self._known: tuple[EndpointTable, int] | None = None
 
     def keep(self, view: View) -> Mask:
-        """Looked up again only when the membership changes."""
+        """Return the mask; it is recomputed only when the membership changes."""
         table = view.table
         if self._known != (table, table.version):
             self._has = np.zeros(table.capacity, np.bool_)

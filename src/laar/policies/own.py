@@ -1,4 +1,4 @@
-"""laar's own filters, scorers, pickers and policies, by the names that settings use."""
+"""laar's own filters, scorers, pickers and policies, by their names in settings."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _alone(
     picker: Callable[[], Picker] | None = None,
     knows_retries: bool = False,
 ) -> Factory:
-    """Return a policy of one scorer; its parameters are the scorer's."""
+    """Return a factory of policies with one scorer; its parameters are the scorer's."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:
@@ -117,14 +117,14 @@ _RULES: dict[str, Callable[..., Scorer]] = {
 
 @wraps(StickyUntilSaturated)
 def _guide(**given: float) -> Policy:
-    """llm-d's guide; its parameters are its filter's."""
+    """Return the policy of llm-d's guide; its parameters are its filter's."""
     sticky = StickyUntilSaturated(**given)
     return Policy(name="llm-d-guide", filters=[sticky], scorers=[(FewestTokens(), 1.0)])
 
 
 _POLICIES: dict[str, Factory] = {
     "gorgo": _alone("gorgo", Gorgo),
-    # llm-d's picker breaks ties by chance, and an idle fleet is all ties.
+    # llm-d's picker breaks ties at random, and in an idle fleet everything is a tie.
     "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
     "llm-d": llm_d,
     "llm-d-guide": _guide,

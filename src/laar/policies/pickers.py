@@ -1,7 +1,7 @@
-"""Pickers: in which order the scores put the candidates.
+"""Pickers: the order of the candidates by their scores.
 
-The first serves, and the next are the fallbacks that Envoy tries. `max-score` is laar's own. The
-others are llm-d's, for policies that come from there.
+The first serves, the next are the fallbacks for Envoy. `max-score` is laar's own. The others are
+llm-d's, for policies that come from there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laar.policies.ranking import least
 
 
 class MaxScore:
-    """The best score. Among near-ties the least loaded, among equals one by chance.
+    """Best score first. Near-ties go to the least loaded, equals at random.
 
     Args:
         near_tie: share of the best score within which scores count as equal.
@@ -25,27 +25,27 @@ class MaxScore:
         self._near_tie = near_tie
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Best first."""
+        """Return the positions, best first."""
         return pick(scores, view.queued_tokens, view.rng, near_tie=self._near_tie)
 
 
 class ShuffledMaxScore:
-    """The best score; equals by chance, and only equals. llm-d's `max-score-picker`."""
+    """Best score first; only exact ties are broken at random. llm-d's `max-score-picker`."""
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Best first."""
+        """Return the positions, best first."""
         return least(-scores, view.rng)
 
 
 class WeightedRandom:
-    """Each candidate with a chance in proportion to its score. llm-d's `weighted-random-picker`.
+    """Random, with chances proportional to the scores. llm-d's `weighted-random-picker`.
 
-    Keys `u ** (1 / score)` in descending order (Efraimidis and Spirakis, 2006), in logarithms so
+    Sorts by keys `u ** (1 / score)`, descending (Efraimidis and Spirakis, 2006), in logarithms so
     that small scores keep their order.
     """
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Drawn without replacement; a score of zero comes last."""
+        """Draw without replacement; a score of zero comes last."""
         keys = [
             math.log(1.0 - view.rng.random()) / score if score > 0.0 else -math.inf
             for score in scores.tolist()
@@ -55,10 +55,10 @@ class WeightedRandom:
 
 
 class RandomOrder:
-    """Any candidate, regardless of its score. llm-d's `random-picker`."""
+    """Random order, regardless of scores. llm-d's `random-picker`."""
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Shuffled."""
+        """Return the positions, shuffled."""
         order = list(range(len(scores)))
         view.rng.shuffle(order)
         return order

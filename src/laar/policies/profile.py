@@ -1,6 +1,6 @@
-"""A policy as the settings compose it: filters, weighted scorers and a picker, all by name.
+"""A policy composed in the settings: filters, weighted scorers and a picker, all by name.
 
-The form is that of llm-d's scheduling profiles, so that one can be read into the other.
+The form follows llm-d's scheduling profiles, so that those can be converted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from annotated_types import Gt, Le, MaxLen
 from laar.declaring import describe
 
 _STRICT: dict[str, Any] = {"extra": "forbid", "json_schema_extra": describe}
-"""For readers of settings files: unknown keys are errors, and the text below a field is its
+"""For readers of settings files: unknown keys are errors, and the text below a field becomes its
 description."""
 
 MAX_USES = 32
-"""Filters or scorers of one policy. Each runs on every request."""
+"""Most filters, or scorers, of one policy. Each runs on every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Profile:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     filters: Annotated[tuple[FilterUse, ...], MaxLen(MAX_USES)] = ()
-    """Filters. Endpoints that one leaves out rank behind the rest. A filter that would leave no
+    """Filters. Endpoints that one excludes rank behind the rest. A filter that would leave no
     endpoint is skipped."""
     scorers: Annotated[tuple[ScorerUse, ...], MaxLen(MAX_USES)]
     """Scorers. A candidate's score is the weighted mean of their scores, each in 0..1."""

@@ -1,12 +1,12 @@
 """Filters, scorers, pickers and policies by name: laar's own, and those of installed packages.
 
-A package offers them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
+A package provides them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
 ``laar.pickers`` and ``laar.policies``. An entry point names a factory: a class or function whose
 keyword parameters, with their defaults, are the ones that settings may set.
 
 laar's own names come first: no package can replace one. A package's code runs only once the
 settings name one of its entry points. So an installed package costs nothing and breaks nothing
-until it is used, and no header of a request can load it.
+until it is used, and no request header can load it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from laar.errors import SettingError, unknown
 Factory = Callable[..., Any]
 
 Parameters = Mapping[str, object]
-"""Values by parameter: texts, numbers, true or false."""
+"""Values by parameter: strings, numbers, true or false."""
 
 
 class Kind(StrEnum):
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
     @property
     def group(self) -> str:
-        """The group of entry points."""
+        """The entry-point group."""
         return "laar.policies" if self is Kind.POLICY else f"laar.{self}s"
 
     @property
@@ -50,10 +50,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A factory, and where it comes from.
+    """A factory and its origin.
 
     Args:
-        kind: kind of the objects that it makes.
+        kind: kind of the objects that it creates.
         name: its name in the settings.
         factory: takes the parameters by keyword.
         origin: entry point and package, for messages; empty for laar's own.
@@ -66,7 +66,7 @@ class Found:
 
     @property
     def title(self) -> str:
-        """The beginning of a message about it."""
+        """The beginning of a message about the factory."""
         return f"{self.kind} `{self.name}`{self.origin and f' ({self.origin})'}"
 
     def parameters(self) -> dict[str, Parameter]:
@@ -79,7 +79,7 @@ class Found:
         return {name: parameter for name, parameter in known.items() if parameter.kind in named}
 
     def check(self, given: Parameters) -> None:
-        """Refuse parameters that it cannot be made with.
+        """Reject parameters that the factory can't be called with.
 
         Raises:
             SettingError: a parameter is unknown, missing, of another type than its default, or
@@ -97,17 +97,17 @@ class Found:
                 raise SettingError(f"{self.title}: give its parameter `{name}`")
 
     def make(self, given: Parameters) -> Any:
-        """Make a new one.
+        """Create a new object.
 
         Raises:
-            SettingError: as `check`, or the factory fails, or makes something else.
+            SettingError: as in `check`, or the factory fails or returns something else.
         """
         self.check(given)
         try:
             made = self.factory(**given)
         except SettingError as error:
             raise SettingError(f"{self.title}: {error}") from None
-        except Exception as error:  # another author's code: any fault is one of the settings
+        except Exception as error:  # another author's code: report any failure as a setting error
             raise SettingError(
                 f"{self.title}: cannot be made: {_one_line(error)}; check its parameters"
             ) from error
@@ -123,22 +123,22 @@ class Registry:
     """Factories by kind and name.
 
     Args:
-        own: laar's, by kind and name.
+        own: laar's factories, by kind and name.
     """
 
     def __init__(self, own: Mapping[Kind, Mapping[str, Factory]]) -> None:
         self._own = own
 
     def names(self, kind: Kind) -> list[str]:
-        """Return all names of a kind, laar's first; load nothing."""
+        """Return all names of a kind, laar's first, without loading any."""
         installed = sorted({point.name for point in _installed(kind.group, tuple(sys.path))})
         return list(dict.fromkeys([*self._own.get(kind, ()), *installed]))
 
     def find(self, kind: Kind, name: str) -> Found:
-        """Return the factory of that name; an installed one is imported.
+        """Return the factory of that name; import it if it is an installed one.
 
         Raises:
-            SettingError: there is none, two packages have one, or it cannot be imported.
+            SettingError: it does not exist, two packages have one, or it cannot be imported.
         """
         own = self._own.get(kind, {}).get(name)
         if own is not None:
@@ -163,7 +163,7 @@ class Registry:
 
 @cache
 def _installed(group: str, _path: tuple[str, ...]) -> EntryPoints:
-    """Return a group's entry points on that search path; to look them up takes some 15 ms."""
+    """Return a group's entry points on that search path; looking them up takes about 15 ms."""
     return entry_points(group=group)
 
 
@@ -191,12 +191,12 @@ def _package(point: EntryPoint) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return an error in one line, cut where it is long."""
+    """Return an error on one line, truncated if it is long."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 def _fault(value: Any, default: object) -> str:
-    """Return the advice on a value of another type than its default; empty if it fits."""
+    """Return advice on a value whose type differs from its default's; empty if it fits."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "give true or false"

@@ -1,4 +1,4 @@
-"""Policies without a cost: by load, by session, in turn, by chance."""
+"""Policies without a cost: by load, by session, round robin, at random."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laar.core.interfaces import View
 from laar.policies.ranking import ranks
 
 PREFIX_CHARS = 1024
-"""About 256 tokens: the text that GORGO's affinity baseline hashes where no session id is given."""
+"""About 256 tokens: the text that GORGO's affinity baseline hashes if there is no session id."""
 
 
 class LeastLoaded:
@@ -22,13 +22,13 @@ class LeastLoaded:
 
 
 class LoadAware:
-    """llm-d's load-aware scorer: half for an idle queue, falling to nothing at the threshold.
+    """llm-d's load-aware scorer: 0.5 for an idle queue, falling to 0 at the threshold.
 
     `0.5 * (1 - min(waiting, threshold) / threshold)`, from the engine's own queue as last scraped.
     An endpoint whose queue was never read counts as full, not as idle.
 
     Args:
-        threshold: requests waiting at which the score reaches zero.
+        threshold: number of waiting requests at which the score reaches 0.
     """
 
     def __init__(self, *, threshold: float = 128.0) -> None:
@@ -43,14 +43,14 @@ class LoadAware:
 
 
 class PowerOfTwo:
-    """Prefers, of two candidates drawn by chance, the one with fewer requests in flight.
+    """Prefers, of two candidates drawn at random, the one with fewer requests in flight.
 
     The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
     Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
     """
 
     def score(self, view: View) -> Floats:
-        """Rank the winner, the loser, and the rest by chance."""
+        """Rank the winner, the loser, and the rest in random order."""
         order = list(range(len(view.slots)))
         view.rng.shuffle(order)
         order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
@@ -60,13 +60,13 @@ class PowerOfTwo:
 class SessionAffinity:
     """Rendezvous hashing of the session over the candidates.
 
-    The key is ``x-laar-session``; without one, the first 256 tokens or so of the prompt, as in
-    GORGO's baseline. A retry of the same request comes back to the same endpoint. Rendezvous
-    rather than modulo, so that an endpoint that joins or leaves moves only its own share.
+    The key is ``x-laar-session``; without one, about the first 256 tokens of the prompt, as in
+    GORGO's baseline. A retry of the same request goes to the same endpoint. Rendezvous hashing is
+    used rather than modulo, so that an endpoint that joins or leaves moves only its own share.
     """
 
     def score(self, view: View) -> Floats:
-        """Return one for the endpoint that the session hashes to, less for the rest in order."""
+        """Return 1 for the endpoint that the session hashes to, less for the rest in order."""
         request = view.request
         key = request.session or "".join(request.spans)[:PREFIX_CHARS]
         seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
@@ -75,17 +75,17 @@ class SessionAffinity:
             for slot in view.slots
         ]
         scores: Floats = np.array(draws, np.float64) / 2.0**64
-        # Two draws inside a near-tie must not let load decide: spread them by rank.
+        # Load must not decide between two draws within a near-tie: spread them by rank.
         ranked: Floats = np.empty(len(scores))
         ranked[np.argsort(scores)] = np.linspace(0.0, 1.0, len(scores) + 1)[1:]
         return ranked**8 if len(scores) > 8 else ranked
 
 
 class Random:
-    """Any candidate, each as likely."""
+    """A random candidate, all equally likely."""
 
     def score(self, view: View) -> Floats:
-        """Return one for a candidate drawn by chance, zero for the rest."""
+        """Return 1 for a random candidate, 0 for the rest."""
         scores = np.zeros(len(view.slots))
         scores[view.rng.randrange(len(scores))] = 1.0
         return scores
@@ -94,15 +94,15 @@ class Random:
 class RoundRobin:
     """The candidates in turn.
 
-    The turn is a slot, not a position: a filter that hides an endpoint for one request does not
-    make the others jump the queue.
+    The turn is kept as a slot, not a position: a filter that hides an endpoint for one request does
+    not change the turn of the others.
     """
 
     def __init__(self) -> None:
         self._last = -1
 
     def score(self, view: View) -> Floats:
-        """Return one for the first candidate after the last one served, zero for the rest."""
+        """Return 1 for the first candidate after the last one served, 0 for the rest."""
         position = int(np.searchsorted(view.slots, self._last, side="right")) % len(view.slots)
         self._last = int(view.slots[position])
         scores = np.zeros(len(view.slots))

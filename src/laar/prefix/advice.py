@@ -1,12 +1,11 @@
-"""What keeps prompts from sharing a prefix, in sentences, and how much less would be read without.
+"""Advice on what keeps prompts from sharing a prefix, and how much prefill fixing it would save.
 
-A prompt a second is taken apart into lines, in the order in which its model's template has them;
-the tools are one. A line that most prompts of an agent have is of its frame. What stands
-before a line of the frame and differs by prompt (a date, a working directory) breaks the prefix
-there. Every prompt passes through a simulated cache twice: as it is, and as it would be with such
-lines behind the rest and the tools sorted. The difference is what there is to save.
-
-No text is kept, only hashes, but for the names of models and tools.
+One prompt per second is split into lines, in the order of its model's chat template; all tools
+count as one line. A line that most prompts of an agent contain belongs to its frame. Text before a
+line of the frame that differs by prompt (a date, a working directory) breaks the prefix there.
+Every prompt passes through a simulated cache twice: as it is, and with such lines moved to the end
+and the tools sorted. The difference is the potential saving.
+No text is kept, only hashes, except the names of models and tools.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
 ENOUGH = 5
-"""Prompts of an agent, after those its frame was learned from, before it gets advice."""
+"""Prompts needed before an agent gets advice, after those its frame was learned from."""
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
-"""Lines and sentences of a prompt; of what follows each text counts as one."""
+"""Lines and sentences of a prompt; beyond that, each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
-"""Lines by which agents are known, lines counted of one, places of prompts in the cache."""
+"""Most lines to recognize agents by, lines counted per agent, and prompt places in the cache."""
 
 _MEMORY = 64  # prompts after which the counts of an agent are halved
-_STEP = 256  # bytes between two places that the cache knows
-_HEAD = 2_000  # characters at the beginning of prompts by which an agent is known
+_STEP = 256  # characters between two places that the cache knows
+_HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
 _ALIKE = 0.06  # share of these that two prompts of an agent have in common
-_FRAME = 0.6  # share of an agent's prompts that have a line of its frame
-_USUAL = 0.3  # share of prompts that a finding is in
+_FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
+_USUAL = 0.3  # share of prompts that a finding must occur in
 _WORTH = 0.02  # smallest share of the prompt that is reported
 
 _FIXED = ("system", "developer", "tools")
-_SHORT, _LONG = 500, 4_000  # characters of lines that differ at a system prompt's end, before it
+_SHORT, _LONG = 500, 4_000  # most differing characters at a system prompt's end, and before it
 _LEARNT = 4  # prompts before an agent's frame is known
-_FEW = 0.1  # share of the prompt that has to stand behind a question or in another order
+_FEW = 0.1  # least share of the prompt that comes after a question or in another order
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -70,9 +69,9 @@ _CAUSES = (
     ("a path", re.compile(r".*[/\\].*")),
     ("a number", re.compile(r"\d[\d.,%]*\w{0,2}")),
 )
-"""What a word may be, the most telling first."""
+"""Kinds of words, the most telling first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
-_MAX_WORDS, _MAX_NAMED = 64, 8  # of a place where prompts differ, and those that are looked at
+_MAX_WORDS, _MAX_NAMED = 64, 8  # of a place where prompts differ; of those, how many are classified
 
 
 _K = TypeVar("_K")
@@ -80,14 +79,14 @@ _V = TypeVar("_V")
 
 
 class Advice(NamedTuple):
-    """The advice about an agent's prompts.
+    """The advice on an agent's prompts.
 
     Args:
         agent: its model and tools.
-        prompts: how many were looked at, older ones less.
-        found: share of their text that a cache without end holds.
-        could: the same with the advice followed.
-        sentences: what breaks its prefixes, or where they part.
+        prompts: number of sampled prompts; older ones count less.
+        found: share of their text that an unlimited cache holds.
+        could: the same if the advice were followed.
+        sentences: what breaks its prefixes, or where they diverge.
     """
 
     agent: str
@@ -101,12 +100,12 @@ class _Line(NamedTuple):
     """A line, an image or all tools.
 
     Args:
-        key: hash of it and its role.
+        key: hash of the line and its role.
         size: its characters.
         role: role of its message.
         at: characters of its message before it.
         text: the text; empty for tools.
-        unordered: the key whatever the order of the tools.
+        unordered: the key, independent of the order of the tools.
     """
 
     key: int
@@ -119,7 +118,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _Break:
-    """A place behind a line of the frame, or at the beginning, where prompts differ."""
+    """A place after a line of the frame, or at the beginning, where prompts differ."""
 
     role: str
     at: int = 1 << 30
@@ -129,7 +128,7 @@ class _Break:
 
 @dataclass(slots=True)
 class _Agent:
-    """Prompts that begin alike, and what was counted of them: lines, findings, characters."""
+    """Prompts that begin alike, and their counts: of lines, findings, characters."""
 
     name: str
     counts: Counter[object] = field(default_factory=Counter)
@@ -154,7 +153,7 @@ class Advisor:
             model: the model's name.
             salt: separates prompts that must share nothing.
             spans: the prompt's texts in the order of most templates.
-            template: the model's.
+            template: the model's template.
             body: the body as received.
         """
         names: list[str] = []
@@ -170,7 +169,7 @@ class Advisor:
         could = self._pass(
             hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
         )
-        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen some without such lines
+        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen some with such lines moved
             _judge(agent, lines, kept, now, could)
             counts["billing"] += _BILLING in body
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
@@ -202,7 +201,7 @@ class Advisor:
         return _keep(self._agents, best, self._agents[best], MAX_AGENTS)
 
     def _pass(self, chain: int, parts: Sequence[tuple[int, int]]) -> int:
-        """Pass a prompt through the simulated cache; return how much of it was there."""
+        """Pass a prompt through the simulated cache; return how much of it was cached."""
         found = done = since = 0
         fresh = False
         for key, size in parts:
@@ -217,7 +216,7 @@ class Advisor:
         return found
 
     def advice(self) -> list[Advice]:
-        """Return what there is to say of each agent, the latest first."""
+        """Return the advice on each agent, the latest first."""
         return [
             _advice(agent)
             for agent in reversed(self._agents.values())
@@ -226,7 +225,7 @@ class Advisor:
 
 
 def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
-    """Put a value last, and forget the first one beyond `most`."""
+    """Put a value last, and drop the first one beyond `most`."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > most:
@@ -235,7 +234,7 @@ def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
 
 
 def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
-    """Yield the lines of a prompt; the names of its tools go to `names`."""
+    """Yield the lines of a prompt; append the names of its tools to `names`."""
     role, at, left = "", 0, MAX_LINES
     for text in spans:
         if text[:1] == MESSAGE:
@@ -243,7 +242,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
         elif role == "tools":
             yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
         else:
-            # Sentences, too: some prompts have no lines.
+            # Split sentences too: some prompts have no line breaks.
             said = text.replace(". ", ".\n")
             pieces = said.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
             left -= len(pieces)
@@ -255,7 +254,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
 
 
 def _unordered(text: str, names: list[str]) -> int:
-    """Return a hash of tools that is the same in any order."""
+    """Return a hash of tools that is independent of their order."""
     try:
         tools = orjson.loads(text)
         each = frozenset(map(orjson.dumps, tools))
@@ -269,7 +268,7 @@ def _unordered(text: str, names: list[str]) -> int:
 
 
 def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
-    """Note where a prompt differs from others before a part of the frame; return those lines."""
+    """Record where a prompt differs from others before a part of the frame; return those lines."""
     counts, moved = agent.counts, set[int]()
     prompts = counts["prompts"]
     if prompts < _LEARNT:
@@ -284,7 +283,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
         role = lines[before + 1].role
         gap = [*takewhile(lambda i: lines[i].role == role, range(before + 1, n))]  # noqa: B023
         size = sum(lines[i].size for i in gap)
-        if rest < _STEP:  # only a talk goes on behind it; documents are left to the context hook
+        if rest < _STEP:  # only a conversation follows; documents are left to the context hook
             is_break = role in _FIXED and size <= _SHORT
         else:
             is_break = role == "tools" or (
@@ -300,7 +299,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
 
 
 def _note(found: _Break, lines: Sequence[_Line]) -> None:
-    """Note what differs from the prompt before, and where."""
+    """Record what differs from the previous prompt, and where."""
     every = (
         (line.at + match.start(), match[0])
         for line in lines
@@ -316,7 +315,7 @@ def _note(found: _Break, lines: Sequence[_Line]) -> None:
 
 
 def _rank(word: str) -> int | None:
-    """Return the place among `_CAUSES` of what a word is; None for a plain one."""
+    """Return the index in `_CAUSES` of a word's kind; None for a plain word."""
     if word[:1].isupper() and word.rstrip(".,:").lower() in _DATES:
         return 0
     bare = word[:64].strip(".,:;!?*`")
@@ -327,7 +326,7 @@ def _rank(word: str) -> int | None:
 def _judge(
     agent: _Agent, lines: Sequence[_Line], kept: Sequence[_Line], now: int, could: int
 ) -> None:
-    """Count what a prompt found, would have found, and where it parts from those before."""
+    """Count what a prompt found, would have found, and where it diverges from earlier ones."""
     counts, total = agent.counts, sum(line.size for line in lines)
     counts["judged"] += 1
     counts["total"] += total
@@ -348,7 +347,7 @@ def _judge(
 
 
 def _thoughts(spans: Sequence[str]) -> int:
-    """Return the characters of the last answer that was generated with reasoning before it."""
+    """Return the characters of the last answer that was generated after reasoning."""
     found = 0
     for role, text in pairwise(spans):
         if role == f"{MESSAGE}assistant\x1f" and "</think>" in text:
@@ -357,7 +356,7 @@ def _thoughts(spans: Sequence[str]) -> int:
 
 
 def _advice(agent: _Agent) -> Advice:
-    """Return what there is to say of an agent."""
+    """Return the advice on an agent."""
     counts, said = agent.counts, list[str]()
     usual = _USUAL * counts["judged"]
     total = max(1, counts["total"])
@@ -367,7 +366,7 @@ def _advice(agent: _Agent) -> Advice:
             continue
         where = _WHERE.get(found.role, _WHERE[""])
         if found.role == "tools":
-            said.append("The tools differ by prompt, and stand before what all prompts share.")
+            said.append("The tools differ by prompt, and come before what all prompts share.")
         elif found.causes:
             cause = found.causes.most_common(1)[0][0]
             said.append(f"Prompts differ from character {found.at} of {where} on: {cause}.")
@@ -381,16 +380,16 @@ def _advice(agent: _Agent) -> Advice:
             "prefill."
         )
     if counts["parts", "tools"] >= usual:
-        said.append(f"The tools differ by prompt ({len(sets)} lists): nothing behind is shared.")
+        said.append(f"The tools differ by prompt ({len(sets)} lists): nothing after is shared.")
     begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
     part = max(begun, key=lambda role: counts["parts", role], default="user")
     if part == "image":
-        said.append("Prompts part at an image: what stands behind it is of one talk alone.")
+        said.append("Prompts part at an image: nothing after it is shared by conversations.")
     if counts["question"] >= _FEW * total:
         share = counts["question"] / total
         said.append(
             f"The user's text stands before {share:.0%} of the prompt that came before: documents "
-            "and results of tools are shared only in front of the question."
+            "and tool results are shared only if they come before the question."
         )
     if counts["order"] >= _FEW * total:
         share = counts["order"] / total
@@ -401,13 +400,13 @@ def _advice(agent: _Agent) -> Advice:
     if counts["billing"] >= usual:
         said.append(
             "The line x-anthropic-billing-header changes with each request: laar and vLLM leave "
-            "it out, other engines share nothing behind it."
+            "it out, other engines share nothing after it."
         )
     if counts["thoughts"] >= _WORTH * total:
         share = counts["thoughts"] / total
         said.append(
             "The chat template leaves reasoning out of earlier answers, so that each answer is "
-            f"read again: {share:.0%} of the prompt."
+            f"prefilled again: {share:.0%} of the prompt."
         )
     if not said:
         said.append(f"Nothing breaks them; they part where {_WHERE[part]} begins.")

@@ -1,7 +1,7 @@
-"""The estimate of which endpoint holds which prefix: the index, and what is learned around it.
+"""The estimate of which endpoint has which prefix cached: the index, and what is learned around it.
 
-A decision asks once (`PrefixBeliefs.look_up`): the prompt is joined and encoded once, for its
-hashes and for its length in tokens.
+A decision calls `PrefixBeliefs.look_up` once: the prompt is joined and encoded a single time, for
+both its hashes and its length in tokens.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from laar.prefix.tokens import Stored, TokenBlocks
 
 ADVISE_EVERY_S = 1.0
-"""Seconds between two prompts that are looked at for advice; one of 40 KB takes a millisecond."""
+"""Seconds between prompts sampled for advice; one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
-"""First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
+"""First blocks of prompts known by the engine's name, per endpoint; about a megabyte."""
 
 _ROOT_MARGIN = 1.25
-"""Text is longer in some first blocks than in a mean one. Too long is harmless: prompts that share
-the engine's block count as several, of which one is forgotten."""
+"""Factor on the mean length, since some first blocks hold more text. Too long is harmless: prompts
+that share the engine's block are counted separately, and one of them is forgotten."""
 
 BYTES_PER_TOKEN = 4
-"""Bytes per token of English prose, assumed for prompts until engines report lengths."""
+"""Bytes per token of English prose; assumed until engines report prompt lengths."""
 
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
-"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
+"""Places in a prompt, as ascending shares of it, and the requests expected to share each."""
 
 
 class Prompt(Protocol):
-    """The parts of a request that make its prefix."""
+    """The parts of a request that determine its prefix."""
 
     @property
     def model(self) -> str:
-        """The model's name, by which its chat template is known."""
+        """The model's name, for its chat template."""
         ...
 
     @property
@@ -70,22 +70,22 @@ class Prompt(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Its length if sent as token ids; 0 if it has to be estimated."""
+        """Its length if sent as token ids; 0 if it must be estimated."""
         ...
 
 
 class PrefixMatch(NamedTuple):
-    """A prompt against the caches of the fleet.
+    """The match of a prompt with the caches of the fleet.
 
     Args:
         chain: the prompt.
         tokens: its length for each model.
-        shares: share of it, in 0..1, that each slot holds.
+        shares: share of it, in 0..1, that each slot has cached.
         demand: how many requests share how much of it; None when nothing is known.
-        again: share by slot of the text evicted by it that is requested again, as a share of its
-            uncached part; None where every cache has room.
-        fetched: share of it that takes as long to compute as to fetch what each slot has in slower
-            memory; None where no slot has any.
+        again: by slot, the share of the evicted text that is requested again, relative to the
+            prompt's uncached part; None where every cache has room.
+        fetched: share of it that takes as long to compute as each slot takes to fetch its copies in
+            slower memory; None where no slot has any.
     """
 
     chain: Chain
@@ -100,24 +100,24 @@ class PrefixWatcher(Protocol):
     """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Note that a prompt was entered here."""
+        """Handle a prompt that was entered here."""
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Note that its request ended; also called for entries of other pickers."""
+        """Handle the end of its request; also called for entries of other pickers."""
         ...
 
     def cleared(self, slot: int) -> bool:
-        """Note that a slot's cache was emptied; return False where that is known already."""
+        """Handle the emptying of a slot's cache; return False if that is known already."""
         ...
 
 
 class PrefixBeliefs:
-    """Estimates which endpoint holds which prefix.
+    """Estimates which endpoint has which prefix cached.
 
     Args:
         key: secret of the hashes.
-        max_bytes: memory for the index.
+        max_bytes: memory limit of the index.
     """
 
     def __init__(self, *, key: bytes, max_bytes: int) -> None:
@@ -136,7 +136,7 @@ class PrefixBeliefs:
 
     @cached_property
     def blocks_held(self) -> TokenBlocks:
-        """The blocks that engines publish; most publish none."""
+        """The blocks that engines publish in KV events; most publish none."""
         from laar.prefix.tokens import TokenBlocks
 
         self.published = TokenBlocks()
@@ -144,7 +144,7 @@ class PrefixBeliefs:
 
     @cached_property
     def advisor(self) -> Advisor:
-        """Reports what breaks prefixes; None in a picker that has no prompts."""
+        """Reports what breaks prefixes; None in a picker without prompts."""
         from laar.prefix.advice import Advisor
 
         return Advisor()
@@ -158,7 +158,7 @@ class PrefixBeliefs:
         capacity: int,
         now: float,
     ) -> PrefixMatch:
-        """Match a prompt against every cache, and estimate its length.
+        """Match a prompt with every cache, and estimate its length.
 
         Args:
             prompt: the request.
@@ -187,20 +187,20 @@ class PrefixBeliefs:
         return PrefixMatch(chain, tokens, shares, demand, again, fetched)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
-        """Hash the prompt; other salts and other weights share nothing."""
+        """Hash the prompt; prompts with different salts or weights share nothing."""
         return self._read(prompt, weights, prompt.spans)[0]
 
     def _read(
         self, prompt: Prompt, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Return the hashes of the prompt, of these texts, and its text where there is one."""
+        """Return the hashes of the prompt made of these texts, and its text if there is one."""
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
-        tokens = 0 if text[:2] == b"[[" else prompt.tokens  # not of several prompts in one
+        tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one
         return self._hasher.chain_of(text, salt, tokens), text
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """Return the share of the prompt, in 0..1, that each slot below `capacity` holds."""
+        """Return the share of the prompt, in 0..1, that each slot below `capacity` has cached."""
         return self._match(chain, capacity)[0]
 
     def _match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
@@ -225,7 +225,7 @@ class PrefixBeliefs:
         return GROWING.blocks(total_bytes)
 
     def rekey(self, key: bytes) -> None:
-        """Hash by another secret from now on, and forget all entries made by the old one."""
+        """Switch to another secret, and forget all entries hashed with the old one."""
         self._hasher = PromptHasher(key)
         for slot in range(self._slots):
             self.index.drop(slot)
@@ -233,29 +233,29 @@ class PrefixBeliefs:
         self.evictions = Evictions()
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Note that the slot will hold the prompt."""
+        """Record that a prompt was sent to a slot, which will cache it."""
         receipt = self.heard(slot, chain, now)
         if self.watcher is not None:
             self.watcher.entered(slot, chain, receipt)
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Do the same as `insert`, for a decision of another picker."""
+        """Record a decision of another picker; otherwise as `insert`."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
 
     def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
-        """Return a look at a prompt for what breaks prefixes; take none in the next moments."""
+        """Return a call that examines a prompt for advice; start the interval to the next one."""
         self.advises_at = now + ADVISE_EVERY_S
         template, look = self.templates.of(prompt.model, (model,)), self.advisor.look
         return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""
+        """Return `PrefixMatch.again`: 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
         room = index.room_bytes[:slots] - index.held_bytes[:slots]
-        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # for long so, or not
+        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # usually all have room, or none
             return None
         fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
         over = fresh - room
@@ -276,10 +276,10 @@ class PrefixBeliefs:
     def settle(
         self, receipt: Receipt, share: float | None, prompt_tokens: int = 0, model: str = ""
     ) -> None:
-        """Learn from a request that ended well.
+        """Learn from a request that succeeded.
 
         Args:
-            receipt: the receipt of `insert`.
+            receipt: the receipt from `insert`.
             share: share of the prompt that the engine reported as cached; None without a report.
             prompt_tokens: the reported length; 0 without a report.
             model: the model that reported it; empty for a report that teaches no length.
@@ -303,32 +303,32 @@ class PrefixBeliefs:
             self.index.drop(slot)
 
     def bytes_per_token(self) -> float:
-        """Return the bytes of prompts in a token, over all slots."""
+        """Return the mean bytes of prompt per token over all slots."""
         return self._density.mean
 
     def clear(self, slot: int, *, late: bool = False) -> None:
         """Forget the slot's cached prompts; requests in flight still count.
 
-        `late`: it was empty some time ago. If another picker has reported it meanwhile, the prompts
-        since then stay.
+        `late` means that it was emptied some time ago. If another picker has reported it since, the
+        prompts entered after that are kept.
         """
         first = self.watcher is None or self.watcher.cleared(slot)
         if first or not late:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """Do the same as `clear`, for an event that another picker saw."""
+        """Apply an event that another picker saw; otherwise as `clear`."""
         if slot < self._slots:
             self.index.clear(slot)
 
     # -- the engines' own events ---------------------------------------------------------------
 
     def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
-        """Note that blocks entered a slot's cache.
+        """Record blocks that entered a slot's cache.
 
-        Where a prompt begins there whose first block is new to the slot, the text index learns
-        the engine's name of it, if that can only be the one request in flight. Events of the past
-        are of requests that may have ended, and name none.
+        If they begin a prompt and their first block is new to the slot, the text index learns the
+        engine's name of it, provided that only one request in flight can have stored it. Replayed
+        events (`past`) may belong to requests that have ended, so they name none.
         """
         self.blocks_held.stored(slot, model, event)
         begins = event.parent is None and event.hashes and not event.tier
@@ -342,9 +342,9 @@ class PrefixBeliefs:
                 known[event.hashes[0]] = begun.pop()
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Note that blocks left a slot's tier of memory; without its first, a prompt is gone.
+        """Record blocks that left a slot's tier of memory; without its first, a prompt is gone.
 
-        Not while there is a copy in another one.
+        It is not gone while another tier has a copy.
         """
         known = self._roots.get(slot, {})
         for name in self.blocks_held.removed(slot, hashes, tier):
@@ -353,10 +353,10 @@ class PrefixBeliefs:
                 self.index.forget_root(slot, first)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Note that a slot's cache is empty since `at_s`; follow its events from here on.
+        """Record that a slot's cache has been empty since `at_s`; follow its events from here on.
 
-        In the past it was so before this picker listened: what requests have taught since, or a
-        snapshot has brought, stays.
+        If `past`, this was before the picker listened: what requests have taught since, or a
+        snapshot has restored, is kept.
         """
         self.blocks_held.emptied(slot, model, at_s)
         self._roots.pop(slot, None)
@@ -364,28 +364,28 @@ class PrefixBeliefs:
             self.clear(slot)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
-        """Note that a slot's engine restarted, at that time by its clock."""
+        """Record that a slot's engine restarted, at `started_s` by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
-            return  # what was sent since then stays
+            return  # what was sent since then is kept
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
 
     def lost(self, slot: int) -> None:
-        """Note that events of a slot were lost. The text index stays: its misses correct it."""
+        """Handle lost events of a slot. The text index is kept: its misses correct it."""
         self.blocks_held.lost(slot)
         self._roots.pop(slot, None)
 
     def oldest_at(self, slot: int) -> float:
-        """Return the last use, in seconds, of the prompt that a slot's cache would lose first."""
+        """Return the last use, in seconds, of the prompt that a slot's cache would evict first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
-        """Restore what was known of sizes, by slot, until engines report: prompts fit into it."""
+        """Restore known sizes by slot, which hold until engines report theirs."""
         self._density = Density(bytes_per_token)
         for slot, room_bytes in rooms_bytes.items():
             self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """Set how many tokens the engine reports that its cache holds."""
-        if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
+        """Set the cache size in tokens as the engine reports it."""
+        if slot < self._slots and tokens == tokens:  # not NaN, which is unknown
             self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

@@ -1,25 +1,25 @@
-"""Prompts become chains of block hashes, so that "same prefix" is one integer comparison.
+"""Prompts as chains of block hashes, so that "same prefix" is a single integer comparison.
 
-The text of the *effective* prompt (as the engine will see it, in order: system prompt, tools, role
+The text of the *effective* prompt (as the engine sees it, in order: system prompt, tools, role
 markers, texts) is cut into blocks, and each block is hashed with the hash of everything before it
 as the seed.
 Hence equal hashes at place ``i`` mean equal text up to and including block ``i``, and the longest
 common prefix of two chains can be found by bisection.
 
-Why the blocks grow. Engines cache 16 to 128 tokens at a time, about 64 to 512 bytes, and a hash
-call costs about 0.1 us whatever the block; 64-byte blocks throughout would cost 0.6 ms for 400 kB.
-So the first 4 KiB are cut in 64 bytes (short chats, system prompts), then 256 up to 32 KiB, then 1
-KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 kB prompt is some 530
-blocks. A last, partial block does not count, as in the engine.
+Why the blocks grow: engines cache 16 to 128 tokens at a time, about 64 to 512 bytes, and a hash
+call costs about 0.1 us for any block size; 64-byte blocks throughout would cost 0.6 ms for 400 kB.
+So the first 4 KiB use blocks of 64 bytes (short chats, system prompts), then 256 up to 32 KiB, then
+1 KiB: beyond the first 1 KiB the error is at most 1/16 of the prefix, and a 400 kB prompt has about
+530 blocks. A partial last block does not count, as in engines.
 
-Keyed: the first seed is a digest of a secret and of the salt (the tenant's ``cache_salt``, the
-adapter). Without the secret no client can aim two prompts at one chain, or read prompts out of
-shared hashes by guessing. xxh3 is not a cryptographic hash: a collision causes a wrong estimate of
-time, never a wrong answer.
+The first seed is a digest of a secret and the salt (the tenant's ``cache_salt``, the adapter).
+Without the secret no client can craft two prompts with the same chain, or guess prompts from shared
+hashes. xxh3 is not a cryptographic hash: a collision causes a wrong estimate of time, never a wrong
+answer.
 
-Units are bytes of UTF-8. No code here knows tokens: callers turn a `Chain.fraction` into tokens
-with the prompt's token count, estimated or reported. `laar.prefix.tokens` has the token ids, for
-engines that publish the blocks that they hold.
+Units are bytes of UTF-8. No code here knows tokens: callers convert a `Chain.fraction` to tokens
+with the prompt's token count, estimated or reported. `laar.prefix.tokens` handles token ids, for
+engines that publish the blocks they hold.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ MAX_HASHED_BYTES = 4 << 20
 """Text beyond this counts as uncached: four times the longest context served today (1M tokens)."""
 
 RUN = 32
-"""Blocks whose hashes are kept together: 2 KiB at a prompt's start, 32 KiB from 32 KiB on. Fewer
-take more look-ups, and more leave more blocks at the end to hash one by one."""
+"""Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB from 32 KiB on. Fewer
+need more look-ups, and more leave more blocks at the end to hash one by one."""
 
 MAX_KNOWN = 16_384
-"""Runs kept, 8 MB; beyond it the table starts again."""
+"""Runs remembered, 8 MB; beyond that the table is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The limits of blocks: a function of the place in the prompt alone.
+    """The block boundaries; they depend only on the place in the prompt.
 
     Args:
-        tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` a multiple of its block
+        tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` is a multiple of its block,
             counted from the tier's start.
     """
 
@@ -73,21 +73,21 @@ class Grid:
 
 
 GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
-"""The product's grid; see the module's docstring for the reasons."""
+"""The grid in use; the module's docstring has the reasons."""
 
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """One prompt, as hashes; holds no text.
+    """One prompt as hashes, without its text.
 
     Args:
-        hashes: one unsigned 64-bit integer a block; place ``i`` stands for blocks ``0..i``.
-        total_bytes: length of the prompt in UTF-8, the partial last block included.
-        grid: the grid by which it was cut.
-        weighed: how its length was estimated; None where there was no text to do so.
-        others: hashes of the same prompt as other chat templates arrange it, to learn which is
-            its model's.
-        tokens: its length if it is one prompt of token ids; 0 where that has to be estimated.
+        hashes: one unsigned 64-bit integer per block; place ``i`` stands for blocks ``0..i``.
+        total_bytes: length of the prompt in UTF-8, including the partial last block.
+        grid: the grid used to cut it.
+        weighed: how its length was estimated; None where there was no text for that.
+        others: hashes of the same prompt in the arrangements of other chat templates, to learn
+            which is its model's.
+        tokens: its length if it is one prompt of token ids; 0 where it must be estimated.
     """
 
     hashes: array[int]
@@ -101,7 +101,7 @@ class Chain:
         return len(self.hashes)
 
     def bytes_of(self, blocks: int) -> int:
-        """Return the bytes in the first `blocks` blocks."""
+        """Return the number of bytes in the first `blocks` blocks."""
         return min(self.grid.ends[blocks], self.total_bytes)
 
     def fraction(self, blocks: int) -> float:
@@ -112,12 +112,12 @@ class Chain:
 class PromptHasher:
     """Cuts and hashes prompts with one secret.
 
-    Most prompts begin with text that was hashed before: a system prompt, the earlier turns. So a
-    known run of blocks takes one hash, over all its text and seeded as its first block's.
+    Most prompts begin with text that was hashed before: a system prompt, earlier turns. So a known
+    run of blocks takes one hash over all its text, seeded like its first block.
 
     Args:
         key: the secret, of any length. Pickers that share state share the key.
-        grid: the places to cut at.
+        grid: the block boundaries.
     """
 
     __slots__ = ("_grid", "_known", "_seed")
@@ -128,18 +128,18 @@ class PromptHasher:
         self._known: dict[int, array[int]] = {}
 
     def chain(self, spans: Sequence[str], salt: str = "") -> Chain:
-        """Hash the prompt that the spans make when joined.
+        """Hash the prompt made by joining the spans.
 
         Args:
             spans: the prompt's pieces in order, role markers among them: ``["ab", "c"]`` and
                 ``["a", "bc"]`` are the same prompt.
-            salt: all else that decides whether an engine may share a block: ``cache_salt``,
-                the adapter's name. Prompts with different salts share nothing.
+            salt: everything else that decides whether an engine may share a block:
+                ``cache_salt``, the adapter's name. Prompts with different salts share nothing.
         """
         return self.chain_of("".join(spans).encode("utf-8", "surrogatepass"), salt)
 
     def chain_of(self, text: bytes, salt: str = "", tokens: int = 0) -> Chain:
-        """Hash a prompt that is one piece already, of as many tokens if that is known."""
+        """Hash a prompt that is already joined, with its length in tokens if known."""
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
         slices, ends = self._grid.slices, self._grid.ends
         count = bisect_right(ends, len(text)) - 1

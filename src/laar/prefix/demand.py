@@ -1,12 +1,12 @@
-"""The demand for each prefix, which is the worth of a copy of it.
+"""The demand for each prefix, which determines the value of another copy of it.
 
-A prefix that many requests share, such as a long system prompt, is read once for each endpoint that
-serves some of them. The first request there pays for all that follow, so whether that is worth it
-depends on how many will. The guess is as many as came recently (Lindy's law: a prefix that was
-requested often goes on being requested).
+A prefix that many requests share, such as a long system prompt, is prefilled once at each endpoint
+that serves some of them. The first request there pays for all that follow, so whether that is worth
+it depends on how many will. The estimate is as many as came recently (Lindy's law: a prefix that
+was requested often keeps being requested).
 
-Counted at a few places of the prompt only, whose distance grows with the depth, so that a request
-costs some twenty look-ups whatever its length. Counts fade with `HORIZON_S`.
+Requests are counted only at a few places of the prompt, whose distance grows with depth, so that a
+request costs about twenty look-ups whatever its length. Counts fade with `HORIZON_S`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy.typing as npt
 from laar.prefix.blocks import GROWING, Chain
 
 HORIZON_S = 60.0
-"""How far back requests count, and so how far ahead they are expected: about as long as a popular
-prefix stays in a cache of a busy endpoint."""
+"""How far back requests count, and thus how far ahead they are expected: about as long as a popular
+prefix stays in the cache of a busy endpoint."""
 
-_FORGOTTEN_S = 3.0 * HORIZON_S  # a lone request is a twentieth of one by then
+_FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
 MAX_PREFIXES = 65_536
-"""Places remembered, some 12 MB; beyond it the one asked for least recently is forgotten."""
+"""Places remembered, about 12 MB; beyond that the least recently requested is forgotten."""
 
 PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
-"""Up to 1.5 MiB, each 1.3 to 2 times as deep as the one before."""
+"""Up to 1.5 MiB, each 1.3 to 2 times as deep as the previous one."""
 
 
 class PrefixDemand:
@@ -44,7 +44,7 @@ class PrefixDemand:
         return len(self._seen)
 
     def note(self, chain: Chain, now: float) -> None:
-        """Note that a request with this prompt was sent somewhere."""
+        """Record that a request with this prompt was sent to some endpoint."""
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         if not hashes:
             return
@@ -52,7 +52,7 @@ class PrefixDemand:
             if block > end:
                 break
             key = hashes[block - 1]
-            count, at = seen.pop(key, (0.0, now))  # popped, so that it is the newest again
+            count, at = seen.pop(key, (0.0, now))  # removed, to become the newest again
             seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
         while seen and (
             len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S
@@ -64,7 +64,7 @@ class PrefixDemand:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Return places in the prompt, as shares of it, and the requests that share each.
 
-        Deeper than the last place, no request is known to share. None where none shares any of it.
+        No known request shares more than the last place. None where none shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []

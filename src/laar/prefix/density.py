@@ -1,25 +1,25 @@
-"""Bytes of prompts in one of an engine's tokens, from the prompt lengths that engines report.
+"""Bytes of prompt per token, from the prompt lengths that engines report.
 
-The index counts bytes, an engine's cache tokens. English prose has four bytes a token; code, JSON,
-and most languages have fewer, and an index that takes such a cache for twice its size counts on
-prefixes that were evicted long ago.
+The index counts bytes, an engine's cache counts tokens. English prose has four bytes per token;
+code, JSON, and most languages have fewer, and an index that overestimates such a cache twofold
+counts on prefixes that were evicted long ago.
 """
 
 from __future__ import annotations
 
 _PRIOR_TOKENS = 20_000.0
-"""Weight of the mean over all slots in one slot's density, in tokens; the first guess's, too."""
+"""Weight of the mean over all slots in one slot's density, in tokens; also of the first guess."""
 _MEMORY_TOKENS = 2_000_000.0
-"""Beyond it older prompts fade: traffic changes."""
+"""Beyond this older prompts fade: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
-"""Images are many tokens in few bytes; and an engine's report may be wrong."""
+"""Bounds: images are many tokens in few bytes, and an engine's report may be wrong."""
 
 
 class Density:
     """Bytes per token, by slot.
 
     Args:
-        first: bytes per token of all slots, before any report.
+        first: bytes per token for all slots, before any report.
     """
 
     def __init__(self, first: float) -> None:
@@ -28,7 +28,7 @@ class Density:
 
     @property
     def mean(self) -> float:
-        """Bytes per token over all slots."""
+        """Mean bytes per token over all slots."""
         return _bounded(self._all[0] / self._all[1])
 
     def of(self, slot: int) -> float:

@@ -1,16 +1,16 @@
-"""The chance that evicted text is requested again, by its age.
+"""The probability that evicted text is requested again, by its age.
 
-A prompt that is read takes room in its endpoint's cache. Where the cache is full, the text used
-least recently is evicted. That costs nothing if it is never requested again, and a whole prefill
-if its conversation goes on. The two differ by the age of the evicted text: an endpoint whose
-oldest prompts are of yesterday loses nothing, one whose oldest were used half a minute ago loses
+A prompt that is prefilled takes room in its endpoint's cache. Where the cache is full, the least
+recently used text is evicted. That costs nothing if it is never requested again, and a full prefill
+if its conversation continues. The age of the evicted text tells the two apart: an endpoint whose
+oldest prompts are from yesterday loses nothing; one whose oldest were used half a minute ago loses
 prompts that are about to return.
 
-So returns are counted by age, for the fleet as a whole: of the text that was not requested during
-the first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
-octaves, which takes text that has not returned yet into account). The count stops at `2 a` because
-a little more room in a cache keeps text a little longer, not for ever. Where a cache is much too
-small for all requests, that share is small, and rightly so.
+So returns are counted by age, over the whole fleet: of the text that was not requested during the
+first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
+octaves, which accounts for text that has not returned yet). The count stops at `2 a` because a
+little more room in a cache keeps text a little longer, not forever. Where a cache is much too small
+for all requests, that share is small, and rightly so.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PLACES_BYTES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Limits of the classes of ages, to more than two hours; older text counts as never requested
+"""Upper limits of the age classes, to more than two hours; older text counts as never requested
 again."""
 
-_MARKS = np.arange(len(_AGES_S) + 1)  # the same by place in the table, its beginning included
+_MARKS = np.arange(len(_AGES_S) + 1)  # class boundaries by index, including the start
 
 MEMORY_S = 120.0
-"""How far back is looked at least; for long ages a few times as long as these."""
+"""Minimum time constant of the counts; for long ages it is eight times the age."""
 
 MAX_PROMPTS = 65_536
-"""Prompts remembered, some 15 MB; beyond it the oldest go."""
+"""Prompts remembered, about 15 MB; beyond that the oldest are dropped."""
 
 MAX_SHARE = 0.75
-"""Largest share: text that returns evicts other text in turn, 1 / (1 - share) times in all, so at
-most four times."""
+"""Cap on the share: text that returns evicts other text in turn, 1 / (1 - share) times in all, so
+at most four times."""
 
 _DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts returning text."""
+    """Counts text that is requested again."""
 
     def __init__(self) -> None:
         self._places = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
-        # Prompts by their age: when each was used last, and its size.
+        # Prompts by age class: when each was last used, and its size.
         self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
         self._age_of: dict[int, int] = {}
         self._returned = [0.0] * len(_AGES_S)
         self._stayed_away = [0.0] * len(_AGES_S)
         self._at = [0.0] * len(_AGES_S)
-        self._stay = [0.0] * len(_AGES_S)  # logarithm of the share that is not asked for, by age
-        self._next_at = -math.inf  # when there is something to move on, at the earliest
+        self._stay = [0.0] * len(_AGES_S)  # log of the share that is not requested, by age
+        self._next_at = -math.inf  # earliest time at which an entry changes class
         self._survival: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self._age_of)
 
     def note(self, chain: Chain, now: float) -> None:
-        """Note that a prompt is sent somewhere."""
+        """Record that a prompt was sent to some endpoint."""
         known = bisect_right(self._places, len(chain.hashes))
         if not known or not math.isfinite(now):
             return
@@ -88,7 +88,7 @@ class Evictions:
         """Return the share, 0 to `MAX_SHARE`, of text of these ages that is requested again."""
         if self._survival is None:
             self._survival = np.cumsum([0.0, *self._stay])
-        # The larger and the smaller of two, of which NaN is neither.
+        # fmin and fmax ignore NaN: an unknown age counts as 1 s.
         places = 2.0 * np.log2(np.fmin(np.fmax(ages_s, 1.0), _AGES_S[-1]))
         now = np.interp(places, _MARKS, self._survival)
         at_twice = np.interp(places + 2.0, _MARKS, self._survival)
@@ -96,7 +96,7 @@ class Evictions:
         return found
 
     def _grow_older(self, now: float) -> None:
-        """Move text that has not returned to the next class of age."""
+        """Move text that was not requested again to the next age class."""
         self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:

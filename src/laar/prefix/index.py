@@ -1,6 +1,6 @@
-"""The prefixes that each endpoint probably holds.
+"""The prefixes that each endpoint probably has cached.
 
-Two structures over the same chained hashes:
+There are two structures over the same chained hashes:
 
 * One global set of *segments*, runs of blocks that the same endpoints hold: one walk over the
   prompt matches every endpoint (`laar.prefix.segments`).
@@ -9,20 +9,20 @@ Two structures over the same chained hashes:
   what vLLM does (free blocks leave in order of last use, the end of a prompt before its beginning),
   exact to the block, and a use never has to move when others branch off it.
 
-The entry is made at the decision, so that a burst with one prefix sticks together; it is taken back
-if the request fails. It becomes *proven* when a request over those blocks has ended well: at any
-moment each block in the index is proven or claimed by a request still open.
+A prompt is entered at the decision, so that a burst with one prefix sticks together; the entry is
+retracted if the request fails. Blocks become *proven* when a request over them has succeeded: each
+block in the index is proven or claimed by an open request at any time.
 
 When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
-not the ones to forget: the engine has just computed them (untagging them, as GORGO's optional
-feedback does, sends the next turn of the conversation elsewhere). One miss alone may have a reason
-of its own, such as an adapter that is not known here. Where a miss of another prompt follows,
-everything used no later than the older of the two goes: an LRU cache has lost that too. So an
-endpoint whose capacity is unknown, or whose restart was not seen, corrects itself.
+not the ones to forget: the engine has just computed them (removing them, as GORGO's optional
+feedback does, sends the next turn of the conversation elsewhere). A single miss may have its own
+reason, such as an adapter unknown here. But if a miss of another prompt follows, everything last
+used no later than the older of the two is forgotten: an LRU cache has lost that too. So an endpoint
+of unknown capacity, or one whose restart was not seen, corrects itself.
 
-The index is an estimate. Generated text is unknown until it returns in the next turn, engines pin
-running requests and share blocks among adapters by rules of their own. Memory is bounded by
-``max_bytes``; beyond it the endpoint with the most text in the index loses its oldest use.
+The index is an estimate. Generated text is unknown until it returns in the next turn; engines pin
+running requests and share blocks among adapters by their own rules. Memory is bounded by
+``max_bytes``; beyond that the endpoint with the most text in the index loses its oldest use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_BYTES = 128 << 20
 """The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
 
 DEFAULT_CAPACITY_BYTES = 2_000_000
-"""Until an engine's capacity is known: 500k tokens of 4 bytes, a common size for a 7-14B model."""
+"""Assumed until an engine's capacity is known: 500k tokens of 4 bytes, common for 7-14B models."""
 
 SEGMENT_BYTES = 300
 USE_BYTES = 420
@@ -55,43 +55,43 @@ LEAST_MISS_BYTES = 4096
 """A missing prefix shorter than this teaches nothing: engines round down by up to 128 tokens."""
 
 MISS_RATIO = 0.5
-"""A miss is a report of less than this part of the estimate. Tokens per byte differ between the
-parts of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be
-arithmetic."""
+"""A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
+a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be a conversion
+error."""
 
 
 _MOST_SPARED = 8
-"""Open requests whose blocks are looked after at one eviction."""
+"""Open requests whose blocks are protected during one eviction."""
 
 _UNKNOWN_ROOT = -1
-"""Root of branches that come from a snapshot, or from before the first block's size was known."""
+"""Root of branches from a snapshot, or from before the first block's size was known."""
 
 
 @dataclass(slots=True, eq=False)
 class _Use:
-    """The blocks, from ``start`` on, for which one request was an endpoint's latest use."""
+    """The blocks, from ``start`` on, whose latest use at an endpoint was one request."""
 
     hashes: array[int]
     stamp: int
-    claim: int  # the stamp of the request's first use: it may be open still
+    claim: int  # the stamp of the request's first use, which may still be open
     at: float
-    proven: int  # this many blocks, from the prompt's start, are proven,
-    witness: int  # and this is the stamp of the use that proved the deepest
+    proven: int  # number of proven blocks, from the prompt's start
+    witness: int  # stamp of the use that proved the deepest of them
     root: int  # see `_Cache.root_blocks`
     start: int = 0
 
 
 @dataclass(slots=True)
 class _Cache:
-    """The estimated content of one endpoint's cache."""
+    """The estimated contents of one endpoint's cache."""
 
     slot: int
-    claims: dict[int, array[int]] = field(default_factory=dict)  # of requests still open, by stamp
+    claims: dict[int, array[int]] = field(default_factory=dict)  # of open requests, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
-    missed: array[int] | None = None  # the prompt of a miss that no other has confirmed yet,
-    missed_stamp: int = 0  # and the use that had proven it
-    root_blocks: int = 0  # that the engine's first block covers; 0 while that is not known
+    missed: array[int] | None = None  # the prompt of a miss not yet confirmed by another
+    missed_stamp: int = 0  # the use that had proven it
+    root_blocks: int = 0  # number covered by the engine's first block; 0 while unknown
 
     def root(self, hashes: array[int]) -> int:
         """Return the last block that the engine's first one covers."""
@@ -100,12 +100,12 @@ class _Cache:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """The changes of an entry, for reverting or settling it.
+    """What an entry changed, for retracting or settling it.
 
     Args:
         chain: the prompt.
-        matched: blocks that the cache probably held at the decision.
-        proven: of those, blocks that some finished request had used.
+        matched: blocks that were probably cached at the decision.
+        proven: of those, blocks that some successful request had used.
     """
 
     chain: Chain
@@ -117,13 +117,13 @@ class Receipt:
 
     @property
     def slot(self) -> int:
-        """The slot whose cache this describes."""
+        """The slot whose cache the entry is for."""
         return self._cache.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStats:
-    """Sizes now, and blocks let go since the start, by cause."""
+    """Current sizes, and blocks dropped since the start, by cause."""
 
     size_bytes: int
     segments: int
@@ -135,9 +135,9 @@ class IndexStats:
 
 
 class Kept(NamedTuple):
-    """One use as `PrefixIndex.dump` gives it: whose, its place in the prompt, and its blocks.
+    """One use as returned by `PrefixIndex.dump`: its slot, its place in the prompt, its blocks.
 
-    `proven` counts from the prompt's start, and `sizes` are the runs of blocks that segments hold.
+    `proven` counts from the prompt's start; `sizes` are the lengths of the segments' runs.
     """
 
     slot: int
@@ -148,16 +148,16 @@ class Kept(NamedTuple):
 
 
 class PrefixIndex:
-    """The estimate of every endpoint's prefix cache. Endpoints are small integers, the slots.
+    """The estimate of every endpoint's prefix cache. Endpoints are given by slot, a small integer.
 
     Args:
-        slots: how many slots there are; `resize` makes it more.
-        max_bytes: memory for all of it. The default, 128 MiB, holds at least 2 million blocks of
-            chats, about the caches of 100 endpoints with 500k tokens each.
-        grid: the grid of the hasher whose chains come in.
+        slots: number of slots; `resize` increases it.
+        max_bytes: memory limit. The default, 128 MiB, holds at least 2 million blocks of chats,
+            about the caches of 100 endpoints with 500k tokens each.
+        grid: the grid of the hasher that makes the chains.
 
     Raises:
-        SettingError: when ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
+        SettingError: ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
     """
 
     def __init__(self, slots: int, max_bytes: int = MAX_BYTES, grid: Grid = GROWING) -> None:
@@ -170,11 +170,11 @@ class PrefixIndex:
         self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
         self.held_bytes = np.zeros(slots, np.int64)
-        """Bytes of prompt that each slot probably holds, shape ``(slots,)``; read only."""
+        """Bytes of prompt that each slot probably has cached, shape ``(slots,)``; read only."""
         self.room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
-        """Bytes of prompt that each slot's engine can hold, shape ``(slots,)``; read only."""
+        """Bytes of prompt that each slot's engine can cache, shape ``(slots,)``; read only."""
         self.oldest_at = np.zeros(slots)
-        """Last use of the prompt that each slot would lose first, shape ``(slots,)``; read only."""
+        """Last use of the prompt each slot would evict first, shape ``(slots,)``; read only."""
         self._stamp, self._now = 0, 0.0
         self._use_blocks = self._uses = 0
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
@@ -195,9 +195,9 @@ class PrefixIndex:
         return found
 
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
-        """Enter a prompt at the decision to send it to a slot.
+        """Enter a prompt when it is decided to send it to a slot.
 
-        Every receipt must come back once, to `settle` or to `retract`: open ones are remembered.
+        Every receipt must be passed once to `settle` or `retract`: open ones are remembered.
         """
         cache, self._now = self._caches[slot], now
         matched, proven, witness = self._use(cache, chain.hashes, settled=False)
@@ -209,25 +209,25 @@ class PrefixIndex:
     def retract(self, receipt: Receipt) -> None:
         """Remove the entry of a request that failed.
 
-        Blocks stay that a finished request has proven or that another open request claims.
+        Blocks that a successful request has proven or another open request claims are kept.
         """
         cache, hashes = receipt._cache, receipt.chain.hashes
         if cache.claims.pop(receipt._stamp, None) is None:
-            return  # settled already, or the endpoint was dropped meanwhile
+            return  # already settled, or the endpoint has been dropped
         keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
         for use, depth in _along(cache, hashes):
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
 
     def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> bool:
-        """Note that a request ended well: its prompt is in the cache now, and most recent.
+        """Record that a request succeeded: its prompt is cached now, and most recently used.
 
-        Returns False for a receipt that is void: another endpoint may have the slot.
+        Return False for a void receipt: another endpoint may have the slot.
 
         Args:
-            receipt: the receipt of `insert`.
-            cached_fraction: ``cached_tokens / prompt_tokens`` as the engine reported them; None
-                (or NaN) when it did not.
+            receipt: the receipt from `insert`.
+            cached_fraction: ``cached_tokens / prompt_tokens`` as reported by the engine; None (or
+                NaN) without a report.
         """
         cache = receipt._cache
         if cache.claims.pop(receipt._stamp, None) is None:
@@ -239,7 +239,7 @@ class PrefixIndex:
         latest = next(reversed(cache.by_age.values()), None)
         end = len(receipt.chain.hashes)
         if latest is not None and latest.stamp == receipt._stamp and len(latest.hashes) == end:
-            # Nothing was used since, so this is all that claiming again would change.
+            # Nothing was used since then: claiming again would change only this.
             latest.proven, latest.witness = end, latest.stamp
         else:
             self._use(cache, receipt.chain.hashes, settled=True)
@@ -247,12 +247,12 @@ class PrefixIndex:
         return True
 
     def drop(self, slot: int) -> None:
-        """Forget everything about a slot: its endpoint was removed.
+        """Forget everything about a slot whose endpoint was removed.
 
-        Its capacity is unknown again. Costs a few microseconds for each use it held.
+        Its capacity becomes unknown. Takes a few microseconds per use.
         """
         cache = self._caches[slot]
-        cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
+        cache.claims.clear()  # open receipts become void: another endpoint may get the slot
         self.clear(slot)
         cache.root_blocks = 0
         self.room_bytes[slot] = DEFAULT_CAPACITY_BYTES
@@ -260,8 +260,8 @@ class PrefixIndex:
     def clear(self, slot: int) -> None:
         """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
-        Claims of open requests stay. An engine reports that it emptied its cache together with the
-        blocks of the next request, which is one of these.
+        Claims of open requests are kept. An engine reports that it emptied its cache together with
+        the blocks of the next request, which is one of these.
         """
         cache = self._caches[slot]
         while cache.by_age:
@@ -272,7 +272,7 @@ class PrefixIndex:
             self._fit(cache)
 
     def claimed(self, slot: int, chain: Chain) -> float:
-        """Return the share of the prompt, in 0..1, that open requests at the slot share."""
+        """Return the share of the prompt, in 0..1, shared with open requests at the slot."""
         claims = self._caches[slot].claims.values()
         return chain.fraction(
             max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
@@ -290,10 +290,10 @@ class PrefixIndex:
             use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
 
     def new_roots(self, slot: int) -> set[int]:
-        """Return the roots of prompts that only requests still open at the slot have used there.
+        """Return the roots of prompts that only open requests have used at the slot.
 
-        The engine stores a first block for such a root, and reports it. A root that an ended
-        request had used before is in its cache.
+        The engine stores and reports a first block for such a root. A root that an earlier request
+        used is cached already.
         """
         cache = self._caches[slot]
         least = max(cache.root_blocks, 1)
@@ -304,12 +304,12 @@ class PrefixIndex:
         }
 
     def forget_root(self, slot: int, root: int) -> None:
-        """Forget prompts whose first block the slot's engine evicted; claims stay."""
+        """Forget prompts whose first block the slot's engine evicted; keep claims."""
         cache = self._caches[slot]
         roots, before = (root, _UNKNOWN_ROOT), max(cache.root_blocks, 1) - 1
         gone = [use for use in cache.by_age.values() if use.root in roots]
         if not any(0 < use.start <= before for use in cache.by_age.values()):
-            before = 0  # no other prompt begins like it
+            before = 0  # no other prompt shares its beginning
         for use in gone:
             keep = max(0, before - use.start)
             if keep < len(use.hashes):
@@ -320,7 +320,7 @@ class PrefixIndex:
         self._fit(cache)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
-        """Set how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
+        """Set how much prompt text the slot's engine can cache; 0 without prefix caching.
 
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
         block_size``) times the bytes per token seen on that model.
@@ -329,9 +329,9 @@ class PrefixIndex:
         self._fit(self._caches[slot])
 
     def dump(self, max_blocks: int) -> list[Kept]:
-        """Return the latest uses of all slots together, the oldest first, `max_blocks` at most.
+        """Return the latest uses over all slots, the oldest first, with at most `max_blocks`.
 
-        Claims count as uses that nothing has proven. The arrays are the index's own: do not write.
+        Claims count as unproven uses. The arrays are the index's own: do not modify them.
         """
         uses = sorted(
             ((use, cache) for cache in self._caches for use in cache.by_age.values()),
@@ -350,7 +350,7 @@ class PrefixIndex:
     def restore(self, uses: Iterable[Kept]) -> int:
         """Restore a result of `dump` into an empty index; return the number of uses.
 
-        Parts that do not fit together are left out: they may come from another version, or a file.
+        Inconsistent parts are skipped: they may come from another version, or a file.
         """
         if self._segments.by_first:
             return 0
@@ -387,7 +387,7 @@ class PrefixIndex:
         self.held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
 
     def resize(self, slots: int) -> None:
-        """Make room for more slots; never fewer."""
+        """Grow to `slots` slots; never shrink."""
         more = range(len(self._caches), slots)
         self._caches += [_Cache(slot) for slot in more]
         self.held_bytes = np.concatenate([self.held_bytes, np.zeros(len(more), np.int64)])
@@ -408,11 +408,11 @@ class PrefixIndex:
         )
 
     def _weigh(self, cache: _Cache, receipt: Receipt, cached_fraction: float) -> None:
-        """Record the share of a proven prompt that the engine found."""
+        """Record the share of a proven prompt that the engine had cached."""
         hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
         if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
             if witness <= cache.missed_stamp:
-                cache.missed = None  # older blocks are still there: that miss was not age
+                cache.missed = None  # older blocks are still cached: that miss was not about age
             return
         if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
@@ -424,9 +424,9 @@ class PrefixIndex:
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
     ) -> tuple[int, int, int]:
-        """Make the prompt the slot's latest use; returns blocks held before, proven, witness.
+        """Make the prompt the slot's latest use; return blocks held before, proven, witness.
 
-        Evicts nothing yet. `claim` names the open request that it is for, where it is a known one.
+        Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
         self._stamp += 1
         held, proven, witness = 0, 0, 0
@@ -440,12 +440,12 @@ class PrefixIndex:
                 proven, witness = min(use.proven, held + shared), use.witness
             held += shared
             self._use_blocks -= shared
-            if shared < len(use.hashes):  # the older use keeps the branch that this one left
+            if shared < len(use.hashes):  # the older use keeps its branch
                 use.hashes = use.hashes[shared:]
                 use.start = held
                 cache.by_head[use.hashes[0]] = use
             else:
-                edge = held  # a use ends where a segment does
+                edge = held  # a use ends where a segment ends
                 del cache.by_age[use.stamp]
                 self._uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
@@ -458,7 +458,7 @@ class PrefixIndex:
         return held, proven, witness
 
     def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
-        """Leave a use its first ``keep`` blocks; returns how many went."""
+        """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
         self._segments.untag(1 << cache.slot, hashes, keep)
         ends, start = self._ends, use.start
@@ -473,10 +473,10 @@ class PrefixIndex:
         return end - keep
 
     def _fit(self, cache: _Cache) -> None:
-        """Evict down to the slot's capacity, to the block, then to the index's memory.
+        """Evict down to the slot's capacity, to the block, then to the index's memory limit.
 
         Blocks claimed by open requests are spared: an engine keeps them until those end, and so
-        longer than blocks used last by a request that ended meanwhile.
+        longer than blocks last used by a request that ended earlier.
         """
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])
         while (excess := int(self.held_bytes[cache.slot]) - room_bytes) > 0:
@@ -497,7 +497,7 @@ class PrefixIndex:
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
     def _size_bytes(self) -> int:
-        segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # a bit a slot
+        segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # one bit per slot
         return (
             len(self._segments.by_first) * segment_bytes
             + self._uses * USE_BYTES
@@ -510,7 +510,7 @@ def _oldest(cache: _Cache) -> _Use:
 
 
 def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
-    """Yield the uses along a prompt, each with the prompt's blocks that are held up to its end."""
+    """Yield the uses along a prompt, each with the number of the prompt's blocks up to its end."""
     held = 0
     while held < len(hashes) and (use := cache.by_head.get(hashes[held])) is not None:
         held += shared_from(use.hashes, hashes, held)
@@ -518,5 +518,5 @@ def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
 
 
 def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Return the leading blocks of a prompt that an ended request has used."""
+    """Return the number of leading blocks of a prompt that a successful request has used."""
     return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

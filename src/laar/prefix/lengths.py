@@ -1,21 +1,21 @@
-"""Prompt lengths in tokens, by the conversation and the signs of the text.
+"""Prompt lengths in tokens, estimated from the conversation and the characters of the text.
 
-A ratio of characters to tokens is off by two where prose, JSON and code are mixed. Tokenizers agree
-in their habits, though: most words are one token, a number is a token for every one to three
-digits, a sign is about half a token, a line begins with one. So a text's length is a weighted count
-of its signs and of the places where one class of signs follows another. On prose, code, markup,
-tables and texts in twenty languages the weights below are within 15 % of four tokenizers for four
-texts of five; two of five are where four bytes are taken for a token.
+A fixed ratio of characters to tokens is off by a factor of two where prose, JSON and code are
+mixed. Tokenizers have common habits, though: most words are one token, a number is a token per one
+to three digits, a symbol is about half a token, a line starts a new one. So a text's length is
+computed as a weighted count of its characters and of the places where one character class follows
+another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
+15 % of four tokenizers for four texts of five; with four bytes per token, for two of five.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
-squares); thirty reports make it nine texts of ten. Images and the tokens that a chat template adds
-to a message are weights like the others.
+squares); after thirty reports they are within 15 % for nine texts of ten. Images and the tokens
+that a chat template adds to a message have weights like the others.
 
-A conversation, once one of its answers reported its tokens, has those for the part that is known;
-the rest of it is weighed, and corrected as far as the known part was off.
+Once an answer in a conversation has reported its tokens, these are used for the known part; the
+rest is estimated, and corrected by the error on the known part.
 
-Until a model's first report the given guess stands. A report is not trusted further than
-tokenizers go (`_LEAST`, `_MOST`). Memory is bounded by `MAX_KNOWN` and `MAX_MODELS`. Lengths are
+Until a model's first report the given guess is used. A report is trusted only within the range of
+tokenizers (`_LEAST`, `_MOST`). Memory is bounded by `MAX_KNOWN` and `MAX_MODELS`. Lengths are in
 bytes of UTF-8, as in `laar.prefix.blocks`.
 """
 
@@ -37,29 +37,29 @@ MESSAGE = "\x1e"
 DIGEST = "\x1d"
 """Prefix of the digest of a non-text part, such as an image."""
 FILLER = "\x1f"
-"""Pads a digest to the length of a text of as many tokens; has no tokens itself."""
+"""Pads a digest to the length of a text with as many tokens; counts as no tokens itself."""
 _MESSAGE, _DIGEST = ord(MESSAGE), ord(DIGEST)
 
 MAX_KNOWN = 20_000
-"""Prompts with their tokens; about 6 MB. The oldest go."""
+"""Prompts with known tokens; about 6 MB. The oldest are dropped."""
 
 MAX_MODELS = 256
-"""Models with weights of their own, 6 kB each; beyond it the table starts again."""
+"""Models with learned weights, 6 kB each; beyond that the table is cleared."""
 
 MAX_LOOK = 256
-"""Blocks from a prompt's end that are looked up: a turn of 64 KiB and more."""
+"""Blocks looked up from a prompt's end: a turn of 64 KiB and more."""
 
 _WINDOWS, _WINDOW_BYTES = 12, 128
-"""Samples of a longer text, and their length: 2 % off, and 20 us whatever the text is."""
+"""Number and length of samples of a long text: 2 % error, and 20 us for any length."""
 
-_LEAST, _MOST = 0.05, 5.0  # tokens for a byte
+_LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0
-_MOST_SPREADS = 3.0  # how far off a report counts as
-_RENEWAL = 0.005  # of what was not known at first, with each report: traffic changes
+_MOST_SPREADS = 3.0  # cap on the error of a report, in standard deviations
+_RENEWAL = 0.005  # of the initial uncertainty, added with each report: traffic changes
 
 Floats = npt.NDArray[np.float64]
 
-# Classes of signs: tokens for each of them, and for each that begins a run of its class.
+# Character classes: tokens per character, and per start of a run of its class.
 _WEIGHTS = (
     ("sign", 0.48, 0.12),
     ("lower", 0.03, 0.72),
@@ -90,7 +90,7 @@ _CLASS_OF = bytes(map(_class_of, range(256)))
 
 
 def _features() -> Floats:
-    """Turn counts of pairs of classes into counts of classes and of runs; the rest stays."""
+    """Return the matrix from counts of class pairs to counts of classes and runs."""
     pairs = _COUNT * _COUNT
     matrix = np.zeros((2 * _COUNT + 3, pairs + 3))
     for before in range(_COUNT):
@@ -107,17 +107,17 @@ _FIRST = np.array(
     + [begun for _, _, begun in _WEIGHTS]
     + [_TOKENS_OF_PROMPT, _TOKENS_OF_MESSAGE, _TOKENS_OF_IMAGE]
 )
-# All weights may be off together, by a third, and each by a half.
+# The weights may all be off together by a third, and each by a half.
 _UNSURE = np.outer(0.3 * _FIRST, 0.3 * _FIRST) + np.diag((0.5 * _FIRST + 0.02) ** 2)
-_SCATTER = 0.1  # of reports, for one and the same text
+_SCATTER = 0.1  # of reports for the same text
 
 
 def _counts(text: bytes, *, begins: bool) -> Floats:
-    """Count pairs of neighbouring classes; prompts, messages and images.
+    """Count pairs of adjacent character classes; prompts, messages and images.
 
     Args:
         text: the end of a prompt, or all of it.
-        begins: it is all of it.
+        begins: whether it is all of it.
     """
     size = len(text)
     sample = text
@@ -144,8 +144,8 @@ class _Weights:
         self.of_counts: Floats = self._weights @ _FEATURES
 
     def learn(self, counts: Floats, tokens: float) -> None:
-        """Learn the tokens of a prompt with these counts."""
-        given = _FEATURES @ counts / tokens  # so that all prompts count alike
+        """Learn from the number of tokens of a prompt with these counts."""
+        given = _FEATURES @ counts / tokens  # normalized, so that all prompts weigh the same
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)
         most = _MOST_SPREADS * math.sqrt(spread)
@@ -165,11 +165,11 @@ class _Known(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """A prompt as its length was estimated; holds no text.
+    """The basis of a length estimate, without the text.
 
     Args:
         known: its longest known part, by model.
-        counts: counts of the rest, by the bytes of the known part.
+        counts: counts of the rest, by the length in bytes of the known part.
     """
 
     known: Mapping[str, _Known]
@@ -177,20 +177,20 @@ class Weighed(NamedTuple):
 
 
 class PromptLengths:
-    """Learns the tokens of prompts."""
+    """Estimates and learns prompt lengths in tokens."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, dict[str, _Known]] = OrderedDict()
         self._models: dict[str, _Weights] = {}
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
-        """Return the tokens of a prompt for each model, and note in the chain what `learn` needs.
+        """Return a prompt's tokens for each model, and store in the chain what `learn` needs.
 
         Args:
             chain: the prompt.
             text: its text.
             models: the models to estimate for.
-            guess: tokens by another estimate; shape ``(len(models),)``, as the result.
+            guess: tokens by another estimate; shape ``(len(models),)``, as is the result.
         """
         total = len(text)
         if not total:

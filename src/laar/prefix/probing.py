@@ -1,7 +1,7 @@
-"""What an engine is asked to learn its chat template: chats that differ in one word each.
+"""Probes that reveal an engine's chat template: chats that differ in one word each.
 
-Where the token ids of two such chats first differ is where that word was rendered; where they do
-not, it was left out. Any engine tells that, whatever its tokens are.
+The token ids of two such chats first differ where that word was rendered; if they do not differ, it
+was left out. That works with any engine and tokenizer.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ PROBES: tuple[dict[str, Any], ...] = (
     _probe(tools=5),
     _probe(texts=20),
 )
-"""Chats to tokenize, in the order that `template_of` takes their token ids in."""
+"""Chats to tokenize, in the order in which `template_of` expects their token ids."""
 
 
 def template_of(ids: Sequence[TokenIds]) -> Template:
-    """Return the template that has tokenized `PROBES` so."""
+    """Return the template under which `PROBES` have these token ids."""
     base, *changed = ids
     system, tools, first, thought = (_place(base, other) for other in changed[:4])
     tokens = [len(other) - len(base) for other in changed[4:]]
@@ -80,7 +80,7 @@ def template_of(ids: Sequence[TokenIds]) -> Template:
 
 
 def _place(one: TokenIds, other: TokenIds) -> int:
-    """Return the first token that differs; the number of tokens where none does."""
+    """Return the index of the first token that differs; the number of tokens if none does."""
     common = min(len(one), len(other))
     unlike = np.flatnonzero(one[:common] != other[:common])
     return int(unlike[0]) if len(unlike) else len(one)

@@ -1,8 +1,8 @@
-"""The slots that hold each block: runs of blocks that the same slots hold.
+"""The slots that hold each block, stored as runs of blocks with the same holders.
 
-A run is found by the hash of its first block. Hashes are chained, so that hash alone names the
-place in the tree, and no child pointers are needed. A run carries a bit for each slot: one walk
-over the prompt matches every slot, and its length is the number of runs on the path.
+A run is found by the hash of its first block. Hashes are chained, so that hash alone identifies the
+place in the tree, and no child pointers are needed. A run has a bit for each slot: one walk over
+the prompt matches every slot, and takes one step per run on the path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW_HOLDERS = 32
-"""Up to this number, holders are taken one by one: quicker than whole columns."""
+"""Up to this number, holders are processed one by one, which is faster than whole columns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class _Segment:
 
 
 class Segments:
-    """All runs of blocks. Sets of slots are integers, a bit for each slot.
+    """All runs of blocks. Sets of slots are integers with a bit for each slot.
 
     Attributes:
         by_first: the runs, by the hash of their first block.
@@ -40,10 +40,10 @@ class Segments:
         self.by_first: dict[int, _Segment] = {}
 
     def walk(self, hashes: array[int]) -> tuple[list[int], list[int]]:
-        """Return sets of slots along the prompt, as bits, and how deep each holds it.
+        """Return the sets of slots along the prompt, as bits, and the depth to which each holds it.
 
-        A slot that holds a block holds all before it, so each set is a part of the one before.
-        Costs one dictionary look-up and one bisection for each segment on the path.
+        A slot that holds a block holds all before it, so each set is a subset of the previous one.
+        Takes one dictionary look-up and one bisection per segment on the path.
         """
         depth, end = 0, len(hashes)
         sets: list[int] = []
@@ -57,7 +57,7 @@ class Segments:
         return sets, depths
 
     def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
-        """Give the slot's bit to the path beyond ``held`` blocks, making missing segments.
+        """Set the slot's bit on the path beyond ``held`` blocks, creating missing segments.
 
         ``edge`` is the last place up to there where a segment is known to end.
         """
@@ -76,7 +76,7 @@ class Segments:
                 segment.holders |= bit
 
     def untag(self, bit: int, hashes: array[int], keep: int) -> None:
-        """Take a slot's bit from the blocks of one of its uses, but for the first ``keep``.
+        """Clear a slot's bit on the blocks of one of its uses, except the first ``keep``.
 
         A use begins and ends where segments do: they are split when it is made and never merged.
         """
@@ -94,7 +94,7 @@ class Segments:
             place += size
 
     def sizes(self, hashes: array[int]) -> tuple[int, ...]:
-        """Return the lengths of the runs that the blocks of a use are in."""
+        """Return the lengths of the runs that make up a use."""
         sizes, place = [], 0
         while place < len(hashes):
             size = len(self.by_first[hashes[place]].hashes)
@@ -103,7 +103,7 @@ class Segments:
         return tuple(sizes)
 
     def would_fit(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
-        """Return whether these runs, new to a slot, agree with those that are here."""
+        """Return whether these runs, new to a slot, match the existing ones."""
         place = 0
         for size in sizes:
             segment = self.by_first.get(hashes[place])
@@ -115,7 +115,7 @@ class Segments:
         return True
 
     def put(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> None:
-        """Give a slot runs that `would_fit`."""
+        """Give a slot runs for which `would_fit` returned true."""
         place = 0
         for size in sizes:
             piece = hashes[place : place + size]
@@ -127,14 +127,14 @@ class Segments:
             place += size
 
     def _split(self, segment: _Segment, at: int) -> None:
-        """Cut a segment in two, held by the same slots."""
+        """Split a segment in two with the same holders."""
         lower = _Segment(segment.hashes[at:], segment.holders)
         segment.hashes = segment.hashes[:at]
         self.by_first[lower.hashes[0]] = lower
 
 
 def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
-    """Give each slot the value of the deepest set that it is in."""
+    """Give each slot the value of the deepest set that contains it."""
     if not sets:
         return
     if sets[0].bit_count() <= _FEW_HOLDERS:
@@ -161,7 +161,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
-    Chained hashes that are equal once are equal in all places before, so this may bisect.
+    If chained hashes are equal at one place, they are equal at all earlier ones: bisection works.
     """
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:

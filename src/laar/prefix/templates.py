@@ -1,9 +1,9 @@
 """Where a model's chat template puts tools, the system prompt and earlier reasoning.
 
 Two prompts share a prefix up to where the *rendered* texts differ. Most templates render tools
-behind the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), Mistral's before the
-user's last message. `Templates` has what engines told of their models; for the others
-it compares the cached tokens that answers report with what each arrangement would have found.
+after the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), Mistral's before the user's
+last message. `Templates` holds what engines revealed about their models; for the others it compares
+the cached tokens that answers report with what each arrangement would have found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM = (f"{MESSAGE}system\x1f", f"{MESSAGE}developer\x1f")
 _THOUGHT = "</think>"
 
 MAX_SEEN = 20_000
-"""Places of prompts that are remembered to compare arrangements, 3 MB; the oldest go."""
+"""Places of prompts remembered to compare arrangements, 3 MB; the oldest are dropped."""
 
 _EVERY = 8  # blocks between two such places
 _ENOUGH = 32  # answers on which the arrangements disagreed
@@ -39,9 +39,9 @@ class Template(NamedTuple):
     Args:
         tools_first: tools come before the system prompt.
         tools_last: tools come before the user's last message.
-        system_last: so does the system prompt.
+        system_last: the system prompt comes before the user's last message.
         keeps_thoughts: reasoning stays in answers before the user's last message.
-        tools_weight: tokens in a byte of tools, if other text has one in a byte.
+        tools_weight: tokens per byte of tools, relative to other text.
     """
 
     tools_first: bool = False
@@ -51,7 +51,7 @@ class Template(NamedTuple):
     tools_weight: float = 1.0
 
     def arranged(self, spans: Sequence[str]) -> Sequence[str]:
-        """Return a prompt's texts in the order of the template, without what it leaves out."""
+        """Return a prompt's texts in the template's order, without those that it leaves out."""
         if TOOLS not in spans and not self.system_last:
             for role, text in pairwise(spans):
                 if role == _ASSISTANT and _THOUGHT in text:
@@ -80,7 +80,7 @@ class Template(NamedTuple):
     def by_tokens(
         self, shares: npt.NDArray[np.float64], spans: Sequence[str], total_bytes: int
     ) -> npt.NDArray[np.float64]:
-        """Turn shares of an arranged prompt's bytes into shares of its tokens."""
+        """Convert shares of an arranged prompt's bytes to shares of its tokens."""
         more = self.tools_weight - 1.0
         if not more or TOOLS not in spans:
             return shares
@@ -104,7 +104,7 @@ class Templates:
     """The templates of all models.
 
     Attributes:
-        known: by model, from an engine; these are not learned.
+        known: templates by model as revealed by engines; these are not learned.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Templates:
         return (named.pop() if len(named) == 1 else None) or _POSSIBLE[0]
 
     def to_learn(self, name: str, models: Sequence[str]) -> Sequence[Template]:
-        """Return the arrangements to compare; none where the template is known."""
+        """Return the arrangements to compare; empty if the template is known."""
         named = self._named(name, models)
         known = all(m in self.known or self._compared[m] >= _ENOUGH for m in named)
         return () if known else _POSSIBLE

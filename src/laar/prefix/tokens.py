@@ -1,31 +1,30 @@
-"""The blocks that each endpoint holds, by the events of the engines themselves.
+"""The blocks that each endpoint holds, according to the engines' KV events.
 
-Engines name a block by a hash of their own: vLLM's depends on its algorithm, its seed and its
-release, SGLang's is another. So no engine's scheme is imitated here. An event carries the token ids
-of its blocks; they are hashed again, chained as the engine chains them, under the adapter and the
-cache salt. The engine's own names serve to find a block's parent, and the block that was removed.
+Engines name a block by their own hash: vLLM's depends on its algorithm, seed and release, SGLang's
+is different again. So no engine's scheme is imitated here. An event carries the token ids of its
+blocks; they are hashed again, chained as in the engine, under the adapter and the cache salt. The
+engine's own names serve to find a block's parent, and the block that was removed.
 
-A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) names a text; for
-texts whose blocks were learned (`TokenBlocks.learn`), it is known how deep in them a place of the
-text is. Then each endpoint's events give the number of those that it holds. Blocks are learned once
-a request has ended, so a prompt is known by the turns before it. That is all that a cache can hold,
-except the last answer.
+A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) identifies a text;
+for texts whose blocks were learned (`TokenBlocks.learn`), it is known which block a place of the
+text is in. Then each endpoint's events give the number of those that it holds. Blocks are learned
+once a request has ended, so a prompt is known by its earlier turns. That is all that a cache can
+hold, except the last answer.
 
 Where a prompt diverges from all known ones, its place in the token ids is interpolated; the second
 prompt that diverges there makes it exact, since the token ids of both are known then.
 
-What counts for which endpoint:
+What counts, by endpoint:
 
-* Events seen without a gap since the cache was empty: the endpoint holds the blocks in them, no
-  more.
+* If events were seen without a gap since the cache was empty: exactly the blocks in them.
 * Otherwise: at least the blocks in them.
-* Requests in flight count in any case: their blocks will be stored.
+* Requests in flight always count: their blocks will be stored.
 
-A prompt's blocks are learned from the events themselves, where they name the session of a request:
-the decision's id goes along as the session (`TokenBlocks.expect`), and what comes back under it are
-the prompt's blocks, whatever the prompt is made of, and those of its answer.
+A prompt's blocks are learned from the events themselves where these name the session of a request.
+The decision's id is sent as the session (`TokenBlocks.expect`), and the blocks reported under it
+are those of the prompt, whatever it consists of, and of its answer.
 
-Pure, without a clock. Memory is bounded by `max_blocks` and `max_texts`.
+Does no I/O and reads no clock. Memory is bounded by `max_blocks` and `max_texts`.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
 """Blocks of all endpoints together, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
-it the endpoint with most of them uses the text index until its cache is empty."""
+that, the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
-"""Blocks of text whose engine's blocks are known, about 60 MB: 750 conversations of 400 kB."""
+"""Blocks of text whose engine blocks are known, about 60 MB: 750 conversations of 400 kB."""
 
 MAX_EXPECTED = 8192
 """Requests whose blocks are expected under their id; about 3 kB each for 6,000 tokens."""
 
-_MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one a turn
+_MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one per turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +64,12 @@ class Stored:
 
     Args:
         hashes: the engine's names of the blocks.
-        parent: parent of the first block; None for the beginning of a prompt.
+        parent: parent of the first block; None at the beginning of a prompt.
         ids: token ids of all blocks together; empty where the engine does not publish them.
-        block_size: tokens in a block; 0 where that is not known.
-        adapter: name of the LoRA adapter; empty without.
+        block_size: tokens per block; 0 where unknown.
+        adapter: name of the LoRA adapter; empty for none.
         extra: for each block, further inputs to its hash, as text; empty where there are none.
-        tier: memory of these copies (`laar.prefix.tiers`); of slower ones `hashes` is all.
+        tier: memory of these copies (`laar.prefix.tiers`); slower tiers have only `hashes`.
         session: session of the request that stored them; empty where the engine does not say.
     """
 
@@ -90,7 +89,7 @@ def root(adapter: str, extra: str) -> int:
 
 
 def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) -> array[int]:
-    """Chained hashes of the full blocks; `extra` is of each block but a prompt's first."""
+    """Return the chained hashes of the full blocks; `extra` is for each block but the first."""
     raw = memoryview(ids.astype("<u4").tobytes())
     stride, hashes = 4 * size, array("Q")
     for start in range(0, len(raw) - stride + 1, stride):
@@ -112,7 +111,7 @@ class _Text:
     anchors: list[tuple[int, float]]
 
     def tokens_at(self, place_bytes: int) -> float:
-        """Return the tokens before a place of the text, exact at its anchors."""
+        """Return the number of tokens before a place of the text, exact at its anchors."""
         after = bisect_right(self.anchors, (place_bytes, math.inf))
         start_bytes, start = self.anchors[after - 1]
         if after == len(self.anchors) or place_bytes <= start_bytes:
@@ -123,22 +122,22 @@ class _Text:
 
 @dataclass(slots=True)
 class _Held:
-    """The content of one endpoint's cache, by its events."""
+    """The contents of one endpoint's cache, according to its events."""
 
     model: str
     size: int = 0
     whole: bool = False
-    left_out: bool = False  # too many blocks: until it is empty
+    left_out: bool = False  # too many blocks: ignored until it is empty
     since_s: float = math.nan  # when it was empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
-    copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
+    copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers, a bit each
-    namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
+    namesakes: dict[int, int] = field(default_factory=dict)  # further engine names of one hash
 
 
 @dataclass(slots=True)
 class _Expected:
-    """A request whose blocks its endpoint's events name; they go on with those of its answer."""
+    """A request whose blocks are named by its endpoint's events, followed by its answer's."""
 
     chain: Chain
     tokens: float
@@ -151,7 +150,7 @@ class TokenBlocks:
 
     Args:
         max_blocks: most blocks of all endpoints together.
-        max_texts: blocks of text whose engine's blocks are kept.
+        max_texts: most blocks of text whose engine blocks are kept.
     """
 
     def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
@@ -168,7 +167,7 @@ class TokenBlocks:
     # -- events --------------------------------------------------------------------------------
 
     def stored(self, slot: int, model: str, event: Stored) -> None:
-        """Note blocks that entered a cache, if their token ids and their parent are known."""
+        """Record blocks that entered a cache, if their token ids and their parent are known."""
         held = self._of(slot, model)
         if event.tier:
             for name in held.own.keys() & set(event.hashes):
@@ -199,7 +198,7 @@ class TokenBlocks:
                 continue
             held.own[name] = hash_
             holders = self._holders.get(hash_, 0)
-            if holders & bit:  # the engine keeps apart what its event does not
+            if holders & bit:  # the engine distinguishes what its event does not
                 held.namesakes[hash_] = held.namesakes.get(hash_, 0) + 1
             self._holders[hash_] = holders | bit
             self._parents[hash_] = before
@@ -212,7 +211,7 @@ class TokenBlocks:
             self._slots[fullest].left_out = True
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> list[int | bytes]:
-        """Note blocks that left a cache, or slower memory; return those without a copy."""
+        """Remove blocks that left a cache or slower memory; return those without another copy."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         for name in hashes if held is not None else ():
@@ -238,15 +237,15 @@ class TokenBlocks:
         return gone
 
     def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
-        """Note that a cache is empty since `at_s`, by its engine's clock."""
+        """Record that a cache has been empty since `at_s`, by its engine's clock."""
         self.lost(slot)
         before = self._slots.get(slot)
         self._slots[slot] = _Held(model, before.size if before else 0, whole=True, since_s=at_s)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
-        """Note that an engine restarted; return whether its events have shown that.
+        """Handle an engine's restart; return whether its events have shown it already.
 
-        They have where the cache was empty since. Both times are by the engine's clock.
+        They have if the cache was empty since then. Both times are by the engine's clock.
         """
         held = self._slots.get(slot)
         if held is not None and held.since_s >= started_s:
@@ -255,7 +254,7 @@ class TokenBlocks:
         return False
 
     def lost(self, slot: int) -> None:
-        """Forget a cache, since events were lost."""
+        """Forget a cache because events were lost."""
         held = self._slots.get(slot)
         if held is None:
             return
@@ -264,7 +263,7 @@ class TokenBlocks:
         self._slots[slot] = _Held(held.model, held.size)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot: its endpoint left."""
+        """Forget a slot whose endpoint left."""
         self.lost(slot)
         self._slots.pop(slot, None)
         self.tiers.drop(slot)
@@ -304,7 +303,7 @@ class TokenBlocks:
 
         Args:
             session: the request's own id.
-            slot: the slot that it goes to.
+            slot: the slot that it is sent to.
             chain: its prompt.
             tokens: estimated length of the prompt.
         """
@@ -317,10 +316,10 @@ class TokenBlocks:
         return True
 
     def answered(self, session: str, model: str, tokens: int) -> None:
-        """Learn an expected prompt now that its request has ended.
+        """Learn the blocks of an expected prompt whose request has ended.
 
         Args:
-            session: as for `expect`.
+            session: as in `expect`.
             model: the model that answered.
             tokens: the prompt's length as the engine reported it; 0 without a report.
         """
@@ -340,7 +339,7 @@ class TokenBlocks:
         expected = self._expected[session]
         blocks, is_first = expected.blocks, not expected.blocks
         if not is_first and blocks[-1] != parent:
-            return  # asked elsewhere as well
+            return  # also requested elsewhere
         if is_first:
             cached = self._up_to(parent)
             if cached is None:
@@ -352,7 +351,7 @@ class TokenBlocks:
             self._learn_expected(expected, model, size)
 
     def _up_to(self, hash_: int) -> list[int] | None:
-        """Return a prompt's blocks up to this one; None where one of them is not held any more."""
+        """Return a prompt's blocks up to this one; None if one of them is no longer held."""
         found = []
         while hash_:
             found.append(hash_)
@@ -384,22 +383,22 @@ class TokenBlocks:
             self.texts -= len(old.chain)
             others = self._known[of]
             for hash_ in old.chain.hashes:
-                if others.get(hash_) is old:  # newer texts have taken the shared blocks
+                if others.get(hash_) is old:  # newer texts have taken over the shared blocks
                     del others[hash_]
 
     def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
-        """Note the token at which a text leaves the deepest known one."""
+        """Record the token at which a text leaves the deepest known one."""
         size = text.size
         if other is None or size != other.size:
             return
         place = text.chain.bytes_of(depth)
-        # The next turn shares the answer's blocks as well, which are after the place.
+        # The next turn also shares the answer's blocks, which come after the place.
         shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
-        if depth == len(other.chain):  # a continuation: known but for the last block
+        if depth == len(other.chain):  # a continuation: known except for the last block
             guess = other.tokens_at(place)
             if guess - at > size:
-                return  # the engine's template writes earlier turns in another way
+                return  # the engine's template renders earlier turns differently
             at = min(max(at, guess), at + size - 1.0)
         before = [anchor for anchor in other.anchors[1:-1] if anchor[0] < place and anchor[1] <= at]
         if 0 < place < text.chain.total_bytes and at <= text.tokens:
@@ -408,7 +407,7 @@ class TokenBlocks:
 
     @staticmethod
     def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
-        """Return the most leading blocks that are known. A known one's ancestors are known."""
+        """Return the number of known leading blocks, and their text. Ancestors are known too."""
         hashes = chain.hashes
         least, beyond = 0, len(hashes) + 1
         while beyond - least > 1:
@@ -435,7 +434,7 @@ class TokenBlocks:
         Args:
             chain: the prompt.
             shares: shares by slot, in 0..1; written to.
-            claimed: the share that requests in flight at a slot have in common with it.
+            claimed: returns the share of it that requests in flight at a slot have in common.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
         fetched = np.zeros(len(shares)) if self.tiers else None
@@ -454,7 +453,7 @@ class TokenBlocks:
             of_text = found * held.size / max(chain.tokens or tokens, 1.0)
             of_text *= 1.0 if chain.tokens else share
             believed = float(shares[slot])
-            # Of token ids no part of a block counts; a chat goes on with an answer that does.
+            # For token ids, partial blocks don't count; a chat continues with an answer that does.
             if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
                 if of_text < believed:
                     of_text = max(of_text, min(believed, claimed(slot)))
@@ -467,7 +466,7 @@ class TokenBlocks:
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
         """Return how many bytes of a prompt have known blocks, and by which text.
 
-        A prompt that goes on where a text's last whole block ends is taken to continue all of it.
+        A prompt that continues after a text's last whole block is assumed to continue all of it.
         """
         depth, text = self._deepest(self._known.get(model, {}), chain)
         if text is None:
@@ -494,7 +493,7 @@ class TokenBlocks:
 
 
 def _shared(one: array[int], other: array[int]) -> int:
-    """Return the number of common leading blocks; blocks before an equal one are equal."""
+    """Return the number of shared leading blocks; if blocks are equal, so are all before."""
     least, beyond = 0, min(len(one), len(other)) + 1
     while beyond - least > 1:
         middle = (least + beyond) >> 1

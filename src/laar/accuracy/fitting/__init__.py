@@ -1,4 +1,4 @@
-"""Fitting and judging of artifacts, from files of records and with scikit-learn.
+"""Fitting and evaluation of artifacts, from files of records and with scikit-learn.
 
 No module that serves requests imports this package.
 """

@@ -1,4 +1,4 @@
-"""`laar fit`: from a file of outcomes to an artifact, and how far to trust it."""
+"""`laar fit`: from a file of outcomes to an artifact, with an estimate of its quality."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELD_OUT_OF_RECORDS = 0.2
 _MOST_NAMED = 20  # tasks
 
 FEW_QUERIES = 30
-"""Below it a held-out share has a standard error of nine points or more."""
+"""Below this a held-out share has a standard error of nine points or more."""
 
 
 def run_fit(
@@ -44,13 +44,13 @@ def run_fit(
 
     Args:
         outcomes: files of `laar measure`, or of graded answers in other forms.
-        out: the artifact; an earlier one is replaced as a whole.
+        out: the artifact; an existing one is replaced.
         json_file: file for the held-out figures.
-        hold_out: share of the questions left for `laar evaluate`; None for the usual.
+        hold_out: share of the questions left for `laar evaluate`; None for the default.
 
     Raises:
-        SettingError: a file that can't be read or written, too few outcomes, more than an artifact
-            may hold, or no scikit-learn.
+        SettingError: a file can't be read or written, there are too few outcomes or more than an
+            artifact may hold, or scikit-learn is missing.
     """
     if find_spec("sklearn") is None:
         raise SettingError(f"`laar fit` needs scikit-learn; {install('fit')}")
@@ -106,7 +106,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """Return notes on the faults of the files, those of single lines first."""
+    """Return notes on faults of the files, those of single lines first."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")
@@ -133,7 +133,7 @@ def _as_json(evaluation: Evaluation) -> bytes:
 
 def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     table = Table(title=f"Held out: {fitted.evaluation.queries} queries")
-    table.add_column("model", overflow="fold")  # a long name may break, a number is never cut
+    table.add_column("model", overflow="fold")  # long names may wrap, numbers are never cut
     for name in ("outcomes", "correct", "Brier", "AUC", "calibration", "us/token"):
         table.add_column(name, justify="right", overflow="fold", min_width=6)
     for name, model in fitted.artifact.models.items():
@@ -168,7 +168,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
 
 
 def _show_first_tokens(console: Console, fitted: Fit) -> None:
-    """Print predicted by seen times to the first token, by length of the prompt."""
+    """Print predicted / actual times to the first token, by length of the prompt."""
     classes = list(pairwise(LENGTHS))
     if not any(fitted.first_tokens.values()):
         return

@@ -1,7 +1,7 @@
 """The quality of an artifact on queries it was not fitted on.
 
-Two questions: are the probabilities right (Brier score, AUC, calibration error, reliability bins),
-and do the retry terms help where they are used, at attempts 2 and later.
+It answers two questions: are the probabilities right (Brier score, AUC, calibration error,
+reliability bins), and do the retry terms help where they are used, at attempts 2 and later.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Evaluation:
     Args:
         overall: scores over all models.
         models: scores by model.
-        reliability: bins of equal width with outcomes in them.
+        reliability: bins of equal width that contain outcomes.
         retries: the effect of the retry terms.
         queries: number of held-out queries.
-        worth: what the artifact's choice of a model brings on them, as a sentence.
+        worth: what choosing models by the artifact gains on them, as a sentence.
     """
 
     overall: HeldOut
@@ -82,7 +82,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 
 
 def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> str:
-    """Compare the first answers of the models chosen with those of the best model alone."""
+    """Compare the first answers of the chosen models with those of the best single model."""
     models = capability.models
     asked = [a for a in _by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:

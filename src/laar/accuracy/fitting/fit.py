@@ -1,12 +1,12 @@
-"""From outcomes to an artifact: one logistic regression per model (LAAR, section 5.2).
+"""Fit an artifact to outcomes: one logistic regression per model (LAAR, section 5.2).
 
-The features are classes, so outcomes are summed by cell and the regression sees counts: the time
-to fit hardly grows with the data. Language, bucket and task come in one-hot with their pairwise
+The features are classes, so outcomes are summed by cell and the regression uses counts: the time to
+fit hardly grows with the data. Language, bucket and task are one-hot encoded with their pairwise
 interactions; the strength of the L2 penalty is chosen by cross-validation over queries.
 
-Every figure of quality is held out: queries are split in two halves by a hash of their id, the
-figures come from a fit on one half seen on the other, and the artifact's coefficients from a fit on
-everything. scikit-learn and scipy are imported in here only; serving an artifact needs neither.
+Every quality figure is held out: queries are split in halves by a hash of their id, the figures
+come from a fit on one half evaluated on the other, and the artifact's coefficients from a fit on
+all. scikit-learn and scipy are imported only here; serving an artifact needs neither.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """An artifact, and how well the same procedure did on queries it had not seen.
+    """An artifact, and the quality of the same procedure on queries it had not seen.
 
     Args:
         artifact: the artifact.
         evaluation: the quality of its probabilities.
-        first_tokens: predicted by seen times to the first token on the other queries, by model and
-            class of length.
+        first_tokens: predicted / actual times to the first token on the other queries, by model and
+            length class.
         no_speed: why a model has no speed, by model.
     """
 
@@ -89,11 +89,11 @@ def fit(
     """Fit an artifact and evaluate the procedure.
 
     Args:
-        outcomes: judged ones, one for each query and model.
-        created: the date to note in the artifact.
+        outcomes: judged outcomes, one per query and model.
+        created: the date to record in the artifact.
         data_sha256: hash of the file the outcomes come from.
-        hold_out: share of the queries, chosen by a hash, that the fit does not use: they are left
-            for `laar evaluate`. Then the artifact notes which ones it has seen.
+        hold_out: share of the queries, chosen by a hash, that the fit leaves for `laar evaluate`;
+            the artifact then records which ones it has seen.
 
     Raises:
         SettingError: there are no judged outcomes, too few queries to hold any out, or more
@@ -125,7 +125,7 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:
         raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
-    # Matrices of some 30 columns: threads of the linear algebra library would only wait for each
+    # Matrices have about 30 columns: threads of the linear algebra library would only wait for each
     # other, twenty times longer than the work takes on a busy machine.
     with threadpool_limits(1):
         made = _fit_and_evaluate(first, second, created, data_sha256)
@@ -211,7 +211,7 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
         cell = cells.setdefault(count.features, [0.0, 0.0])
         cell[0] += count.right + count.wrong
         cell[1] += count.right
-    # All right or all wrong: nothing to regress on; half an outcome of the other kind is added.
+    # All right or all wrong, there is nothing to regress on: add half an outcome of the other kind.
     odds = (right + 0.5) / (len(outcomes) - right + 0.5)
     intercept, terms, strength = round(log(odds), 4), dict[str, float](), None
     if 0 < right < len(outcomes):
@@ -248,7 +248,7 @@ def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
 
 
 def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]:
-    """Return intercept, terms and the C that cross-validation prefers."""
+    """Return intercept, terms, and the C chosen by cross-validation."""
     names = _useful_terms({count.features for count in counts})
     column = {name: at for at, name in enumerate(names)}
     design = np.zeros((len(counts), len(names)))
@@ -264,7 +264,7 @@ def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]
     strength = _STRENGTHS[int(np.argmin(losses))]
     regression = _logistic(x, y, weight, strength)
     bounded = np.clip(regression, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
-    intercept, *coefficients = np.round(bounded, 4).tolist()  # finer would only be noise
+    intercept, *coefficients = np.round(bounded, 4).tolist()  # more digits would be noise
     return intercept, dict(zip(names, coefficients, strict=True)), strength
 
 
@@ -284,13 +284,13 @@ def _useful_terms(cells: set[Features]) -> list[str]:
 def _cross_validated(
     x: _Floats, y: NDArray[np.int64], weight: _Floats, folds: NDArray[np.int64], strength: float
 ) -> float:
-    """Return the summed log loss on folds left out."""
+    """Return the summed log loss on the folds left out."""
     loss = 0.0
     for fold in range(_FOLDS):
         out = folds == fold
         kept = weight * ~out
         if not (kept[y == 1].sum() and kept[y == 0].sum()):
-            continue  # this fold holds all outcomes of one kind
+            continue  # this fold contains all outcomes of one kind
         intercept, *coefficients = _logistic(x[~out], y[~out], weight[~out], strength)
         log_odds = x[out] @ np.array(coefficients) + intercept
         loss += float(weight[out] @ np.logaddexp(0, np.where(y[out] == 1, -log_odds, log_odds)))
@@ -303,12 +303,12 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
     from sklearn.linear_model import LogisticRegression
 
     some = weight > 0
-    if x.shape[1] == 0:  # one cell only
+    if x.shape[1] == 0:  # only one cell
         right, wrong = weight[y == 1].sum(), weight[y == 0].sum()
         return np.array([log(right / wrong)])
     regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)
     with catch_warnings():
-        # A line search that gives up near the optimum: the next solver goes on from there.
+        # If the line search gives up near the optimum, the next solver continues from there.
         simplefilter("ignore", ConvergenceWarning)
         regression.fit(x[some], y[some], sample_weight=weight[some])
     return np.concatenate([regression.intercept_, regression.coef_[0]])

@@ -1,8 +1,8 @@
-"""Measured outcomes: one line of JSON for each query and model, as `laar measure` writes them.
+"""Measured outcomes: one line of JSON per query and model, as written by `laar measure`.
 
-Where a query and model occur twice the later line stands, and two that contradict each other are
-counted: under temperature 0 that points at an endpoint that is not deterministic or at two runs
-with different settings.
+If a query and model occur twice the later line is used, and contradictions are counted: at
+temperature 0 they indicate an endpoint that is not deterministic or two runs with different
+settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
 from laar.accuracy.tokens import TokenEstimator
 
 MAX_FAULTS_NAMED = 20
-"""Entries that could not be read, and are named; the others are counted."""
+"""Unreadable entries that are named; further ones are only counted."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -27,18 +27,18 @@ class MeasuredOutcome(BaseModel):
     """One query answered by one model.
 
     Args:
-        correct: None where there is no verdict: no answer, or a check that could not judge it.
-        language: language by `language_of`, the same detector as when serving.
-        prompt_chars: characters of all messages, from which tokens are estimated when serving.
+        correct: None if there is no verdict: no answer, or a check that could not judge it.
+        language: language by `language_of`, the detector used in serving.
+        prompt_chars: characters of all messages, from which serving estimates tokens.
         prompt_tokens: tokens by the endpoint's usage; None if it reports none.
-        cached_tokens: those of them found in the endpoint's prefix cache.
+        cached_tokens: how many of them were in the endpoint's prefix cache.
         ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
-        score: score in 0..1, where the grader gave more than right or wrong.
-        dollars: cost of the answer, where it is known.
-        text: a bounded sample of the question, where it may be kept, to detect tasks by.
-        task_named: whether the task was named in the file, not detected.
-        base: the model whose adapter `model` is, if it is one.
+        score: score in 0..1, if the grader gave more than right or wrong.
+        dollars: cost of the answer, if known.
+        text: a bounded sample of the question, if it may be kept, to detect tasks by.
+        task_named: whether the task was named in the file rather than detected.
+        base: the base model, if `model` is an adapter.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -65,17 +65,17 @@ class MeasuredOutcome(BaseModel):
 
     @property
     def right(self) -> float:
-        """The score; 1 or 0 where the verdict is all there is."""
+        """The score; 1 or 0 if there is only a verdict."""
         return float(bool(self.correct)) if self.score is None else self.score
 
 
 class Verdicts:
-    """The last verdict of each question and model.
+    """The last verdict on each question and model.
 
     Attributes:
         kept: verdicts by query and model.
-        unjudged: outcomes without a verdict, left out.
-        contradictions: verdicts that a later one of the same question and model replaced.
+        unjudged: number of outcomes without a verdict, which are left out.
+        contradictions: number of verdicts reversed by a later one on the same question and model.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Verdicts:
         self.contradictions = 0
 
     def add(self, outcome: MeasuredOutcome) -> None:
-        """Add an outcome that is later than all before it."""
+        """Add an outcome that is later than all earlier ones."""
         if outcome.correct is None:
             self.unjudged += 1
             return
@@ -103,7 +103,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
 
 
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
-    """Return one line, newline included."""
+    """Return one line, including the newline."""
     fields = outcome.model_dump(mode="json")
     for name in ("score", "dollars", "text", "base"):
         if fields[name] is None:
@@ -114,7 +114,7 @@ def dump_outcome(outcome: MeasuredOutcome) -> bytes:
 
 
 def parse_outcome(line: bytes) -> MeasuredOutcome:
-    """Read one line.
+    """Parse one line.
 
     Raises:
         ValueError: the line is not an outcome.

@@ -1,21 +1,21 @@
-"""Evidence from anywhere: files of graded answers in several forms, read into outcomes.
+"""Evidence from any source: files of graded answers in several forms, read as outcomes.
 
-One line of JSON for each entry, or one JSON array of entries; packed with gzip or not. An entry is
+A file has one JSON entry per line, or one JSON array of entries, optionally gzipped. An entry is
 
 * a question and each model's score on it: ``{task, question, scores: {model: 0..1}}``, with
-  ``seconds`` and ``dollars`` by model where they are known;
-* one graded answer: ``{model, task, question, correct}``, ``correct`` being true, false or 0..1,
-  also called ``score`` or ``grade``; ``messages`` may stand for the question;
+  ``seconds`` and ``dollars`` by model if known;
+* one graded answer: ``{model, task, question, correct}``, where ``correct`` is true, false or 0..1,
+  also called ``score`` or ``grade``; ``messages`` may replace the question;
 * an outcome of `laar measure`;
-* a decision of the log, or of ``GET /decisions``, with the outcome that was reported for it as
-  ``correct``, or in a line of its own: ``{decision_id, correct}``. One without an outcome is not
-  judged. Retries are left out: they come from the questions that others failed.
+* a decision of the log, or of ``GET /decisions``, with the outcome reported for it as ``correct``,
+  or in a separate line: ``{decision_id, correct}``. Without an outcome it is not judged. Retries
+  are left out: they come from the questions that others failed.
 
-A question is identified by a hash of its text, so that a fit can record which it has seen. A
-question that one model answers at several lengths is another one at each. Where the same model
-answers the same text several times in a file, the text does not distinguish the questions (a
-question about a document that the record does not hold): there an answer is identified by its
-content and its number among answers of the same content. A file that is given twice is read once.
+A question is identified by a hash of its text, so that a fit can record which it has seen. At each
+length, a question that one model answers at several lengths is a different one. If the same model
+answers the same text several times in a file, the text does not identify the question (it refers to
+a document that the record does not contain): then an answer is identified by its content and its
+number among answers of the same content. A file that is given twice is read once.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
 MAX_BYTES = 4 << 30
-"""Unpacked, of one file: a small packed file must not fill the memory."""
+"""Limit on one file, unpacked: a small compressed file must not exhaust the memory."""
 
 _MAX_LINE_BYTES = 64 << 20
 _MAX_NAME_CHARS = 256
 _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""An artifact's terms name a task and a language, in 256 characters together."""
+"""An artifact's terms name a task and a language, in at most 256 characters together."""
 _MANY_QUESTIONS = 30
-"""Different questions, among answers that their question does not distinguish, from which on a
-share of the questions can be held back rather than a share of the answers."""
+"""Number of different questions, among answers not identified by their question, from which a share
+of the questions rather than of the answers can be held back."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
@@ -66,13 +66,13 @@ _OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """The content of files of graded answers.
+    """The contents of files of graded answers.
 
     Args:
-        outcomes: one outcome for each question and model; the last where a file repeats itself.
+        outcomes: one outcome per question and model; the last if a file repeats itself.
         faults: entries left out, each with its file, line and the reason; the first twenty.
-        unreadable: how many entries were left out.
-        unjudged: answers without a verdict, left out as well.
+        unreadable: number of entries left out.
+        unjudged: number of answers without a verdict, also left out.
         contradictions: how often a later entry reversed an earlier verdict.
         from_measure: all entries are outcomes of `laar measure`.
         sha256: hash of the files.
@@ -88,7 +88,7 @@ class Records:
 
 
 def question_of(query_id: str) -> str:
-    """Return the part of an id that all answers to its question share, at any length."""
+    """Return the part of an id shared by all answers to its question, at any length."""
     kind, _, rest = query_id.partition(":")
     if kind == "len":
         return rest.partition(":")[2] or query_id
@@ -99,13 +99,13 @@ def question_of(query_id: str) -> str:
 
 
 def fingerprint(query_id: str) -> bytes:
-    """Return the hash of a question that an artifact keeps."""
+    """Return the hash of a question that an artifact stores."""
     question = question_of(query_id).encode("utf-8", "replace")
     return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def is_kept_back(query_id: str, share: float) -> bool:
-    """Return whether a fit that holds out this share of the questions does not use this one."""
+    """Return whether a fit that holds out this share of the questions leaves out this one."""
     question = question_of(query_id).encode()
     digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
     return int.from_bytes(digest, "big") < share * 2**32
@@ -115,7 +115,7 @@ def read_records(paths: Sequence[Path]) -> Records:
     """Read files of graded answers.
 
     Raises:
-        SettingError: a file that can't be read, that is mostly unreadable, or no verdict in any.
+        SettingError: a file can't be read or is mostly unreadable, or there is no verdict.
     """
     read = []
     for path in paths:
@@ -129,10 +129,10 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
-    """Read the contents of files, each given with its name.
+    """Parse the contents of files, each given with its name.
 
     Raises:
-        SettingError: as `read_records`.
+        SettingError: as in `read_records`.
     """
     verdicts = Verdicts()
     faults: list[str] = []
@@ -162,7 +162,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
                 verdicts.add(*outcomes)
-            elif outcomes:  # none of a retry, or of a question that no model has answered yet
+            elif outcomes:  # empty for a retry, or a question that no model has answered yet
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
@@ -188,7 +188,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
 
 
 class _Decided(NamedTuple):
-    """Decisions of a log, and the outcomes in lines of their own, in whichever order they come."""
+    """Decisions of a log, and outcomes in separate lines, in any order."""
 
     decisions: dict[str, dict[str, Any]]
     outcomes: dict[str, bool]
@@ -208,7 +208,7 @@ class _Decided(NamedTuple):
         return True
 
     def judged(self) -> list[list[MeasuredOutcome]]:
-        """Return the decisions that have an outcome, and the model that answered."""
+        """Return the decisions that have an outcome, with the model that answered."""
         made = []
         for name, raw in self.decisions.items():
             if name in self.outcomes:
@@ -235,7 +235,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, object]]:
-    """Yield each entry and its line or index; a bad line as its fault."""
+    """Yield each entry with its line or index; a bad line as its error."""
     document = None
     if not _is_first_of_many(data):
         with suppress(orjson.JSONDecodeError):
@@ -250,7 +250,7 @@ def _entries(data: bytes) -> Iterator[tuple[int, object]]:
 
 
 def _is_first_of_many(data: bytes) -> bool:
-    """Return whether the first line is a value of its own, with more behind it."""
+    """Return whether the first line is a complete value followed by more."""
     first = next((line for line in BytesIO(data) if line.strip()), b"")
     try:
         orjson.loads(first)
@@ -270,7 +270,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, object]]:
 
 
 def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
-    """Return the outcomes of one entry, and whether it is one of `laar measure`."""
+    """Return the outcomes of one entry, and whether it is from `laar measure`."""
     if isinstance(raw, ValueError):
         raise raw
     if not isinstance(raw, dict):
@@ -328,13 +328,13 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
 
 
 def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
-    """Return the model that answered; of a decision its adapter, or Envoy's last choice."""
+    """Return the model that answered: for a decision its adapter, or Envoy's last choice."""
     adapter = raw.get("adapter")
     return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
 
 
 def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
-    """Return the fields that all answers to a question share."""
+    """Return the fields shared by all answers to a question."""
     task = raw.get("task")
     if task is not None and not isinstance(task, str):
         raise ValueError("task: must be a string")
@@ -345,7 +345,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
         raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
     seen = _last_part(raw) or question
     named = _task(task) if task else task_of(seen)
-    if question:  # as serving sees it: ids may begin again with each task or file
+    if question:  # as in serving; ids may start again with each task or file
         query_id, language = f"q:{_hash(question)}", language_of(seen)
     else:
         query_id = "" if given in (None, "") else f"id:{named}:{given}"
@@ -364,8 +364,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
     """Yield the outcomes, with ids that distinguish questions of the same text.
 
-    The same entries in other files, or in another order, get the same ids. Where many questions
-    are answered several times, the ids of one question's answers have it in common (`question_of`).
+    The same entries in other files, or in another order, get the same ids. Where many questions are
+    answered several times, the ids of answers to one question share a part (`question_of`).
     """
     lengths: defaultdict[tuple[str, str], set[int | None]] = defaultdict(set)
     repeated: set[str] = set()
@@ -398,13 +398,13 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
 
 
 def _length(outcome: MeasuredOutcome) -> int | None:
-    """Return the length bucket that tokenizers agree on; None where the text shows it."""
+    """Return a length bucket independent of the tokenizer; None if the text shows the length."""
     tokens = outcome.prompt_tokens
     return None if tokens is None else bucket_of_estimate(tokens)
 
 
 def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
-    """Return the id of the answers of an entry, as the `number`-th of this content."""
+    """Return the id of an entry's answers, the `number`-th with this content."""
     of = entry[0]
     scores = sorted((outcome.model, outcome.score) for outcome in entry)
     content = _hash(repr((query_id, of.text, of.task, of.prompt_tokens, scores, number)))
@@ -434,7 +434,7 @@ def _last_part(raw: Mapping[str, Any]) -> str:
 
 
 def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
-    """Return the characters of the prompt, or of the question where there are no messages."""
+    """Return the characters of the prompt, or of the question if there are no messages."""
     messages = _messages(raw)
     by_name = any(name in raw for name in _QUESTIONS)
     return len(question) if by_name or not messages else sum(map(len, map(_text, messages)))
@@ -447,7 +447,7 @@ def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, in parts or as one string."""
+    """Return the text of a message, whether in parts or one string."""
     return "\n".join(_texts(message))
 
 

@@ -1,11 +1,11 @@
-"""c(m) from timed answers: a slope that a few odd answers, or many short prompts, can't bend.
+"""c(m) from timed answers: a slope that is robust to outliers and to many short prompts.
 
-The first token of a short prompt shows an engine's start, its queue and its jitter; only prompts
-far apart in length show what a token takes. So the slope is the weighted median of the slopes
-between pairs of such prompts (Theil and Sen), each weighed by the distance of its two lengths, and
-its error is that of the same median over resampled answers. How much a context adds is chosen from
-a few values, and is the usual one unless another fits clearly better. An adapter computes with the
-weights of its base, so the answers of both make one slope.
+The first token of a short prompt shows an engine's startup, queue and jitter; only prompts of very
+different lengths show the time of a token. So the slope is the weighted median of the slopes
+between pairs of such prompts (Theil and Sen), each weighted by the difference of its lengths, and
+its error is that of the same median over resampled answers. The effect of context is chosen from a
+few values, and is the default unless another fits clearly better. An adapter uses the weights of
+its base, so the answers of both share one slope.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
 LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
-"""Edges of the classes of length, in tokens, by which predicted first tokens are checked."""
+"""Boundaries of the length classes, in tokens, by which predicted first tokens are checked."""
 
-_APART = 2.0  # times as long: two prompts nearer than this show the difference of their jitters
+_APART = 2.0  # ratio of lengths: two prompts closer than this show only the jitter between them
 _LEAST_PAIRS = 10
-_POINTS = 96  # medians of neighbours in length stand for more answers than these
+_POINTS = 96  # beyond this, medians of answers with similar lengths stand for them
 _RESAMPLES = 40
 _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
-_CLEARLY = 0.95  # of the error with the usual bend
+_CLEARLY = 0.95  # of the error with the default bend
 
 _Floats = NDArray[np.float64]
 
 
 def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
-    """Return the speed of a model, or the reason why its answers show none.
+    """Return the speed of a model, or the reason why its answers do not show one.
 
     Args:
         shared: answers of all models with its weights, which share c(m).
@@ -75,7 +75,7 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
 def first_token_ratios(
     speed: Speed, outcomes: Sequence[MeasuredOutcome]
 ) -> dict[tuple[int, int], list[float]]:
-    """Predicted by seen times to the first token, by class of length."""
+    """Return predicted / actual times to the first token, by length class."""
     found: dict[tuple[int, int], list[float]] = {}
     for outcome in outcomes:
         if outcome.ttft_s and outcome.prompt_tokens:
@@ -90,12 +90,12 @@ def first_token_ratios(
 
 
 def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
-    """Return the work in tokens, as `Speed.work_tokens`."""
+    """Return the work in tokens, as in `Speed.work_tokens`."""
     return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
 
 class _Line(NamedTuple):
-    """A line through first tokens, and its median error as a share of them."""
+    """A line through first tokens, and its median relative error."""
 
     slope: float
     start_s: float
@@ -105,7 +105,7 @@ class _Line(NamedTuple):
 def _line(work: _Floats, seconds: _Floats) -> _Line:
     x, t = _medians(work, seconds)
     slope = _slope(x, t, _apart(x))
-    # For short prompts as good as for long ones: the error counts as a share.
+    # Relative errors make it as good for short prompts as for long ones.
     start_s = max(_weighted_median(t - slope * x, 1.0 / x), 0.0)
     return _Line(slope, start_s, float(np.mean(np.abs(start_s + slope * x - t) / t)))
 
@@ -113,8 +113,8 @@ def _line(work: _Floats, seconds: _Floats) -> _Line:
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
     """Return the answers that had a prompt to compute, and their seconds.
 
-    To the first token where most show it, because decoding depends on the answer and not on the
-    prompt.
+    Up to the first token if most answers show it, because decoding depends on the answer and not on
+    the prompt.
     """
     usable = [
         outcome
@@ -130,7 +130,7 @@ def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], 
 
 
 def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
-    """Return at most `_POINTS` points: the medians of neighbours in length."""
+    """Return at most `_POINTS` points: the medians of answers with similar lengths."""
     order = np.argsort(x, kind="stable")
     groups = np.array_split(order, min(_POINTS, len(x)))
     return (
@@ -164,7 +164,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Return the seconds of a usual answer after its first token; 0 if that was not seen."""
+    """Return the seconds of a typical answer after its first token; 0 if that was not seen."""
     rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 

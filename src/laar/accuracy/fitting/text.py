@@ -1,14 +1,13 @@
 """Fits how a task is inferred from a request's words, and how far to trust that.
 
-One logistic regression per task, this task against all others and against texts that mix the words
-of two tasks, so that a request can look like none. What the mixes add: a question of physics in
-the notation of mathematics is neither.
+There is one logistic regression per task: this task against all others and against texts that mix
+the words of two tasks, so that a request can resemble none. The mixtures teach, for example, that a
+question of physics in the notation of mathematics is neither.
 
-The trust is learned by leaving out: with each group of tasks, and a fold of the other questions,
-left out, the rest is fitted. Its log odds of the fold's questions, and of those of tasks that it
-never saw, tell how likely a question of such log odds is of the task rather than of one that was
-not graded. The same fits show what routing would gain on tasks left out, with a trust that was
-learned without these.
+The trust is learned by leaving out data: each fit omits a group of tasks and a fold of the other
+questions. Its log odds on the fold's questions, and on those of tasks that it never saw, show how
+likely a question with such log odds is of the task rather than of an ungraded one. The same fits
+show what routing would gain on unseen tasks, with a trust that was learned without these.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Questions of a task from which on its words are learned; with fewer it counts among the
+"""Least number of a task's questions for its words to be learned; with fewer it counts among the
 others."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
-_MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
+_MAX_QUESTIONS = 30_000  # to learn words from; beyond that, a sample
 _MAX_GROUPS = 10  # of tasks left out: each costs a fit
-_MAX_LEFT_OUT = 200_000  # questions times tasks that a fit with tasks left out gets: minutes
+_MAX_LEFT_OUT = 200_000  # questions times tasks in a fit with tasks left out: takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
-_FOLDS = 5  # of which one is left out with each group
-_MIXED = 0.8  # texts of mixed words for each question
-_TRUST_STRENGTH = 1.0  # C of the trust in a column
-_TRUST_WEIGHT = 100.0  # the total weight of a task's questions, and of all unknown questions
+_FOLDS = 5  # one of them is left out with each group
+_MIXED = 0.8  # texts of mixed words per question
+_TRUST_STRENGTH = 1.0  # C of a column's trust
+_TRUST_WEIGHT = 100.0  # total weight of a task's questions, and of all unseen questions
 
 _Floats = NDArray[np.float64]
 
@@ -58,20 +57,20 @@ class _Questions:
         return _Questions(self.rows[chosen], self.tasks[chosen], self.scores[chosen])
 
     def are(self, task: str) -> NDArray[np.bool_]:
-        """Return whether each is a question of the task."""
+        """Return which of them are questions of the task."""
         found: NDArray[np.bool_] = (self.tasks == task).all(axis=1)
         return found
 
 
 class _LeftOut(NamedTuple):
-    """What a fit makes of the questions that were left out of it.
+    """A fit's predictions for the questions that were left out of it.
 
     Args:
         columns: the tasks that it saw.
-        strangers: those that it did not see.
+        strangers: the tasks that it did not see.
         asked: questions of both.
         log_odds: of each question and column.
-        table: the models' shares of right answers, as it saw them.
+        table: the models' shares of right answers in the data that it saw.
         single: the best single model.
     """
 
@@ -84,7 +83,7 @@ class _LeftOut(NamedTuple):
 
 
 def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
-    """Return the terms; None if fewer than two tasks have enough named questions."""
+    """Return the terms; None if fewer than two tasks have enough questions with a named task."""
     questions = _questions(outcomes)
     if questions is None:
         return None
@@ -141,8 +140,8 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
 def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
     """Return texts that mix the words of two questions of different tasks, and these tasks.
 
-    In every other one the second's words have their letters shuffled: a strange task has words that
-    no graded question has.
+    In every other text the second question's words have their letters shuffled: an unseen task has
+    words that no graded question has.
     """
     rng = Random(0)
     mixed = []
@@ -160,7 +159,7 @@ def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """Return as many of each task as the time for ten fits allows; of the others all."""
+    """Return as many of each task as there is time for in ten fits, and all of the others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
@@ -175,7 +174,7 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
 def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
-    # The dual form comes as near in a third of the time; it takes the questions in a random order.
+    # The dual form is as accurate in a third of the time; it visits questions in random order.
     regression = LogisticRegression(
         C=_STRENGTH, solver="liblinear", dual=True, tol=0.1, max_iter=50, random_state=0
     )
@@ -184,7 +183,7 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
 
 
 def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
-    """Return a fit without each group of tasks; none where too few tasks would be left."""
+    """Return a fit without each group of tasks; without none if too few tasks would remain."""
     order = list(known)
     Random(0).shuffle(order)
     groups = [order[at::_MAX_GROUPS] for at in range(min(_MAX_GROUPS, len(order)))]
@@ -209,10 +208,10 @@ def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
 
 
 def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
-    """Return the trust line of a task: log odds that a question is of it and not of a strange one.
+    """Return the trust line of a task: log odds that a question is of it, not of an unseen task.
 
-    The task's own questions count as much as those of all strange tasks together, and these count
-    alike, however many questions they have.
+    The task's own questions weigh as much as those of all unseen tasks together, and unseen tasks
+    weigh the same, however many questions they have.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -224,7 +223,7 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
             own.append(column[fold.asked.are(task)])
             strange += [column[fold.asked.are(other)] for other in fold.strangers]
     if not strange or not sum(map(len, own)):
-        return 0.0, 1.0  # the likeness itself: there is no sample of unknown questions
+        return 0.0, 1.0  # the log odds themselves: there is no sample of unseen tasks
     x = np.concatenate(own)
     weights = [np.full(len(x), 1 / len(x))]
     weights += [np.full(len(column), 1 / len(column) / len(strange)) for column in strange]

@@ -8,44 +8,43 @@
     work   = read * ((s + w) * n + 2 * later)
     evicted = r * (2 * read * (1 + s * n) + work)
 
-`read` is the uncached part of the prompt in the endpoint's seconds, its context counted, `wait` the
-prompts ahead of it (and, in a full engine, the wait for a place and for room in its cache),
-`answer` its answer alone, `load` the share of the time that the endpoint reads prompts. The
-constants are learned (`laar.core.engines`). A second before a first token counts twice: for that
-token, and for the end.
+`read` is the prefill time of the uncached part of the prompt at this endpoint, including the effect
+of its context; `wait` the prompts ahead of it (and, in a full engine, the wait for a slot and for
+room in its cache), `answer` the time of its answer alone, `load` the share of time that the
+endpoint spends on prefill. The constants are learned (`laar.core.engines`). A second before the
+first token counts twice: for that token, and for the end.
 
-* `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
-  an answer in flight, half is over on average. The same for each of them: they wait for this prompt
-  where prompts are read in turn (`w`), or go slower while it is read (`s`).
-* `later`: a request that reaches the endpoint while it is still busy with this prompt waits as
-  well. Until the work ahead is done, `wait / (1 - load)` seconds later as busy periods go, requests
-  come at the fleet's rate for each endpoint, and `w * read` is added to each of them; to those that
-  come while this prompt is read, half of that on average. So long prompts weigh more than in
-  proportion, and a conversation does not move lightly.
-* `evicted`: text that is read takes room in the endpoint's cache and, where that is full, evicts
-  the text used least recently. A share `r` of text of that age is requested again, and is read
-  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text that is
-  long out of use is evicted.
-* `queued`: the part of `wait` for a place in a full engine. Later requests wait for one as well,
-  and how many is not known so well: four, as at a load of 0.8.
-* `room`: the part of `wait` for room in the engine's KV cache, where the prompts in flight fill it:
+* `n` others are in flight there. Each of them makes this answer `2 b` longer, of which half counts:
+  on average, half of an answer in flight is over. Each of them is slowed as much in turn, and waits
+  for this prompt where prefills are sequential (`w`), or slows down during it (`s`).
+* `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
+  Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
+  arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that arrive
+  during this prefill, by half of that on average. So long prompts weigh more than in proportion,
+  and a conversation does not move lightly.
+* `evicted`: a prompt takes room in the endpoint's cache and, where that is full, evicts the least
+  recently used text. A share `r` of text of that age is requested again, and must be prefilled
+  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text long out
+  of use is evicted.
+* `queued`: the part of `wait` for a slot in a full engine. Later requests wait for one as well, and
+  their number is known less well: four are assumed, as at a load of 0.8.
+* `room`: the part of `wait` for room in the engine's KV cache, where the prompts in flight fill it,
   until enough of them have ended. One later request waits as long again. The metrics page gives
-  the cache's size, and the part of it that a token in flight takes (`laar.core.batches`).
+  the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
-  endpoints that hold the prefix were busier recently, on average, than this one. As many requests
+  endpoints that hold the prefix were recently busier, on average, than this one. As many requests
   are expected as came recently (`laar.prefix.demand`), less those that the existing copies would
   serve. The amount is at most the cost of the copy.
 
-The time to load an adapter, or to wait for a place for it, is part of the base
-(`laar.core.adapters`). To leave the model that holds a conversation costs a tenth more than the sum
-(`penalty`): its style changes, and estimates that differ from turn to turn must not decide.
-
-Where the client has an objective for the first token, waiting up to it costs next to nothing, and
+The time to load an adapter, or to wait for a free adapter slot, is part of the base
+(`laar.core.adapters`). Leaving the model that holds a conversation adds a tenth to the sum
+(`penalty`): its style changes, and estimates that vary from turn to turn must not decide.
+If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
-Tried and left out: a lower weight of the round trip, a heavier one of first tokens, rent for the
-whole prompt where caches are short, the long-run mean beside `n`, and the text that a prompt evicts
-in turn when it is read again. Decision 0014 has the figures.
+Tried and rejected: a lower weight of the round trip, a higher one of first tokens, rent for the
+whole prompt where caches are short, the long-run mean in addition to `n`, and the text that a
+prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
 from __future__ import annotations
@@ -61,18 +60,18 @@ from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
-_SAME = 0.01  # of a prompt: shares that differ by less are one
-_MOVES = 0.1  # of the cost, for a conversation to leave its model
-_HELD = 0.5  # the prompt is cached somewhere, so it continues a conversation
-_ONCE = 1.5  # a prefix that is requested less often than this is worth no further copy
+_SAME = 0.01  # of a prompt: shares that differ by less count as equal
+_MOVES = 0.1  # of the cost, added when a conversation leaves its model
+_HELD = 0.5  # of the prompt: with as much cached somewhere, it continues a conversation
+_ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
 
 
 class Outlook:
-    """Scores by the cost above.
+    """Scores by the cost described above.
 
     Args:
         weights: weights of the round trip (`k_rtt`), of waiting (`k_queue`) and of the cost to
-            others (`k_delay`). All are 1: seconds are seconds.
+            others (`k_delay`). All default to 1: seconds count as they are.
     """
 
     def __init__(self, weights: CostWeights) -> None:
@@ -80,7 +79,7 @@ class Outlook:
         self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
-        """Score by cost, and leave the terms of the cost in the view."""
+        """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
         tuned = view.weights
         weights = self.weights if tuned is None else self._tuned.under(tuned)
@@ -103,7 +102,7 @@ class Outlook:
 
 
 def _loaded(priced: Price, load_s: Floats) -> Price:
-    """Add the time to load an adapter: before the first token, as the base is."""
+    """Add the time to load an adapter, which like the base comes before the first token."""
     return priced._replace(
         base_s=priced.base_s + load_s,
         ttft_s=priced.ttft_s + load_s,
@@ -123,7 +122,7 @@ def _spared(
 ) -> Floats | None:
     """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
-    None if it would save nothing. That is the usual case: even a free copy would mostly not make
+    None if it would save nothing, which is the usual case: mostly, even a free copy would not make
     another candidate the cheapest.
     """
     best = int(total_s.argmin())
@@ -157,9 +156,9 @@ def _spared(
 
 
 def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
-    """Add up the requests that share each place of the prompt: up to `top`, and up to `has`.
+    """Integrate the requests that share each place of the prompt: up to `top`, and up to `has`.
 
-    Arrays are filled in place: to concatenate numbers and arrays takes several times as long.
+    Arrays are filled in place: concatenating numbers and arrays takes several times as long.
     """
     shares, uses = demand
     places, edges, asked = (
@@ -173,9 +172,9 @@ def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
 
 
 def _moving(view: View) -> Floats | None:
-    """Return the factor on the cost of leaving the conversation's model; None if all are free.
+    """Return the factor on the cost of leaving the conversation's model; None if all are 1.
 
-    A retry is free, and so is a model that holds as much of the prompt.
+    It is 1 for a retry, and for a model that holds as much of the prompt.
     """
     if np.count_nonzero(view.times_tried):
         return None
@@ -196,7 +195,7 @@ def _terms(
     total_s: Floats,
     others_s: Floats,
 ) -> Terms:
-    """Return the cost taken apart, with models already tried and P(correct) in it."""
+    """Return the terms of the cost, including models already tried and P(correct)."""
     cost, penalty = until_correct(
         weights,
         total_s,

@@ -1,9 +1,9 @@
-"""Prices of prompts that another endpoint reads: of pairs of a prefiller and a candidate.
+"""Costs of disaggregated prefill: of pairs of a prefiller and a candidate.
 
-A pair costs `own + others` of an answer of one token at the prefiller, and the same of an answer
-without a prompt where it is written, with the queue there by then. The time of the first prefiller
-of the KV group to be ready stands for `then`: so the two are a sum, and the cheapest prefiller is
-the cheapest for every candidate (`laar.core.apart.cheapest`).
+A pair costs `own + others` of a one-token answer at the prefiller, plus the same of an answer
+without a prompt at the candidate, with the queue expected once the first prefiller of the KV group
+is ready. Using the first makes the two a plain sum, so that the cheapest prefiller is the cheapest
+for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, mo
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
 ) -> Price:
-    """Return the prices, those of pairs where a candidate had better not read the prompt.
+    """Return the prices, using the pair's where the candidate had better not prefill itself.
 
-    Sets in `apart` the prefiller that each candidate is priced with, and the seconds it saves.
+    Sets in `apart` the prefiller in each candidate's price, and the seconds it saves.
 
     Args:
         apart: the prefillers.
         view: the view of the candidates.
         engines: the learned models of engines.
         inputs: the inputs to the candidates' prices.
-        alone: the prices of candidates that read the prompt themselves.
+        alone: the prices of candidates that prefill themselves.
     """
     count = len(view.slots)
-    if not len(apart.of.slots):  # those there are, are out
+    if not len(apart.of.slots):  # all prefillers are excluded
         apart.chosen, apart.transfer_s = np.full(count, -1), np.zeros(count)
         return alone
     visit = _visit(apart, view, engines, inputs)
@@ -60,13 +60,13 @@ def read_elsewhere(
 
 @dataclass(slots=True, kw_only=True)
 class _Visit:
-    """The prefiller that would read each candidate's prompt; arrays over the candidates.
+    """The prefiller for each candidate; arrays over the candidates.
 
     Args:
-        chosen: position of the prefiller; -1 where there is none of the candidate's KV group.
-        can: there is one.
+        chosen: position of the prefiller; -1 where the candidate's KV group has none.
+        can: whether there is one.
         then_s: seconds until the first prefiller of its KV group is ready.
-        cost_s: weighted seconds of reading it at the chosen one.
+        cost_s: weighted seconds of the prefill at the chosen one.
         at: the other prices there.
     """
 
@@ -78,7 +78,7 @@ class _Visit:
 
 
 def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> _Visit:
-    """Price an answer of one token at the prefillers, and choose each candidate's cheapest."""
+    """Price a one-token answer at the prefillers, and choose each candidate's cheapest."""
     helpers = apart.of
     there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s
@@ -95,7 +95,7 @@ def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) ->
 
 
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
-    """Return the price of the prompt at each prefiller, as an answer of one token."""
+    """Return the price of the prompt at each prefiller, as a one-token answer."""
     slots, now = apart.of.slots, moment(view)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
@@ -110,7 +110,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             rtt_s=none,
             again=apart.again,
             crowded=None,
-            # A visit waits for no slot of the batch.
+            # A prefill for another endpoint does not wait for a batch slot.
             engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),
             asked=asked,
             rate=engines.traffic.visits(slots, now),
@@ -120,7 +120,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
 
 
 def _pair(inputs: PricingInputs, visit: _Visit, transfer_s: Floats, alone: Price) -> Price:
-    """Return the price of each candidate with its prefiller: an answer only, and the visit."""
+    """Return the price of each candidate with its prefiller: the answer alone plus the prefill."""
     reading, objective_s = visit.at, inputs.objective_s
     written = price(
         replace(

@@ -1,6 +1,6 @@
-"""The formula of the cost, over all candidates at once.
+"""The formula of the cost, vectorized over the candidates.
 
-The letters are those of `laar.policies.laar.outlook` and of docs/concepts.md.
+The symbols are those of `laar.policies.laar.outlook` and of docs/concepts.md.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from laar.core.interfaces import View
 from laar.core.traffic import FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
-"""Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
+"""Cap on the load: busy periods grow without bound as it nears 1, and it is not known so well."""
 
 FIRST = 2.0
 """Weight of a second before the first token: it counts for that token and for the end."""
 
-# Numbers as arrays: numpy takes half as long again for a number of Python's, and most decisions
-# are on few endpoints.
+# Constants as arrays: numpy is 1.5 times as slow with Python numbers, and most decisions have few
+# endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
 
 PATIENT, URGENT = 0.05, 4.0
-"""Weight of a second of waiting before the client's objective is over, and after."""
+"""Weight of a second of waiting before the client's objective has passed, and after."""
 
 _MOST_OVER = 10.0
-_FAR_S = 1e15  # clocks that jump stay numbers
+_FAR_S = 1e15  # keeps numbers finite when clocks jump
 
 
 class Asked(NamedTuple):
-    """The traffic of some endpoints, as `Traffic.asked` has it; arrays over them.
+    """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
 
     Args:
-        ahead_s: seconds (by c(m)) of prompts that are not read yet.
-        since: when the engine began to read the first of them.
-        free_at: when the prompts whose first token the picker does not see are read.
-        load: seconds of prompts (by c(m)) sent a second, recently.
+        ahead_s: seconds (by c(m)) of prompts not yet prefilled.
+        since: when the engine began the first of them.
+        free_at: when the prompts whose first token the picker does not see will be done.
+        load: recent seconds of prompts (by c(m)) sent per second.
         came: the number of requests behind `load` (see `FEW_CAME`).
     """
 
@@ -54,10 +54,10 @@ class Asked(NamedTuple):
     came: Floats
 
     def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
-        """Return the seconds by c(m) of prompts that are not read yet.
+        """Return the seconds by c(m) of prompts not yet prefilled.
 
         Args:
-            now: the moment, or one for each endpoint.
+            now: the time, or one for each endpoint.
             read: the `read` of the engines' constants.
         """
         begun_s = np.maximum(now - self.since, _ZERO)
@@ -68,14 +68,14 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PricingInputs:
-    """The inputs to the prices of one request; arrays are over the candidates.
+    """The inputs to the prices of one request; arrays over the candidates.
 
     Args:
         weights: weights of the round trip, of waiting and of the cost to others.
-        now: when the request comes there.
-        objective_s: how soon the client wants its first token after that; None for no objective.
+        now: when the request arrives there.
+        objective_s: seconds from then to the client's objective for the first token; None if none.
         tokens: tokens of the prompt.
-        cached_tokens: the part of them that is probably cached.
+        cached_tokens: how many of them are probably cached.
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
         rtt_s: round trip.
@@ -84,10 +84,10 @@ class PricingInputs:
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
             they all have to end, and others after them. None where caches have room.
         engine: the constants of its engine.
-        asked: the traffic that it was sent.
-        rate: requests a second that come to an endpoint.
-        mean_work_s: seconds of a prompt by c(m).
-        mean_load: seconds of prompts (by c(m)) that an endpoint is sent a second.
+        asked: the traffic that was sent to it.
+        rate: requests per second that reach an endpoint.
+        mean_work_s: mean seconds of a prompt by c(m).
+        mean_load: seconds of prompts (by c(m)) sent to an endpoint per second.
     """
 
     weights: CostWeights
@@ -112,15 +112,15 @@ class Price(NamedTuple):
 
     Args:
         base_s: seconds that do not grow with the prompt, to the end of the answer.
-        read_s: seconds to read the uncached tokens.
+        read_s: seconds of prefill of the uncached tokens.
         queue_s: seconds of delay by the others there, before the first token and after.
         ttft_s: seconds to the first token.
         latency_s: seconds to the end of the answer.
         own_s: weighted seconds of the request itself.
         others_s: weighted seconds of the other requests.
         total_s: the sum of both.
-        copy_s: the part of it that a copy of the prompt there costs.
-        evicted_s: the part of the others' seconds for the text that the prompt evicts.
+        copy_s: the part of `total_s` that a copy of the prompt there costs.
+        evicted_s: the part of `others_s` for the text that the prompt evicts.
     """
 
     base_s: Floats
@@ -136,7 +136,7 @@ class Price(NamedTuple):
 
 
 def moment(view: View) -> float:
-    """Return the time of a view, a number in any case."""
+    """Return the time of a view, or a finite substitute."""
     return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
 
 
@@ -152,13 +152,13 @@ def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
     """Return the cache tokens missing for prompts of `tokens`, as a share of those in flight.
 
-    That share of the running requests has to end first. One for each of some endpoints, at most
-    `_MOST_OVER`; None where all their caches have room.
+    That share of the running requests must end first. One value per endpoint, at most `_MOST_OVER`;
+    None where all their caches have room.
     """
     each = engines.batches.each
     held, room = each * table.queued_tokens[slots], table.capacity_tokens[slots]
     over = held + each * tokens - room
-    if not np.count_nonzero(over > 0.0):  # NaN, a cache of unknown size, is not
+    if not np.count_nonzero(over > 0.0):  # false for NaN, a cache of unknown size
         return None
     return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
@@ -214,7 +214,7 @@ def price(of: PricingInputs) -> Price:
     wait = engine.waits * asked.seconds_ahead(of.now, engine.read)
     full = None
     if of.crowded is not None or engine.ever_full:
-        # The wait for a slot, or for room in the cache: until enough of those there have ended.
+        # The wait for a slot or for cache room, until enough of those in flight have ended.
         over = np.maximum(n + 1.0 - engine.slots, 0.0)
         n = np.minimum(n, engine.slots)
         life = base + engine.read * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
@@ -222,7 +222,7 @@ def price(of: PricingInputs) -> Price:
         room = 0.0 if of.crowded is None else of.crowded * life
         wait = wait + queued + room
         full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # that is 4 * queued + room
-    # Where few requests came, mostly the average over all endpoints.
+    # Where few requests arrived, mostly the mean over all endpoints.
     load = (asked.load * asked.came + FEW_CAME * of.mean_load) / (asked.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.waits * load)
     slower, beside, half_read = s * n, b * n, _HALF * read
@@ -241,7 +241,7 @@ def price(of: PricingInputs) -> Price:
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 
-    # The way there and the wait weigh by the objective, where there is one.
+    # With an objective, the round trip and the wait are weighted by it.
     way = weights.k_rtt * rtt + weights.k_queue * wait
     if of.objective_s is not None:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
