@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +15,7 @@ from laar_lab.cli import lab as commands
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.report import Report
 from laar_lab.results import Stored, load, store, write
-from laar_lab.stale import check, differences, digest_of_code, just_made
+from laar_lab.stale import check, differing, digest_of_code, first_numbers, just_made
 
 CLAIM = Claim(
     name="c", says="It is so.", metric="m", effect="level", direction="below", bound=9.0, seeds=3
@@ -51,19 +54,33 @@ def test_a_run_whose_first_seed_differs_is_stale(tmp_path: Path) -> None:
     assert (run.checked.differ, run.checked.worst) == (1, "c: 1, now 1.5")
 
 
-def test_a_number_that_is_no_longer_made_differs() -> None:
-    before = {"c": {"": Seen([1.0], [2.0]), "part": Seen([float("nan")])}}
-    assert not list(differences(before, before))
-    after = {"c": {"": Seen([1.0])}}
-    assert [text for _, text in differences(before, after)] == ["c (theirs): 2, now nan"]
+def test_a_number_that_is_no_longer_made_or_is_new_differs() -> None:
+    before = first_numbers({"c": {"": Seen([1.0], [2.0]), "part": Seen([math.nan])}})
+    assert not differing(before, before)
+    gone = differing(before, first_numbers({"c": {"": Seen([1.0])}}))
+    new = differing(first_numbers({"c": {"": Seen([1.0])}}), before)
+    assert list(gone) == list(new) == ["c (theirs)"]
 
 
-def test_one_seed_may_have_another_best_rival() -> None:
-    stored = {"c": {"chats, smg": Seen([1.0], [2.0]), "agents, lmetric": Seen([3.0], [4.0])}}
-    seen = {"c": {"chats, lmetric": Seen([1.0], [1.9]), "agents, lmetric": Seen([3.0], [4.0])}}
-    assert not list(differences(stored, seen))
-    seen["c"]["chats, lmetric"] = Seen([1.1], [1.9])
-    assert [text for _, text in differences(stored, seen)] == ["c chats, smg: 1, now 1.1"]
+@pytest.mark.usefixtures("_one_code")
+def test_one_seed_alone_may_have_another_best_rival_and_another_mean(tmp_path: Path) -> None:
+    def its(*ours: float) -> Experiment:
+        def run(scope: Scope) -> Report:
+            seen, best = list(ours[: len(scope.seeds)]), "smg" if scope.seeds[1:] else "lmetric"
+            shares = [one / mean(seen) for one in seen]
+            return Report(tables=(), evidence={"c": {f"chats, {best}": Seen(seen, shares)}})
+
+        return replace(experiment(), run=run)
+
+    scope = Scope(seeds=(7, 8, 9))
+    run = store(tmp_path, its(1.0, 2.0, 3.0), its(1.0, 2.0, 3.0).run(scope), scope, "abcdef0")
+    write(tmp_path, just_made(its(1.0, 2.0, 3.0), run, None))
+    held = check(its(1.0, 5.0, 5.0), load(tmp_path)["e"], None, "1234567").checked
+    assert held is not None
+    assert (held.numbers, held.differ) == (4, 0)
+    stale = check(its(1.1, 2.0, 3.0), load(tmp_path)["e"], None, "1234567").checked
+    assert stale is not None
+    assert (stale.differ, stale.worst) == (1, "c chats, lmetric: 1, now 1.1")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +162,7 @@ def test_runs_of_other_code_are_listed_with_the_pages_that_quote_them(
     (tmp_path / "README.md").write_text("`laar lab run e` makes the figure")
     (tmp_path / "docs" / "other.md").write_text("`laar lab run e-large` makes another")
     its = experiment(1.0, 2.0, 3.0)
-    write(directory, just_made(its, stored(directory, 1.0, 2.0, 3.0)))
+    write(directory, just_made(its, stored(directory, 1.0, 2.0, 3.0), None))
     monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: its)
     command = ["results", "--stale", "--directory", str(directory)]
     fresh = CliRunner().invoke(commands.app, command)

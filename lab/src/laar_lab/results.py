@@ -94,6 +94,8 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         numbers: those of every rival by case and metric, where `evidence` has the best ones only.
+        first: what the first seed gives otherwise when it runs alone, by claim, part and side; NaN
+            for what it does not give.
         picture: file name beside it; empty for none.
         checked: its last check with later code; None before the first.
     """
@@ -104,6 +106,7 @@ class Stored:
     date: str
     evidence: Evidence
     numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
+    first: Mapping[str, float] = field(default_factory=dict)
     picture: str = ""
     checked: Checked | None = None
 
@@ -162,6 +165,10 @@ def load(directory: Path) -> dict[str, Stored]:
             data["evidence"] = {
                 claim: {part: Seen(**_known(seen)) for part, seen in parts.items()}
                 for claim, parts in data["evidence"].items()
+            }
+            data["first"] = {
+                name: math.nan if value is None else value
+                for name, value in data.get("first", {}).items()
             }
             if data.get("checked") is not None:
                 data["checked"] = Checked(**data["checked"])

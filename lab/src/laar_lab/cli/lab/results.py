@@ -94,7 +94,8 @@ def results(
             scope = experiment.scope(None, quick=False, data=taken)
             with placed(backend, jobs), kept_in(keep, (taken,)):
                 report = experiment.run(scope)
-            run = just_made(experiment, store(directory, experiment, report, scope, commit))
+                run = store(directory, experiment, report, scope, commit)
+                run = just_made(experiment, run, taken)
             write(directory, run)
             stored[experiment.name] = run
             for one in experiment.judged(report, scope):
