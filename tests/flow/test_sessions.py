@@ -131,12 +131,16 @@ def test_no_session_waits_while_all_contexts_fit():
 
 def test_a_session_stays_at_its_place_while_another_endpoint_is_full_of_others():
     picker = Picker("a", "b")
-    homes = {}
-    for name in ("one", "two"):
-        decision = picker.ask(0.0, session=name)
-        homes[name] = decision.address
-    again = picker.ask(0.1, session="one")  # both are busy: neither has room for the other
-    assert again.address == homes["one"]
+    one, two = (picker.ask(0.0, session=name) for name in ("one", "two"))
+    picker.end(one, 0.1)  # the other endpoint is busy and has no room
+    assert one.address != two.address
+    assert picker.ask(0.2, session="one").address == one.address
+
+
+def test_a_name_that_many_share_is_not_bound_to_one_endpoint():
+    picker = Picker("a", "b")
+    addresses = [picker.ask(0.0, session="everybody").address for _ in range(6)]
+    assert addresses.count("a") == addresses.count("b")
 
 
 def test_who_waits_for_a_place_is_let_in_after_the_longest_hold_and_not_refused():

@@ -13,7 +13,10 @@ from support import Answer, eventually, metric
 pytestmark = pytest.mark.envoy
 
 TOKENS = 7_000
-CACHE = b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
+CACHE = (
+    b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
+    b"vllm:prompt_tokens_total 5000\n"
+)
 """10,240 tokens: the context of one of these sessions."""
 
 WAITING = 'laar_flow_sessions{state="waiting"}'
@@ -100,6 +103,14 @@ async def test_a_new_picker_knows_no_places_and_lets_all_in(gateway, http):
         ports = {"ext_proc": gateway.settings.listen.ext_proc}
         full.runner = await gateway.picker(listen=ports)
         assert await full.ask("two") == 200  # while the turn of the first goes on
+        assert not full.first.done()
+
+
+async def test_an_engine_that_restarts_holds_nobody_for_what_it_had(gateway, http):
+    async with Full(gateway, http, "standalone") as full:
+        two = await full.hold("two")
+        full.upstream.default_answer = Answer(body=CACHE.replace(b" 5000", b" 7"))
+        assert await two == 200
         assert not full.first.done()
 
 

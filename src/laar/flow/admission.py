@@ -368,9 +368,15 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """Return the candidate where its session's context lies; None if it has no place."""
+        """Return the candidate where its session's context lies; None if it has no place.
+
+        All while a turn of it is in flight: parallel turns, as under a name that many share, are
+        not worth one endpoint.
+        """
         place = self.sessions.place(request.session, view.chain)
-        own = None if place is None or not place.is_session else view.slots == place.slot
+        own = None
+        if place is not None and place.is_session:
+            own = (view.slots == place.slot) | (place.busy > 0)
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:

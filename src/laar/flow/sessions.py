@@ -213,7 +213,7 @@ class Sessions:
         ][:most]
 
     def drop(self, slot: int) -> None:
-        """Forget an endpoint: it left."""
+        """Forget an endpoint's places: it left, or its cache was emptied."""
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
 

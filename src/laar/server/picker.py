@@ -197,6 +197,13 @@ class Picker:
             if known and beliefs is not None:
                 self.context.holds_since(address, beliefs.oldest_at(slot))
 
+    def emptied(self, address: str) -> None:
+        """Forget what the cache of an endpoint held: it was emptied, or the endpoint removed."""
+        self.context.forget(address)
+        if self.admission is not None:
+            for slot in self.table.named(address):
+                self.admission.sessions.drop(slot)
+
     # -- parts ---------------------------------------------------------------------------------
 
     def _prefixes(self) -> PrefixBeliefs | None:
@@ -266,7 +273,7 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
-            on_cleared=lambda address: self.context.forget(address),
+            on_cleared=self.emptied,
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if store is not None:

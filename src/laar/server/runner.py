@@ -88,7 +88,7 @@ class Runner:
             eds_file=loaded.settings.envoy.eds_file,
             on_change=self._endpoints_changed,
             on_reading=self.picker.reading,
-            on_empty=self.picker.context.forget,
+            on_empty=self.picker.emptied,
         )
         self.collectors = Collectors(self.picker, self.fleet)
         self._loaded = loaded
