@@ -512,6 +512,33 @@ async def test_reported_outcomes_reach_the_guard(place):
     assert (guard["harm"], guard["dedup"]) == (False, "trial")
 
 
+def test_an_order_is_learned_after_its_messages_and_before_the_next_body():
+    settings = Settings.model_validate({"context": {"routes": [ON]}, "endpoints_file": "e.yaml"})
+    hooks = ContextHooks(
+        settings,
+        clock=lambda: 0.0,
+        rng=random.Random(1),
+        degraded=Counter(),
+        problems=Problems(),
+    )
+    due = []
+    hooks.later = due.append
+    names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
+    plain = dict.fromkeys(names, "")
+    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)
+    call = {"api": Api.CHAT, "model": "m", "head": head, "may_change": True, "shows_answer": True}
+    hook = hooks.orderings[0].hook
+    hooks.apply(raw(text(range(8))), now=0.0, **call).asked("a", 0.0)
+    assert (len(due), hook.stats()["index_orders"]) == (1, 0)
+    made = hooks.apply(raw(text(range(8, 16))), now=1.0, **call)
+    assert hook.stats()["index_orders"] == 1
+    made.asked("b", 1.0)
+    due[1]()
+    assert hook.stats()["index_orders"] == 2
+    made.refused()
+    assert hook.stats()["index_orders"] == 1
+
+
 def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     """20,000 of them do, whether outcomes are reported or not."""
     hook = {"capacity_docs": 1}

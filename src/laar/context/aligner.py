@@ -166,7 +166,7 @@ class OrderIndex:
         likely = affinity.likely(docs, now)
         score = likely.score
         # By content where scores tie, so that neither arrival order nor history decides.
-        ranked = sorted(docs, key=lambda doc: (-score[doc], doc))
+        ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
         # Of equally long paths the one whose next document makes the likeliest new prefix: a later
         # request must hold all of it to gain. Where only their order differs, the one that begins

@@ -153,10 +153,12 @@ def _counted(
     """Return items that begin with their number: it stays, and the text behind it moves."""
     items: list[Item] = []
     heads: set[str] = set()
+    counted = re.compile(  # of any number, so that `re` remembers it
+        rf"[^\d\n]{{0,{MAX_HEAD}}}?{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(\d+)[\"']?"
+    )
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):
-        counted = rf"{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?{number}(?!\d)[\"']?"
-        match = re.compile(rf"[^\d\n]{{0,{MAX_HEAD}}}?{counted}").match(text, start, stop)
-        behind = match.end() if match is not None and match.end() <= first else start
+        match = counted.match(text, start, stop)
+        behind = match.end() if match and match[1] == number and match.end() <= first else start
         heads.add(text[start:behind].replace(number, ""))
         items.append(Item(behind, stop, first, last, number))
     held = None if len(heads) == 1 and heads != {""} else Reason.POSITIONAL_LABELS

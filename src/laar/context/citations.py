@@ -13,7 +13,7 @@ answer passes unread (a picker that died), a citation names no document rather t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -45,6 +45,8 @@ _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
 _AT_END = re.compile(r"(?<!\d)\d{1,6}\Z")
 _CLOSING = r"(\d{1,6})(?!\d)[^\r\n]*"
+_ID = re.compile(r"(?<![\w.$])[0-9]{4}(?!\w|\.\d)")
+_OPEN = re.compile(r"(?<![\w.$])([0-9]{4}(?=\.?\Z)|[0-9]{1,3}\Z)")
 
 
 def can_restore(body: Mapping[str, Any], api: str) -> bool:
@@ -71,12 +73,16 @@ def _freed(text: str, block: Block) -> Block | None:
     if {len(own) for own in found} not in ({1}, {2}):
         return None
     forms = {
-        (text[begin : own[0].start()], *_rests(text, own, end))
+        (
+            text[begin : own[0].start()],
+            text[own[0].end() : own[-1].start()],
+            text[own[-1].end() : end],
+        )
         for own, (begin, end) in zip(found, gaps, strict=True)
     }
     if len(forms) > 1:
         return None
-    behind, *_, before = forms.pop()
+    behind, _, before = forms.pop()
     # The first document has the same before it, and the last the same behind it.
     start = items[0].start - len(before)
     first = _AT_END.search(text[max(0, start - _LONGEST) : start])
@@ -97,12 +103,6 @@ def _freed(text: str, block: Block) -> Block | None:
         return None
     named = [item._replace(label=f"{n}") for item, n in zip(items, values, strict=True)]
     return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), held=None, end=end)
-
-
-def _rests(text: str, found: Sequence[re.Match[str]], end: int) -> Iterator[str]:
-    """Return what stands behind each number up to the next, or the end."""
-    for own, stop in zip(found, [*(other.start() for other in found[1:]), end], strict=True):
-        yield text[own.end() : stop]
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
@@ -142,11 +142,6 @@ class _Text:
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
-        self._id = re.compile(rf"(?<![\w.$])(?:{'|'.join(numbers)})(?!\w|\.\d)")
-        beginnings = {own[:size] for own in numbers for size in range(1, _DIGITS)}
-        self._open = re.compile(
-            rf"(?<![\w.$])(?:(?:{'|'.join(numbers)})\.?|{'|'.join(beginnings)})\Z"
-        )
         self._before = ""  # the character before the next one
         self.held = ""
 
@@ -154,15 +149,17 @@ class _Text:
         """Return the piece with numbers for ids, without what is held back."""
         at = len(self._before)
         text = self._before + self.held + piece
-        begun = None if end else self._open.search(text, max(at, len(text) - _DIGITS - 1))
-        stop = len(text) if begun is None else begun.start()
+        begun = None if end else _OPEN.search(text, max(at, len(text) - _DIGITS - 1))
+        is_id = begun is not None and any(own.startswith(begun[1]) for own in self._numbers)
+        stop = begun.start() if begun is not None and is_id else len(text)
         self.held = text[stop:]
         parts: list[str] = []
-        for found in self._id.finditer(text, at):
+        for found in _ID.finditer(text, at):
             if found.end() > stop:
                 break
-            parts += text[at : found.start()], self._numbers[found[0]]
-            at = found.end()
+            if found[0] in self._numbers:
+                parts += text[at : found.start()], self._numbers[found[0]]
+                at = found.end()
         self._before = text[:stop][-1:]
         return "".join(parts) + text[at:stop]
 

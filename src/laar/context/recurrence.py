@@ -68,6 +68,7 @@ _MOSTLY = 0.5
 """Share of a line's sightings beside another one from which on the two are taken for one piece."""
 
 _SLOT_BITS = 17
+_MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
 _VARIED = (1 << 31) - 1
 _BEGIN, _END = 1, 2  # the edges of a text, as neighbours
@@ -174,8 +175,8 @@ class _Neighbours:
 
     def get(self, key: int) -> int:
         """Return the part kept of the neighbour's key, `_VARIED` for several, 0 for none."""
-        word = self._slots[key & ((1 << _SLOT_BITS) - 1)]
-        return word & _VARIED if word >> 31 == _tag(key) else 0
+        word = self._slots[key & _MASK]
+        return word & _VARIED if word >> 31 == (key >> 20) & 0xFFFFFFFF else 0
 
     def note(self, key: int, neighbour: int) -> bool:
         """Record a neighbour; return whether several are known."""
@@ -185,12 +186,8 @@ class _Neighbours:
         own = part(neighbour)
         if known != own:
             word = _VARIED if known else own
-            self._slots[key & ((1 << _SLOT_BITS) - 1)] = _tag(key) << 31 | word
+            self._slots[key & _MASK] = ((key >> 20) & 0xFFFFFFFF) << 31 | word
         return known not in (0, own)
-
-
-def _tag(key: int) -> int:
-    return (key >> 20) & 0xFFFFFFFF
 
 
 def part(key: int) -> int:
@@ -204,19 +201,20 @@ class _Together:
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
-    def note(self, a: int, b: int) -> None:
-        """Count a pair; all are halved before one would be full, so that shares stay."""
-        for key in (a, b, hash((a, b))):
-            slot = key & ((1 << _SLOT_BITS) - 1)
-            self._counts[slot] += 1
-            if self._counts[slot] == _FULL:
-                np.frombuffer(self._counts, np.uint16)[:] >>= 1
+    def note(self, a: int, b: int) -> bool:
+        """Count a pair, all halved before one is full; return whether it is `mostly` together."""
+        counts = self._counts
+        for slot in (a & _MASK, b & _MASK, hash((a, b)) & _MASK):
+            counts[slot] += 1
+            if counts[slot] == _FULL:
+                np.frombuffer(counts, np.uint16)[:] >>= 1
+        return self.mostly(a, b)
 
     def mostly(self, a: int, b: int) -> bool:
         """Return whether either is hardly ever seen without the other."""
-        counts, mask = self._counts, (1 << _SLOT_BITS) - 1
-        pair = counts[hash((a, b)) & mask]
-        return pair > 1 and pair > _MOSTLY * min(counts[a & mask], counts[b & mask]) / 2
+        counts = self._counts
+        pair = counts[hash((a, b)) & _MASK]
+        return pair > 1 and pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK]) / 2
 
 
 class Recurrences:
@@ -249,7 +247,7 @@ class Recurrences:
         """Return the lines of a text, known documents whole, and the labels of those with one."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
-        looks, frame = self._looks, self._frame
+        looks, frame, documents = self._looks, self._frame, self._documents
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
@@ -260,7 +258,7 @@ class Recurrences:
                 key = last_key = hash((scope, own))
                 begin, end = at + core, at + end
                 if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
-                    known = self._documents.get(key)
+                    known = documents.get(key)
                     found = self._known(scope, text, begin, known) if known else None
                     if found is not None:
                         end, last_key, piece = found
@@ -351,8 +349,7 @@ class Recurrences:
             a, b = lines.last_keys[lines.long[n - 1]], keys[lines.long[n]]
             free = self._after.note(a, b)
             free = self._before.note(b, a) and free
-            self._together.note(a, b)
-            if self._together.mostly(a, b):
+            if self._together.note(a, b):
                 continue
             if free or n - 1 in documents or n in documents:
                 starts.append(n)
@@ -556,7 +553,7 @@ class _Bounds:
         head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
         sure = own_tail is not None and own_head is not None
-        masked = self._masked(start, end)
+        masked = self._masked(start, end) if start < end else ()
         return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
 
     def _masked(self, first: int, stop: int) -> tuple[str, ...]:

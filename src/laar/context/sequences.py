@@ -75,12 +75,12 @@ class Sequences:
             if last is not None:
                 lists.setdefault(last.whole, []).append(i)
         lists.pop(hash(tuple(docs)), None)  # the very same list again tells nothing
-        for members in lists.values():
+        for members in [several for several in lists.values() if len(several) > 1]:
             places = [last.place for i in members if (last := known[i]) is not None]
             before = list(accumulate(places, max))
             behind = list(accumulate(reversed(places), min))[::-1]
             for i, place, highest, lowest in zip(members, places, before, behind, strict=True):
-                met[i] = met[i] or len(members) > 1
+                met[i] = True
                 free[i] = free[i] or lowest < place or place < highest
         return free, met
 

@@ -12,9 +12,10 @@ Tenants are told apart by the header that `flow.tenant_header` names, and share 
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
@@ -106,12 +107,9 @@ class _Reworked:
         return Citations(self._result.numbers, events=events)
 
     def asked(self, request: str, now: float) -> None:
-        """Remember the order, so that a burst of requests shares it."""
-        self._hooks.guarded(self._note, request, now)
-
-    def _note(self, request: str, now: float) -> None:
-        self._ordering.hook.note(self._result.receipt, now, request=request)
-        self._noted = request
+        """Remember the order, so that a burst shares one."""
+        self._noted, note = request, self._ordering.hook.note
+        self._hooks.after(partial(note, self._result.receipt, now, request=request))
 
     def refused(self) -> None:
         """Undo `asked`."""
@@ -119,16 +117,12 @@ class _Reworked:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """Remember that `endpoint` received the body."""
-        self._hooks.guarded(self._committed, endpoint, request, now)
-        receipt = self._result.receipt
+        """Remember that `endpoint` got the body."""
+        receipt, noted = self._result.receipt, bool(self._noted)
+        commit = partial(self._ordering.hook.commit, receipt, now, endpoint=endpoint, noted=noted)
+        self._hooks.after(commit)
         if decision and receipt is not None and receipt.orders:
             self._hooks.awaits_outcome(decision, self._ordering, receipt)
-
-    def _committed(self, endpoint: str, request: str, now: float) -> None:
-        hook, receipt = self._ordering.hook, self._result.receipt
-        noted = bool(self._noted)
-        hook.commit(receipt, now, endpoint=endpoint, noted=noted)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
         """Record the measured TTFT and cached tokens."""
@@ -177,6 +171,9 @@ class ContextHooks:
         """Whether a requested response has been shown to the picker."""
         self.may_restore = True
         """Whether numbers can be restored: False once a response came compressed."""
+        self.later: Callable[[Callable[[], None]], object] = lambda call: call()
+        # What is left to learn of the requests of one turn of the loop.
+        self._due: deque[Callable[[], None]] = deque()
         self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
@@ -296,8 +293,21 @@ class ContextHooks:
             tally.groups[group].decided(result)
         return _Reworked(self, ordering, result, group)
 
-    def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
-        """Call a function; count an exception instead of raising it."""
+    def after(self, call: Callable[[], None]) -> None:
+        """Call a function once messages have gone out, and before a hook is asked anything."""
+        self._due.append(call)
+        self.later(self._catch_up)
+
+    def _catch_up(self) -> None:
+        while self._due:
+            self.guarded(self._due.popleft(), first=False)
+
+    def guarded(
+        self, call: Callable[..., _Reworked | None], *args: object, first: bool = True
+    ) -> _Reworked | None:
+        """Call a function, after what is due, and count a fault instead of raising it."""
+        if first:
+            self._catch_up()
         try:
             return call(*args)
         except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
@@ -345,20 +355,11 @@ class ContextHooks:
 
     # -- caches of the engines -----------------------------------------------------------------
 
-    def forget(self, endpoint: str) -> None:
-        """Forget the orders sent to an endpoint whose cache was emptied, or that was removed."""
+    def forget(self, endpoint: str, before: float | None = None) -> None:
+        """Forget an endpoint's orders: all, or those not sent again since `before`, in seconds."""
+        self._catch_up()
         for ordering in self._orderings:
-            ordering.hook.forget(endpoint)
-
-    def holds_since(self, endpoint: str, at: float) -> None:
-        """Forget the orders sent to an endpoint before everything its cache still holds.
-
-        Args:
-            endpoint: address of the endpoint.
-            at: seconds, monotonic; last use of the block that the cache would evict next.
-        """
-        for ordering in self._orderings:
-            ordering.hook.forget(endpoint, before=at)
+            ordering.hook.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of the endpoints' caches; None if unknown."""

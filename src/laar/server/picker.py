@@ -195,7 +195,7 @@ class Picker:
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # else its content is a guess
             if known and beliefs is not None:
-                self.context.holds_since(address, beliefs.oldest_at(slot))
+                self.context.forget(address, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
         """Forget what the cache of an endpoint held: it was emptied, or the endpoint removed."""

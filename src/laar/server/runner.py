@@ -131,7 +131,9 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         picker, settings = self.picker, self.picker.settings
-        picker.director.later = asyncio.get_running_loop().call_soon
+        loop = asyncio.get_running_loop()
+        picker.director.later = loop.call_soon
+        picker.context.later = lambda call: loop.call_later(0.0, call)  # once all is written
         self.prepare()
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
