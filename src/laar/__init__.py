@@ -1,8 +1,8 @@
 """laar: an Envoy endpoint picker that sends requests where a correct answer is expected soonest.
 
 The names in `__all__` here, and all of `laar.testing`, are the public API: names and signatures
-are pinned by a test, and change with a note in the changelog. Everything else may change at any
-time. Names are imported when they are first used, so that `import laar` costs nothing.
+are pinned by a test; changes are noted in the changelog. Everything else may change at any time.
+Names are imported on first use, so that `import laar` costs nothing.
 """
 
 from __future__ import annotations

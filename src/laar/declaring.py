@@ -1,4 +1,4 @@
-'''How a feature declares its settings: once, in a dataclass beside the code that reads them.
+'''Declare the settings of a feature once, in a dataclass next to the code that reads them.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Saturation:
@@ -8,14 +8,14 @@
         applies: ClassVar = Applies.AT_ONCE
 
         max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
-        """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
+        """Requests above which an endpoint is full, like vLLM's --max-num-seqs."""
 
-All else comes from this: `laar.settings` takes the keys of the file, their types, bounds, defaults
-and descriptions from it, and with them `laar check`, the JSON schema and the reference page; the
-lab and the tests make the same dataclass. A rule about several fields is raised as a `SettingError`
-in `__post_init__`, which may call `check` first, for those who don't come through a file.
+Everything else is derived from this: `laar.settings` takes the keys of the file, their types,
+bounds, defaults and descriptions from it, and so do `laar check`, the JSON schema and the reference
+page. The lab and the tests create the same dataclass. A rule about several fields raises
+`SettingError` in `__post_init__`, after `check` for instances that were not read from a file.
 
-No pydantic here: the packages of the algorithms declare settings and stay free of it.
+No pydantic here: the algorithm packages declare settings without depending on it.
 '''
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from laar.errors import SettingError, unknown
 
 
 class Applies(StrEnum):
-    """The time at which a changed setting is in effect.
+    """When a changed setting takes effect.
 
-    Said once for a class (`applies`), and for a field that differs in its annotation:
+    Declared once for a class (`applies`); a field that differs has it in its annotation:
     ``Annotated[bool, Applies.AFTER_RESTART]``.
     """
 
@@ -45,12 +45,12 @@ class Applies(StrEnum):
 
 
 FIXED = "fixed"
-"""In an annotation: no key of the file sets this field; for the lab and for tests."""
+"""In an annotation: no key of the file sets this field. Only the lab and tests do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """In an annotation: in a file, the text must match a regular expression."""
+    """In an annotation: a value from a file must match a regular expression."""
 
     pattern: str
 
@@ -75,10 +75,10 @@ def _hints_of(declared: Any) -> dict[str, Any]:
 
 
 def field_texts(declared: type[Any]) -> dict[str, str]:
-    """Return the text below each field, those of base classes and of `described_by` included.
+    """Return the text below each field, including those of base classes and of `described_by`.
 
-    A class whose source is not at hand adds none. Takes milliseconds a class, so it is for schemas
-    and reference pages, not for a start.
+    A class without available source adds none. Takes milliseconds per class, so use it for schemas
+    and reference pages, not at startup.
     """
     texts: dict[str, str] = {}
     for base in reversed(declared.__mro__):
@@ -88,7 +88,7 @@ def field_texts(declared: type[Any]) -> dict[str, str]:
 
 
 def describe(schema: dict[str, Any], declared: type[Any]) -> None:
-    """Put the texts of fields into a JSON schema, for pydantic's `json_schema_extra`."""
+    """Add the fields' texts to a JSON schema, for pydantic's `json_schema_extra`."""
     texts = field_texts(declared)
     for name, of_field in schema.get("properties", {}).items():
         if name in texts:
@@ -115,10 +115,10 @@ def _own_texts(declared: type[Any]) -> dict[str, str]:
 
 
 def check(settings: Any) -> None:
-    """Compare every field with its numeric bounds and its choices.
+    """Check every field against its numeric bounds and choices.
 
     Raises:
-        SettingError: names the first one that does not fit, and what would.
+        SettingError: a field is invalid; the text names the first one and the valid values.
     """
     for name, hint in hints_of(type(settings)).items():
         value = getattr(settings, name)

@@ -1,14 +1,13 @@
-"""The errors laar raises on purpose.
+"""The errors that laar raises on purpose.
 
-LaarError            a fault that its reader can act on; the text names the fault and the remedy
+LaarError            a fault that the reader can act on; the text names the fault and the remedy
 ├── SettingError     in the settings, an endpoints file, an artifact or a command's arguments
 ├── RequestError     in a client's request; carries the HTTP status and a stable reason code
 ├── ApiError         of a Kubernetes API server (`laar.datalayer.kubernetes.api`)
 └── Unreadable       a batch of another picker (`laar.sharing.batches`)
 
-Exceptions outside this tree, such as `NoRoomError`, go from one part of laar to another and reach
-no reader. Anything else raised is a defect, and is caught only at the guards that degrade a
-decision.
+Exceptions outside this tree, such as `NoRoomError`, are internal to laar and never shown. Anything
+else raised is a bug, caught only by the guards that degrade a decision.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from collections.abc import Iterable
 
 
 class LaarError(Exception):
-    """A fault that the reader of its text can act on."""
+    """A fault that the reader of the message can act on."""
 
 
 class SettingError(LaarError):
-    """A setting, file or argument that cannot be used; the text says where and what to do.
+    """An unusable setting, file or argument; the text says where it is and what to do.
 
     Args:
         text: the fault, and the remedy.
-        setting: path of the setting at fault, as ``listen.tls.key``; it stands before the text.
-            `laar.settings.Loaded` puts the file and the line before that.
+        setting: path of the setting at fault, such as ``listen.tls.key``; prefixed to the text.
+            `laar.settings.Loaded` prefixes the file and the line.
     """
 
     def __init__(self, text: str, *, setting: str = "") -> None:
@@ -41,7 +40,7 @@ class RequestError(LaarError):
     Args:
         status: HTTP status of the answer.
         reason: stable code for metrics and for the ``x-laar-reason`` header.
-        message: text for the client, which never contains any of the prompt.
+        message: text for the client; never contains any part of the prompt.
         retry_after_s: whole seconds after which the client may try again.
     """
 
@@ -55,7 +54,7 @@ class RequestError(LaarError):
 
 
 def install(extra: str) -> str:
-    """Return the remedy for a missing package; laar is on no package index, so from its clone.
+    """Return the command that installs a missing extra, from a clone: laar is on no package index.
 
     `lab` is the distribution laar-lab.
     """
@@ -64,7 +63,7 @@ def install(extra: str) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """Return the text for a name that does not exist, the same wherever a name is looked up.
+    """Return the error text for an unknown name, the same wherever a name is looked up.
 
     Args:
         kind: kind of thing, such as ``policy``.

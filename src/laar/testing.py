@@ -1,13 +1,13 @@
-"""For authors of filters, scorers, pickers and policies: views to try them on, and what they keep.
+"""Test tools for authors of filters, scorers, pickers and policies: views and contract checks.
 
     @pytest.mark.parametrize("check", laar.testing.checks(MyScorer), ids=str)
     def test_my_scorer_keeps_the_contract(check: laar.testing.Check) -> None:
         check()
 
-Each check is one promise of `laar.Filter`, `laar.Scorer`, `laar.Picker` or `laar.Policy`, tried in
-situations that fleets get into: one endpoint, a thousand, none of them read yet, nothing cached,
-models without a measurement. laar runs the same checks over its own. No check needs pytest, a
-server or a network; a broken promise raises `AssertionError` with the situation in its text.
+Each check tests one promise of `laar.Filter`, `laar.Scorer`, `laar.Picker` or `laar.Policy` in
+situations that fleets get into: one endpoint, a thousand, none scraped yet, nothing cached, models
+without a measurement. laar runs the same checks on its own parts. No check needs pytest, a server
+or a network. A broken promise raises `AssertionError` that names the situation.
 """
 
 from __future__ import annotations
@@ -60,29 +60,29 @@ def make_view(
     now: float = 0.0,
     seed: int = 0,
 ) -> View:
-    """Return a view of some endpoints, as a scorer gets it.
+    """Return a view of some endpoints, as passed to a scorer.
 
-    The endpoints are `10.0.0.0:8000`, `10.0.0.1:8000` and so on. Quantities are as in `laar.View`,
-    one number for all candidates or one for each.
+    The endpoints are `10.0.0.0:8000`, `10.0.0.1:8000` and so on. Quantities are as in `laar.View`:
+    one number for all candidates, or one per candidate.
 
     Args:
         endpoints: number of candidates.
         prompt: the text of the request.
         tokens: length of the prompt.
-        cached_tokens: the part of it that each endpoint is believed to hold.
-        queued_tokens: prompt tokens in flight there.
-        in_flight: requests in flight there, by the picker's count.
+        cached_tokens: prompt tokens that each endpoint is believed to have cached.
+        queued_tokens: prompt tokens in flight at each endpoint.
+        in_flight: requests in flight at each endpoint, as the picker counts them.
         waiting: requests waiting in the engine as last scraped; None if it was never scraped.
         running: requests running in the engine as last scraped; None for `in_flight`.
         kv_usage: share of the KV cache in use.
-        rtt_s: round trip.
+        rtt_s: round-trip time.
         probability: P(correct).
         evidence: number of outcomes behind it.
-        seconds_per_token: seconds of prefill for each uncached token.
+        seconds_per_token: seconds of prefill per uncached token.
         base_s: seconds that do not grow with the prompt.
-        times_tried: earlier attempts on the question with the endpoint's model.
-        models: served names, dealt to the endpoints in turn.
-        labels: labels of the first endpoints.
+        times_tried: earlier attempts at the question with the endpoint's model.
+        models: served names, assigned to the endpoints round-robin.
+        labels: labels of the first endpoints; the others have none.
         session: session of the request.
         now: monotonic seconds.
         seed: seed of the random source.
@@ -139,7 +139,7 @@ def _each(value: Numbers, n: int) -> Any:
 
 
 def _mixed(n: int, seed: int, **changed: Any) -> View:
-    """Return a fleet in use, no two endpoints alike."""
+    """Return a view of a busy fleet in which no two endpoints are alike."""
     draw = np.random.default_rng(seed)
     tokens = 2000.0
     model = np.arange(n) % 2
@@ -189,7 +189,7 @@ _SITUATIONS: Mapping[str, Callable[[int], View]] = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise. Calling it raises `AssertionError` where the promise is broken.
+    """One promise of the contract. Calling it raises `AssertionError` if the promise is broken.
 
     Args:
         name: the promise, in a few words.
@@ -200,7 +200,7 @@ class Check:
     run: Callable[[], None]
 
     def __call__(self) -> None:
-        """Check."""
+        """Run the check."""
         try:
             self.run()
         except AssertionError:
@@ -213,12 +213,12 @@ class Check:
 
 
 def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Check]:
-    """Return the promises of a filter, scorer, picker or policy, each as a check of its own.
+    """Return the checks for a filter, scorer, picker or policy, one per promise.
 
     Args:
-        make: makes a fresh one.
-        symmetric: whether its choice is independent of the order in which candidates are listed.
-            Off for those that choose by chance or in turn.
+        make: returns a new instance.
+        symmetric: whether the choice is independent of the order in which candidates are listed.
+            Set False for random or round-robin choices.
     """
     found = [Check(name, partial(_check_results, make, name)) for name in _SITUATIONS]
     found.append(Check("the same seed gives the same result", partial(_check_repeats, make)))
@@ -248,7 +248,7 @@ def _run(extension: Extension, view: View) -> Any:
 
 
 def _scores_for(view: View) -> Floats:
-    """Return scores to order by: as different as the endpoints are."""
+    """Return scores to order by; they differ where in-flight counts differ."""
     scores: Floats = 1.0 / (1.0 + view.in_flight)
     return scores
 
@@ -304,7 +304,7 @@ def _check_input(make: Callable[[], Extension]) -> None:
 
 
 def _values(view: View) -> dict[str, Any]:
-    """Return copies of what an extension may look at."""
+    """Return copies of everything an extension may read."""
     kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
     found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
     columns = {f"table.{name}": value for name, value in vars(view.table).items()}
@@ -320,7 +320,7 @@ def _check_symmetry(make: Callable[[], Extension]) -> None:
         moved.rng = random.Random(seed)
         extension = make()
         one, other = _run(extension, view), _run(make(), moved)
-        if isinstance(extension, Policy):  # it may settle the rest by chance
+        if isinstance(extension, Policy):  # it may break ties at random
             same = view.slots[one.argmax()] == moved.slots[other.argmax()]
         elif hasattr(extension, "order"):
             same = view.slots[one[0]] == moved.slots[other[0]]
@@ -330,7 +330,7 @@ def _check_symmetry(make: Callable[[], Extension]) -> None:
 
 
 def _check_masks(make: Callable[[], Extension]) -> None:
-    """Through the director, as requests come."""
+    """Check through the director, the path of real requests."""
     policy = _as_policy(make())
     table = _mixed(6, 0, models=("model",)).table
     settings = DirectorSettings(policy=policy.name)
@@ -362,8 +362,8 @@ def _as_policy(extension: Any) -> Policy:
 
 
 class _Even:
-    """All candidates alike."""
+    """A scorer that rates all candidates the same."""
 
     def score(self, view: View) -> Floats:
-        """Score all of them 1."""
+        """Return a score of 1 for each candidate."""
         return np.ones(len(view.slots))

@@ -1,7 +1,7 @@
 """The commands of `laar`.
 
-Each imports what it needs when it is called: `laar --help` must not load an Envoy's worth of
-message types, and serving must not load scikit-learn.
+Each command imports its dependencies when called: `laar --help` must not load Envoy's message
+types, and serving must not load scikit-learn.
 """
 
 from laar.cli.app import app

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
-    """Return the bootstrap of an Envoy: envoy.yaml beside the settings, or a rendered one.
+    """Return the bootstrap: envoy.yaml next to the settings, or a rendered one.
 
     Raises:
-        SettingError: Envoy would not hear of the endpoints, could not reach the picker, is not
-            installed, or its file cannot be used.
+        SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
+            installed, or its file is unusable.
     """
     from laar.envoy.bootstrap import render
     from laar.envoy.options import BootstrapOptions
@@ -60,13 +60,13 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
 
 def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
-    """Return the reasons why Envoy would not start, each with its remedy."""
+    """Return the reasons that would keep Envoy from starting, each with its remedy."""
     from laar.envoy.process import validate
 
     try:
         bootstrap = bootstrap_beside(loaded, config)
         eds = loaded.settings.envoy.eds_file
-        assert eds is not None  # `bootstrap_beside` has looked
+        assert eds is not None  # checked by `bootstrap_beside`
         if eds.exists():
             validate(bootstrap)
         else:
@@ -98,11 +98,11 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
-    """Compare the file with the settings: it may be older, or of another directory.
+    """Check the file against the settings: it may be outdated, or from another directory.
 
     Raises:
-        SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
-            or ask another picker.
+        SettingError: laar could not monitor this Envoy, or Envoy would use another picker or
+            another picker's endpoints.
     """
     from laar.settings.ignored import endpoint_cas
 
@@ -137,7 +137,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Return whether Envoy's address may be that of a listener, as any name may."""
+    """Return whether Envoy's address may refer to a listener; any host name may."""
     from ipaddress import ip_address
 
     from laar.datalayer import split_address
@@ -171,7 +171,7 @@ def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
 
 
 def _all(value: Any, key: str) -> Iterator[Any]:
-    """Yield the values of a key, at any depth."""
+    """Yield the values of a key at any depth."""
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for item in below:
         yield from _all(item, key)
@@ -193,7 +193,7 @@ def _ports_in_use(bootstrap: Mapping[str, Any], loaded: Loaded, config: Path) ->
         except OSError as error:
             option = "admin" if owner is bootstrap["admin"] else "listen"
             option = "ready" if owner.get("name") == "probes" else option
-            why = str(error.strerror).partition(" (while")[0]  # which says the address once more
+            why = str(error.strerror).partition(" (while")[0]  # which repeats the address
             yield (
                 f"{path}: Envoy can't listen on {host}:{port} ({why}); stop what listens there, or "
                 "render the file with another port: "

@@ -1,4 +1,4 @@
-"""`laar calibrate`: engines measured in a minute, and an artifact from it."""
+"""`laar calibrate`: measure engines for a minute and write an artifact."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def calibrate(
         "capability.json"
     ),
     outcomes: OutcomesFile = Path("calibration.jsonl"),
-    seconds: Annotated[
-        float, typer.Option(help="Seconds during which questions are asked.", min=1)
-    ] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Seconds to ask questions for.", min=1)] = 60.0,
     sets: Annotated[
         list[str] | None,
         typer.Option(

@@ -28,12 +28,12 @@ def check(
         bool,
         typer.Option(
             "--elsewhere",
-            help="Check keys and values alone, for a picker on another machine or in a cluster. "
-            "Files, ports, packages and the cluster are not looked for here.",
+            help="Check keys and values only, for a picker on another machine or in a cluster. "
+            "Files, ports, packages and the cluster are not checked.",
         ),
     ] = False,
     with_envoy: Annotated[
-        bool, typer.Option("--with-envoy", help="Check what `laar serve --with-envoy` needs, too.")
+        bool, typer.Option("--with-envoy", help="Also check what `laar serve --with-envoy` needs.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print faults and warnings as JSON, on stdout.")
@@ -41,8 +41,8 @@ def check(
 ) -> None:
     """Find what `laar serve` would refuse: settings, the files they name, packages and ports.
 
-    Prints every fault and exits 2, or prints the settings in effect, each with its origin (file and
-    line, or `default`). Settings that serving would ignore are printed as warnings.
+    Prints every fault and exits 2, or prints the effective settings, each with its origin (file and
+    line, or `default`). Settings that `laar serve` would ignore are printed as warnings.
     """
     with report_errors():
         from laar.errors import LaarError

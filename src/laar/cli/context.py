@@ -1,6 +1,6 @@
-"""`laar context`: the hook's view of a body, and what breaks the prefixes of many.
+"""`laar context`: show the hook's view of a body, and what breaks shared prefixes.
 
-Exit status: 0 done, 2 a fault that the user can correct.
+Exit status: 0 for success, 2 for a fault that the user can correct.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    Of several bodies, one a line, the last one is shown, and the others are learned from. None
-    leaves this machine, and nothing of their text is printed.
+    Of several bodies, one per line, the last is shown and the others are used to learn. No body
+    leaves this machine, and none of its text is printed.
     """
     import orjson
 
@@ -68,7 +68,7 @@ def doctor(
     with report_errors():
         settings = _of_route(config_file, route)
         raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
-    # Bodies on a line each, or one on any number of lines.
+    # One body per line, or a single one over several lines.
     lines = raw.splitlines() if raw.startswith(b"{") else []
     *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
     diagnosis = diagnose(last, settings, earlier=earlier)
@@ -102,10 +102,10 @@ def advise(
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Say what keeps prompts from sharing a prefix: a date, a path, tools in many orders.
+    """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    For each agent, by model and tools: where its prompts differ though text follows that all of
-    them have, and how much less would be read if such lines came last. No text of prompts is kept.
+    For each agent, by model and tools: where its prompts differ although common text follows, and
+    how much prefill moving such lines to the end would save. No text of prompts is stored.
     """
     import asyncio
 
@@ -134,7 +134,7 @@ def advise(
 
 
 def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return the advice on bodies in the order sent; what is no prompt is passed over."""
+    """Return the advice on bodies in the order sent; skip what is no prompt."""
     import orjson
 
     from laar.context.bodies import api_of
@@ -148,7 +148,7 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
     for line in bodies:
         with suppress(orjson.JSONDecodeError, orjson.JSONEncodeError, RequestError):
             value = orjson.loads(line)
-            if isinstance(value, dict) and isinstance(value.get("body"), dict):  # of a batch file
+            if isinstance(value, dict) and isinstance(value.get("body"), dict):  # from a batch file
                 line, value = orjson.dumps(value["body"]), value["body"]
             if isinstance(value, dict) and (api := api_of(value)):
                 read = read_body(Api(api), line)
@@ -157,7 +157,7 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
-    """Return the hook's settings of a route; None for the defaults."""
+    """Return the hook's settings for a route; None for the defaults."""
     from laar.settings import load_settings
 
     if config_file is None:

@@ -27,7 +27,7 @@ def doctor(
     key_env: KeyVariable = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Examine endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
+    """Check endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
     with report_errors():
         import asyncio
         import dataclasses

@@ -29,14 +29,14 @@ def envoy(
     picker_certificate: Annotated[
         Path | None,
         typer.Option(
-            help="PEM file with the certificate that Envoy shows to the picker, for its "
-            "listen.tls.client_ca. Envoy reads it as it starts."
+            help="PEM file with Envoy's client certificate, for the picker's "
+            "listen.tls.client_ca. Envoy reads it at startup."
         ),
     ] = None,
     picker_key: Annotated[
         Path | None, typer.Option(help="PEM file with the key of --picker-certificate.")
     ] = None,
-    listen_port: Annotated[int, typer.Option(help="Port on which Envoy takes requests.")] = 8080,
+    listen_port: Annotated[int, typer.Option(help="Port on which Envoy accepts requests.")] = 8080,
     ready_port: Annotated[int, typer.Option(help="Port for /ready and /stats/prometheus.")] = 19001,
     admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
     eds_file: Annotated[
@@ -45,21 +45,21 @@ def envoy(
     endpoint_ca: Annotated[
         list[str] | None,
         typer.Option(
-            help="PEM file with authorities of https endpoints (their ca_file), or `system`; "
+            help="PEM file with the CAs of https endpoints (their ca_file), or `system`; "
             "repeatable."
         ),
     ] = None,
     fail_open: Annotated[
-        bool, typer.Option(help="Let Envoy choose while no picker answers, rather than answer 503.")
+        bool, typer.Option(help="Let Envoy choose if no picker answers, instead of answering 503.")
     ] = True,
     max_body_bytes: Annotated[
         int,
         typer.Option(
-            help="Longest request body, in bytes; give the picker's bodies.max_body_bytes."
+            help="Longest request body, in bytes; use the picker's bodies.max_body_bytes."
         ),
     ] = 32 << 20,
     retries: Annotated[
-        int, typer.Option(help="Retries by Envoy of a request that failed before its answer began.")
+        int, typer.Option(help="Envoy's retries of a request that failed before its answer began.")
     ] = 2,
     longest_hold: Annotated[
         float,
@@ -68,7 +68,7 @@ def envoy(
         ),
     ] = 60.0,
     request_timeout: Annotated[
-        float, typer.Option(help="Time-out of a request with its whole answer, in seconds.")
+        float, typer.Option(help="Timeout of a request including its whole answer, in seconds.")
     ] = 3600.0,
     idle_timeout: Annotated[
         float,
@@ -76,12 +76,12 @@ def envoy(
     ] = 1800.0,
     tenant_header: Annotated[
         str,
-        typer.Option(help="Header that names the tenant; give the picker's flow.tenant_header."),
+        typer.Option(help="Header that names the tenant; use the picker's flow.tenant_header."),
     ] = "x-gateway-inference-fairness-id",
     trust_gateway_headers: Annotated[
         bool | None,
         typer.Option(
-            help="Accept the tenant, objective and model headers that requests bring, for "
+            help="Accept tenant, objective and model headers in requests, for "
             "instance from a gateway in front. Default: only with the shape sidecar."
         ),
     ] = None,

@@ -1,8 +1,8 @@
-"""`laar explain`: one request, every candidate's terms, and the sentence.
+"""`laar explain`: show every candidate's cost terms for a request, and a sentence that explains.
 
-Offline it builds the picker from its settings, without readings: nothing is queued, caches are
-empty and no round trip is known, so it shows the decision by accuracy and speed alone. Against a
-live picker (`--url`) everything that the picker knows counts.
+Offline it builds the picker from its settings, without readings: queues and caches are empty and
+round trips unknown, so only accuracy and speed decide. A live picker (`--url`) uses everything it
+knows.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def explain(
 
 
 def read_headers(lines: list[str]) -> dict[str, str]:
-    """``name: value`` lines as a mapping with names in lower case.
+    """Return ``name: value`` lines as a mapping with names in lower case.
 
     Raises:
-        SettingError: a line has no colon, or a character that no header holds.
+        SettingError: a line has no colon, or a character that is invalid in headers.
     """
     found = {}
     for line in lines:
@@ -97,7 +97,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
 
 
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of the decision that the settings alone would make.
+    """Return the record of the decision that the settings alone lead to.
 
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
@@ -131,7 +131,7 @@ async def explain_live(
 
 
 async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> dict[str, Any]:
-    """Return what a running picker's admin port answers.
+    """Send a request to a running picker's admin port and return its JSON answer.
 
     Raises:
         LaarError: it can't be reached, or refuses; with its message.
@@ -209,7 +209,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Return in a sentence what room for its context costs, who has some and who waits."""
+    """Describe what room for the session's context costs, and how many have or await room."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
@@ -230,7 +230,7 @@ def _room(sessions: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
     from rich.markup import escape
 
-    # Brackets of an IPv6 address, or of a name, are no markup.
+    # Escape brackets of IPv6 addresses and names, which are no markup.
     named = [escape(row[name]) for name in ("endpoint", "model")]
     cells = [f"{row['rank']}" if "rank" in row else "1", *named]
     if "probability" not in row:  # an opaque request

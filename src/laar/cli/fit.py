@@ -31,7 +31,7 @@ def fit(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Learn each model's success rates and speed from outcomes, with the uncertainty of both."""
+    """Learn each model's success rates and speed from outcomes, with their uncertainty."""
     with report_errors():
         from laar.accuracy.fitting.command import run_fit
 

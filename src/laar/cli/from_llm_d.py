@@ -1,4 +1,4 @@
-"""`laar from-llm-d`: the settings that an EndpointPickerConfig means."""
+"""`laar from-llm-d`: translate an EndpointPickerConfig into settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laar init`: a configuration for existing engines, made by inspecting them."""
+"""`laar init`: create a configuration by inspecting running engines."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def init(
         typer.Option("--endpoint", "-e", help="URL or host:port of an engine; repeatable."),
     ],
     directory: Annotated[
-        Path, typer.Option("--directory", "-d", help="Directory for the files; made if absent.")
+        Path, typer.Option("--directory", "-d", help="Directory for the files; created if absent.")
     ] = Path(),
     key_env: KeyVariable = None,
     key_file: Annotated[
         Path | None,
-        typer.Option(help="File with the engines' key, which requests get in place of a client's."),
+        typer.Option(help="File with the engines' API key, which replaces the client's."),
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(help="PEM file with the authorities of https engines.")
+        Path | None, typer.Option(help="PEM file with the CAs of https engines.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
 
-    Exits 1 if some engines named no model: endpoints.yaml has them as comments.
+    Exits 1 if an engine reported no model; endpoints.yaml lists such engines as comments.
     """
     with report_errors():
         import asyncio
@@ -88,7 +88,7 @@ def init(
 
 
 def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint:
-    """Return the endpoint as it will be written, without its models."""
+    """Return the endpoint to be written, without its models."""
     from pydantic import ValidationError
 
     from laar.datalayer.endpoints_file import Endpoint
@@ -116,9 +116,9 @@ def _report(engines: Sequence[Engine]) -> None:
 
 
 def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_key: bool) -> str:
-    """Return the endpoints file, as YAML that a person goes on editing.
+    """Return the endpoints file as YAML for a person to edit.
 
-    The picker reads the adapters itself, but for an engine that wants a key.
+    The picker discovers adapters itself, except for engines that require a key.
     """
     import yaml
 

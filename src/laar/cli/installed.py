@@ -1,9 +1,8 @@
 """The commands by name: laar's own, and those of installed packages such as laar-lab.
 
-Those of packages are entry points of the group ``laar.commands``, named as the command is typed,
-with dots between the words: ``up``, or ``context.plan``. Each names a function as Typer takes
-them, or a `typer.Typer`. A command is imported only when it runs or is listed, so no other command
-pays for it.
+Packages provide entry points in the group ``laar.commands``, named like the command, with dots
+between the words: ``up`` or ``context.plan``. Each refers to a function for Typer or to a
+`typer.Typer`. A command is imported only when run or listed, so no other command pays for it.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ OF_LAB = (
     *("context.plan", "evaluate", "lab", "overload", "race"),
     *("sim-endpoint", "ttca", "tune", "up"),
 )
-"""Commands of laar-lab: where it is missing they name it."""
+"""Commands of laar-lab; without it they tell how to install it."""
 
 
 class InstalledGroup(TyperGroup):
-    """The commands that are registered, then those of installed packages."""
+    """The registered commands, then those of installed packages."""
 
     path = ""
-    """Beginning of the names of their entry points."""
+    """Prefix of the names of the packages' entry points."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `--help`."""
         return [*super().list_commands(ctx), *installed(self.path)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of that name; no package can replace one of laar's."""
+        """Return the command of that name; packages can't replace laar's own."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -109,13 +108,13 @@ def _load(point: EntryPoint, name: str) -> Any:
     package = point.dist.name if point.dist else "an unnamed package"
     try:
         return _command(point.load(), name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 another package's fault, named below
+    except (Exception, SystemExit) as error:  # noqa: BLE001 another package's fault, reported below
         why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
 
 
 def _command(found: Any, name: str) -> Any:
-    """Return the command that a function or a `typer.Typer` makes."""
+    """Return the command for a function or a `typer.Typer`."""
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False)
         found.command(name)(function)
@@ -125,7 +124,7 @@ def _command(found: Any, name: str) -> Any:
 
 
 def _failing(name: str, text: str) -> Any:
-    """Return a command that prints why there is none, whatever its arguments."""
+    """Return a command that accepts any arguments and prints why it is unavailable."""
     app = typer.Typer(add_completion=False)
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
 

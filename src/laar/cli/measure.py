@@ -1,4 +1,4 @@
-"""`laar measure`: put every question to every model."""
+"""`laar measure`: ask every model every question."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def measure(
     concurrency: Concurrency = _DEFAULTS.concurrency,
     rate: Annotated[
         float | None,
-        typer.Option(help="Requests started per second at most. Default: no limit.", min=0.001),
+        typer.Option(help="Maximum requests started per second. Default: no limit.", min=0.001),
     ] = _DEFAULTS.rate_per_s,
     stream: Annotated[
-        bool, typer.Option(help="Request streamed answers, which show the time to first token.")
+        bool, typer.Option(help="Request streamed answers, to measure the time to first token.")
     ] = _DEFAULTS.stream,
     timeout: Annotated[
-        float, typer.Option(help="Time-out of one request, in seconds.", min=0.1)
+        float, typer.Option(help="Timeout of one request, in seconds.", min=0.1)
     ] = _DEFAULTS.timeout_s,
     max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     key_env: KeyVariable = None,

@@ -22,8 +22,8 @@ def serve(
         bool,
         typer.Option(
             "--with-envoy",
-            help="Run Envoy too, which goes on while the picker starts again: with the envoy.yaml "
-            "in the settings' directory, or with a rendered bootstrap.",
+            help="Also run Envoy, which keeps running while the picker restarts: with the "
+            "envoy.yaml in the settings' directory, or with a rendered bootstrap.",
         ),
     ] = False,
     workers: Annotated[
@@ -34,7 +34,7 @@ def serve(
             min=1,
             max=64,
             help="Number of processes, at most one per core. They serve the same ports and "
-            "share their state by the store in share.url.",
+            "share their state through the store in share.url.",
         ),
     ] = 1,
     verbose: Annotated[
@@ -44,11 +44,11 @@ def serve(
     worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
-    gc.disable()  # a tenth of the start, as most of it is imports; `keep_young` ends this
+    gc.disable()  # saves a tenth of the startup, mostly imports; until `keep_young`
     with report_errors():
         from laar.settings import load
 
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is about to be done
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the reload is about to happen anyway
         log_to_stderr(verbose)
         worker = None
         if worker_index >= 0:
@@ -71,10 +71,10 @@ def serve(
 def _serve_together(
     loaded: Loaded, config: Path, count: int, *, with_envoy: bool, verbose: bool
 ) -> None:
-    """Run workers, and perhaps Envoy beside them.
+    """Run workers, and Envoy if requested.
 
     Raises:
-        LaarError: a setting does not work with several workers, or one could not start.
+        LaarError: a setting does not allow several workers, or one could not start.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, exit statuses, files, and the report of errors."""
+"""Shared parts of the commands: options, exit statuses, files, and error reporting."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TokenFile = Annotated[
 OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Model to ask; repeatable. Default: every model that is served."),
+    typer.Option("--model", help="Model to ask; repeatable. Default: every served model."),
 ]
 Concurrency = Annotated[
     int,
     typer.Option(
-        help="Requests in flight at each endpoint. With 1, times include no waiting in a queue.",
+        help="Requests in flight at each endpoint. With 1, times include no queueing.",
         min=1,
     ),
 ]
@@ -52,16 +52,16 @@ _EXTRA_OF = {
     "sklearn": "fit",
     "zmq": "kv-events",
 }
-"""The extra that installs a package, by the package's import name."""
+"""The extra that installs a package, by import name."""
 
 MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
 FAULT = 2
-"""Exit status for a fault that the user can correct."""
+"""Exit status for a fault the user can correct."""
 
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn errors of the user's, and a missing extra, into their text and exit status 2."""
+    """Print user errors and missing extras, and exit with status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -83,10 +83,10 @@ def report_errors() -> Iterator[None]:
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end a command as Ctrl-C does, with all that it has started.
+    """Let SIGTERM and SIGHUP end a command like Ctrl-C, with all that it started.
 
-    Ctrl-C itself as well where it was ignored, as in a script's background.
-    Commands with their own shutdown replace these handlers.
+    Restores Ctrl-C too if it was ignored, as in a script's background. Commands with their own
+    shutdown replace these handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def handle_signals() -> Iterator[None]:
 
 
 def log_to_stderr(verbose: bool) -> None:
-    """Configure the logs of a command that stays up."""
+    """Configure logging for a long-running command."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -114,10 +114,10 @@ def log_to_stderr(verbose: bool) -> None:
 
 
 def check_places(*files: Path | None) -> None:
-    """Refuse files that can't be written, before anything runs for an hour.
+    """Reject unwritable files up front, before anything runs for an hour.
 
     Raises:
-        SettingError: one is a directory, or its directory is missing.
+        SettingError: a file is a directory, or its directory is missing.
     """
     for path in files:
         if path and path.is_dir():
@@ -127,12 +127,12 @@ def check_places(*files: Path | None) -> None:
 
 
 def admin_url(place: str) -> str:
-    """Return the URL of an admin port that the user named, perhaps without its scheme."""
+    """Return the URL of an admin port given by the user, adding a missing scheme."""
     return (place if "://" in place else f"http://{place}").rstrip("/")
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file that the user named.
+    """Read a file given by the user.
 
     Raises:
         SettingError: the file can't be read.
@@ -147,7 +147,7 @@ def read_token(path: Path | None) -> str | None:
     """Read the token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read, or holds something else, as the names of reporters.
+        SettingError: the file can't be read, or is no single token, such as a file of reporters.
     """
     if path is None:
         return None

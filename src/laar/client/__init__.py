@@ -1,4 +1,4 @@
-"""The user's side of LAAR: ask until correct, and measure the accuracy of each model."""
+"""The client side of LAAR: ask until correct, and report outcomes."""
 
 from laar.client.loop import Attempt, Outcome
 from laar.client.report import report_outcome, report_outcome_sync

@@ -1,13 +1,13 @@
-"""The retry loop, without input or output: ask, check, and ask again with the models tried.
+"""The retry loop, without I/O: ask, check, and ask again with the models tried.
 
 `attempts` is a generator: it yields a step (post this body, or pause), is sent the reply to a post,
 and returns the `Outcome`.
 
-Time to correct answer is what the user waited: the sum of the attempts' latencies and of the pauses
-that an endpoint asked for, up to the first correct answer; right-censored when the loop gives up
-(LAAR, section 4). The picker keeps no session: it names the models tried so far in its answer, and
-the loop hands that list back (LAAR, section 5.4). When an answer says that every model has been
-tried the loop stops, because under temperature 0 a further attempt repeats an earlier answer.
+The time to correct answer is the user's wait: the sum of the attempts' latencies and requested
+pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
+picker keeps no session: its answer lists the models tried so far, and the loop sends that list back
+(LAAR, section 5.4). The loop stops once every model has been tried, because at temperature 0 a
+further attempt repeats an earlier answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
 """Statuses after which another attempt makes sense; 0 stands for no answer at all."""
 
 MAX_WAIT_S = 30.0
-"""The longest pause that a `retry-after` can ask for; past it the user should see the error."""
+"""Longest pause accepted from `retry-after`; beyond it the user should see the error."""
 
 _FIRST_WAIT_S = 0.5
 
@@ -53,11 +53,11 @@ class Reply:
     """The result of a `Send`.
 
     Args:
-        status: HTTP status; 0 when there was no answer.
+        status: HTTP status; 0 if there was no answer.
         latency_s: seconds from sending to the last byte.
-        ttft_s: seconds from sending to the first token of a streamed answer, be it of reasoning.
+        ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
         headers: headers of the answer, names in lower case.
-        completion: the answer; None if there is none, with the reason in `error`.
+        completion: the answer; None if there is none, then `error` has the reason.
     """
 
     status: int
@@ -73,13 +73,13 @@ class Attempt:
     """One request of the loop.
 
     Args:
-        model: the model that answered, by the picker's header or else by the answer's body.
+        model: the model that answered, from the picker's header or else the answer's body.
         endpoint: the endpoint that answered; None if the picker did not report it.
         decision_id: id of the picker's decision, for reporting an outcome.
         reason: the picker's reason code.
-        correct: verdict of the check; False also for an attempt without an answer.
-        waited_s: pause before this attempt.
-        error: the reason why there is no answer, or why the check could not judge it.
+        correct: result of the check; False for an attempt without an answer.
+        waited_s: seconds paused before this attempt.
+        error: why there is no answer, or why the check failed to judge it.
     """
 
     model: str | None
@@ -101,10 +101,10 @@ class Outcome:
     """The result of the loop.
 
     Args:
-        answer: the correct answer, otherwise the last one; None if there was none.
-        ttca_s: time to correct answer, a lower bound when `censored`.
+        answer: the correct answer, else the last one; None if there was none.
+        ttca_s: time to correct answer; a lower bound if `censored`.
         censored: the loop gave up before a correct answer.
-        exhausted: it gave up because every model has been tried.
+        exhausted: it gave up because every model had been tried.
     """
 
     answer: str | None
@@ -130,8 +130,8 @@ def attempts(
 ) -> Steps:
     """Run the loop; see the module's docstring for how to drive it.
 
-    A check that raises has not found the answer correct: the attempt counts as wrong and its
-    `error` has the exception. A status that no retry can fix ends the loop.
+    If the check raises, the attempt counts as wrong and its `error` has the exception. A status
+    that no retry can fix ends the loop.
     """
     if max_attempts < 1:
         raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
@@ -153,7 +153,7 @@ def attempts(
         for name in (names.TRIED, names.SINCE):
             if value := reply.headers.get(name):
                 sent[name] = value
-        # A refusal may be an answer next time, so it exhausts no model.
+        # A refusal may succeed next time, so it exhausts no model.
         is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last
         waited_s = _pause_s(reply, len(made))
@@ -161,10 +161,10 @@ def attempts(
 
 
 def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
-    """Return the attempt that a reply ends.
+    """Return the attempt for a reply.
 
     Raises:
-        SettingError: the check is asynchronous; each answer would count as correct.
+        SettingError: the check is asynchronous, so any answer would count as correct.
     """
     answer = reply.completion
     correct, error, verdict = False, reply.error, None
@@ -194,7 +194,7 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
 
 
 def _pause_s(reply: Reply, attempts_made: int) -> float:
-    """Return the pause after a reply: that of `retry-after`, or a doubling one after refusals."""
+    """Return the pause after a reply: from `retry-after`, or exponential after refusals."""
     if reply.status == 200:
         return 0.0
     asked_s = names.retry_after_s(reply.headers.get(names.RETRY_AFTER, ""), time())

@@ -1,8 +1,8 @@
 """Report the outcome of a question to the picker, which learns the accuracy of models from it.
 
-One report for a question is enough: it is about the last attempt, and the picker knows from the
-retries that the ones before it were wrong. Reporting only helps later questions; a failure to
-report is returned, never raised.
+One report per question is enough: it covers the last attempt, and the picker knows from the retries
+that earlier ones were wrong. Reporting only helps later questions, so a failure to report is
+returned, never raised.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ async def report_outcome(
     """Report the outcome of `until_correct`.
 
     Args:
-        outcome: its last attempt is reported, if it was answered and the check could judge it.
+        outcome: result of the loop; its last attempt is reported if it was answered and judged.
         admin_url: URL of the picker's admin port.
-        token: bearer token, where the picker asks for one.
-        reporter: name of the checker, where there are several and no token names them.
+        token: bearer token, if the picker requires one.
+        reporter: name of the checker, if there are several without their own tokens.
         timeout_s: timeout of the whole call.
 
     Returns:
-        Whether the picker accepted it; False also when there was nothing to report.
+        Whether the picker accepted it; False if there was nothing to report.
     """
     last = outcome.attempts[-1]
     if not last.decision_id or last.answer is None or last.error is not None:
@@ -69,8 +69,8 @@ def report_outcome_sync(
     reporter: str | None = None,
     timeout_s: float = 10.0,
 ) -> bool:
-    """Report an outcome as `report_outcome`, without an event loop."""
+    """Report an outcome like `report_outcome`, without an event loop."""
     report = report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
-    # In a thread, for a notebook runs a loop in this one.
+    # In a thread, since notebooks run an event loop in this one.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, report).result()

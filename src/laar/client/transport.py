@@ -1,4 +1,4 @@
-"""Posting a chat completion. Any outcome becomes a `Reply`; only cancellation passes through."""
+"""Post chat completions. Any outcome becomes a `Reply`; only cancellation is raised."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from laar.client.loop import Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 from laar.errors import SettingError
 
-_ERROR_CHARS = 300  # of an error's body: enough to know it by
+_ERROR_CHARS = 300  # of an error's body: enough to identify it
 
 
 def completions_url(base_url: str) -> str:
-    """Return the chat completions of a base URL, given with or without the ``/v1``.
+    """Return the chat completions URL for a base URL with or without ``/v1``.
 
     Raises:
         SettingError: it is no http or https URL.
@@ -28,7 +28,7 @@ def completions_url(base_url: str) -> str:
 
 
 async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: float) -> Reply:
-    """Post; streamed if the body asks for a stream."""
+    """Post a chat completion, streamed if the body asks for it."""
     reading = _Reading()
     try:
         async with session.post(
@@ -50,7 +50,7 @@ async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: 
 
 
 class _Reading:
-    """One answer while it arrives; ends as a `Reply`."""
+    """Reads one answer as it arrives into a `Reply`."""
 
     def __init__(self) -> None:
         self._started = monotonic()
@@ -65,7 +65,7 @@ class _Reading:
 
     @property
     def is_json(self) -> bool:
-        """Whether the answer is one JSON body: some endpoints ignore a wish for a stream."""
+        """Whether the answer is a single JSON body: some endpoints ignore `stream`."""
         return self._headers.get("content-type", "").startswith("application/json")
 
     def part(self, data: bytes) -> None:
@@ -84,7 +84,7 @@ class _Reading:
         return self._reply(self._status, error=f"HTTP {self._status}: {said}")
 
     def broken(self, fault: Exception) -> Reply:
-        # A 200 that turned out to hold no answer is as good as none, and may be tried again.
+        # A 200 without an answer counts as no answer, and may be retried.
         status = 0 if self._status == 200 else self._status
         return self._reply(status, error=str(fault) or type(fault).__name__)
 

@@ -33,11 +33,11 @@ async def until_correct(
 
     Args:
         messages: messages of the chat, in the OpenAI form.
-        check: returns whether an answer's text is correct. It runs on the event loop: keep it
-            short.
+        check: returns whether an answer's text is correct. It runs on the event loop, so keep it
+            fast.
         base_url: Envoy's URL, with or without ``/v1``.
         session: an aiohttp session to share connections with.
-        model: a virtual name lets the picker choose; a concrete one restricts it.
+        model: model name; a virtual one lets the picker choose, a concrete one restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
         stream: ask for a stream; attempts then carry their time to first token.
@@ -88,10 +88,10 @@ def until_correct_sync(
     params: Mapping[str, object] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Outcome:
-    """Ask as `until_correct`, where no event loop runs.
+    """Ask like `until_correct`, without an event loop.
 
     Raises:
-        SettingError: as there, or an event loop is running here.
+        SettingError: as in `until_correct`, or an event loop is running.
     """
     try:
         asyncio.get_running_loop()

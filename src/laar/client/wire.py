@@ -1,7 +1,7 @@
-"""Reading chat completions: JSON bodies and server-sent events, without input or output.
+"""Parse chat completions, JSON bodies and server-sent events, without I/O.
 
-Only the fields that a retry loop and a measurement need are kept: the text, the model, and the
-usage. An endpoint is not trusted: anything else raises `NotACompletion`, never KeyError.
+Keeps only the fields needed by the retry loop and measurements: text, model and usage. Endpoints
+are not trusted: anything unexpected raises `NotACompletion`, never KeyError.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import orjson
 
 MAX_ANSWER_BYTES = 16 * 2**20
-"""An answer past this is refused: over ten times the longest output of today's models. Of a stream
-its text counts, and each event by itself: around each token stand some 250 bytes more."""
+"""Maximum answer: over ten times the longest output of today's models. In a stream the limit
+applies to the text and to each single event, since events add about 250 bytes per token."""
 
 _OF_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
-"""Fields of a delta that hold what the model wrote."""
+"""Fields of a delta that hold model output."""
 
 
-class NotACompletion(Exception):  # noqa: N818  # reads as what is wrong, and never leaves the package
+class NotACompletion(Exception):  # noqa: N818  # named for the fault; never leaves the package
     """The endpoint returned 200 but sent something else."""
 
 
@@ -34,18 +34,18 @@ class Completion:
 
 
 class Deltas:
-    """Collect a streamed answer from the bytes of its events, however they were cut."""
+    """Collects a streamed answer from the bytes of its events, in any chunks."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._model: str | None = None
         self._usage: object = None
-        self._held: list[bytes] = []  # the line that has not ended
+        self._held: list[bytes] = []  # the incomplete line
         self._held_bytes = self._text_bytes = 0
         self._begun = self._ended = False
 
     def feed(self, data: bytes) -> bool:
-        """Read the next bytes of the stream; return True once the first token has come."""
+        """Read the next bytes of the stream; return True once the first token has arrived."""
         head, newline, tail = data.rpartition(b"\n")
         if newline:
             self._read(b"".join(self._held) + head)
@@ -55,14 +55,14 @@ class Deltas:
         return self._begun
 
     def completion(self) -> Completion:
-        """Return the answer so far; refused if the stream ended before its end was announced."""
+        """Return the answer; raise if the stream broke off before its end."""
         self._read(b"".join(self._held))
         if not self._ended:
             raise NotACompletion("the stream ended before the answer did")
         return _completion("".join(self._parts), self._model, self._usage)
 
     def _read(self, lines: bytes) -> None:
-        for line in lines.splitlines():  # of bytes, which knows no line ends but those of events
+        for line in lines.splitlines():  # bytes.splitlines splits only at event line ends
             if line.startswith(b"data:"):
                 self._event(line[5:].strip())
 

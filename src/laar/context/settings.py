@@ -1,7 +1,7 @@
-"""The options of the context hook for a route.
+"""Settings of the context hook for a route.
 
-The defaults suit documents of some kilobytes and chat prompts of some tens of kilobytes. A route
-that cites documents by number keeps `relabel` off: ids take the numbers' place where they can.
+The defaults suit documents of a few kilobytes and chat prompts of tens of kilobytes. For a route
+that cites documents by number keep `relabel` off: ids replace the numbers where possible.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Role = Literal["user", "system", "tool"]
 
 
 class Reason(StrEnum):
-    """Why a body left the hook as it did; one counter each."""
+    """Result of the hook for a body; each has a counter."""
 
     # The body was changed.
     REORDERED = "reordered"
-    DEDUPLICATED = "deduplicated"  # text was taken out; documents may have been moved as well
-    STEADIED = "steadied"  # tools sorted, or lines put last; no document was moved
-    # Same bytes: nothing to do, or asked to do nothing.
+    DEDUPLICATED = "deduplicated"  # text was removed; documents may have moved too
+    STEADIED = "steadied"  # tools sorted or lines moved last; no document moved
+    # Unchanged: nothing to do, or switched off.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
     UNCHANGED = "unchanged"
-    SAME_ORDER = "same_order"  # no two of them were seen in another order
+    SAME_ORDER = "same_order"  # no two documents were seen in another order
     OBSERVED = "observed"
     HOLDOUT = "holdout"
     AUTO_OFF = "auto_off"
-    # Same bytes: refused.
+    # Unchanged: refused.
     TOO_LARGE = "too_large"
     TOO_COMPLEX = "too_complex"
     INVALID_JSON = "invalid_json"
@@ -58,23 +58,23 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delimiters:
-    """Marks of documents in the prompts of a route, where no known shape fits."""
+    """Delimiters of documents in a route's prompts, if no known format fits."""
 
     section: ClassVar = "context.delimiters"
     applies: ClassVar = Applies.AT_ONCE
 
     before: Annotated[str, MaxLen(1024)] = ""
-    """Literal text that ends where the first document begins. Empty: the message's beginning."""
+    """Literal text directly before the first document. Empty: the start of the message."""
     item: Annotated[str, MaxLen(256)] = ""
-    """Literal text that each document begins with; `{n}` in it stands for a number, which stays in
-    its place."""
+    """Literal text at the start of each document; `{n}` in it stands for a number, which keeps its
+    place."""
     between: Annotated[str, MaxLen(256)] = ""
     """Literal text between two documents, if no `item` begins them."""
     after: Annotated[str, MaxLen(1024)] = ""
-    """Literal text after the last document. Empty: the message's end."""
+    """Literal text after the last document. Empty: the end of the message."""
 
     def __post_init__(self) -> None:
-        """Raise SettingError where documents could not be separated."""
+        """Raise SettingError if documents could not be separated."""
         if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
             raise SettingError("context.delimiters: give either `item` or `between`")
 
@@ -87,46 +87,43 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Where documents are looked for: tags with names for documents, lists in JSON, and texts that
-    came before between others (`recurring`). All by default."""
+    """Where to look for documents: tags named for documents, JSON lists, and texts seen before
+    among others (`recurring`). All by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
-    """Further shapes in the prompts of this route. They are tried first."""
+    """Additional formats of this route's prompts, tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
-    """Number of documents below which a list stays unchanged, since the gain is small."""
+    """Minimum documents to change a list; the gain of shorter ones is small."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
-    """Largest possible saving of a list (its text less the note about its order), in bytes, below
-    which it stays unchanged. 256 bytes are some 64 tokens, one to four of the blocks that engines
-    share."""
+    """Minimum possible saving in bytes (a list's text less the note about its order) to change it.
+    256 bytes are about 64 tokens: one to four blocks of the engines' caches."""
     annotate: Annotated[bool, FIXED] = True
-    """Whether a note after moved documents gives their received order, for the model to weigh them
-    by; 5 to 6 tokens a document. Without it, accuracy was measured lower."""
+    """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens
+    per document. Without it, measured accuracy was lower."""
     relabel: bool = False
-    """Whether text may move below labels that count up, which keep their places: only for routes
-    where nobody uses the numbers."""
+    """Whether documents may move while their ascending labels stay in place. Only for routes where
+    nobody uses the numbers."""
     dedup: Dedup = "auto"
-    """`exact` replaces a document whose full text occurs earlier in the same body with a note that
-    points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all
-    but that share once reported outcomes show no harm.
-    `off` never does."""
+    """`exact` replaces a document whose full text occurs earlier in the same body with a reference
+    to it. `auto` tries that in `holdout_share` of the conversations, and extends it to all but that
+    share once reported outcomes show no harm. `off` never does it."""
     sort_tools: bool = False
-    """Whether tools are sent sorted by name, so that clients whose tools come in many orders share
-    their prefix (`laar context advise` names them). A tool with `cache_control` keeps its place."""
+    """Whether to sort tools by name, so that clients that send them in different orders share a
+    prefix (`laar context advise` finds these). A tool with `cache_control` keeps its place."""
     last_lines: Annotated[tuple[Annotated[str, MinLen(4), MaxLen(256)], ...], MaxLen(16)] = ()
-    """Beginnings of lines of the system prompt that go behind the last text of the user: a date, a
-    path, an id, which differ by prompt and break the prefix where they stand
-    (`laar context advise` names them)."""
+    """Starts of system prompt lines to move after the user's last text: a date, a path or an id
+    differs between prompts and ends the shared prefix there (`laar context advise` finds these)."""
     max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
-    """Longest body that is examined; 2 MiB are some 500,000 tokens."""
+    """Longest body examined; 2 MiB are about 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
-    """Documents whose order is remembered at most: 0.1 KB each, up to 0.9 KB
-    where many orders differ in their last document only. If engines report the sizes
-    of their KV caches, the limit is what those hold together, if less."""
+    """Maximum documents whose order is remembered: 0.1 KB each, up to 0.9 KB if many orders differ
+    only in their last document. If engines report their KV cache sizes, their total capacity is the
+    limit if lower."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of conversations that stay as received, in windows, for comparison. 0 also switches
-    the guard off."""
+    """Share of conversations left unchanged, in windows, for comparison. 0 also switches the guard
+    off."""
 
     def __post_init__(self) -> None:
-        """Raise SettingError for a value that cannot work."""
+        """Raise SettingError for an invalid value."""
         check(self)

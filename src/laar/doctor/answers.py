@@ -1,7 +1,7 @@
-"""Whether endpoints answer: one tiny request to each, and the one that differs from its siblings.
+"""Check that endpoints answer: send each a tiny request, and compare those of one model.
 
-An endpoint with a key of its own, or with a broken engine, has a fine /health and a fine metrics
-page. Only a request shows the fault.
+An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
+Only a request reveals the fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN_CHARS = 200
 _REMEDIES = {
     Kind.STATUS: "see the engine's log; the picker sends it nothing but trials meanwhile",
     Kind.ERROR: "see the engine's log; the picker sends it nothing but trials meanwhile",
-    Kind.EVENT: "see the engine's log: it sends 200 before it knows that it fails",
+    Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
     **dict.fromkeys(
@@ -37,7 +37,7 @@ _NO_CHAT = (404, 405)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
-    """Ask each endpoint, with the key, and compare those of one model."""
+    """Send a request to each endpoint, with the key, and compare those of one model."""
     gate = asyncio.Semaphore(_AT_ONCE)
     async with new_session() as session:
         session.headers.update(key)
@@ -55,7 +55,7 @@ async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str])
 
 def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
     asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
-    if not asked:  # the doctor has reported that already
+    if not asked:  # already reported by the doctor
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
@@ -66,7 +66,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if verdict == GOOD:
             continue
         if not some_answer and verdict in (None, Kind.DENIED):
-            # All want a key, or none of them chats: nothing else is to be learned from that.
+            # All require a key, or none chats: nothing else can be learned.
             if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
                 hints.append(_does_not_chat(spec, answer.reply.status))
             continue

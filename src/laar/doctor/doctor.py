@@ -1,9 +1,9 @@
-"""`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and names remedies.
+"""`laar doctor`: check the endpoints, the picker, its store and Envoy, and suggest remedies.
 
-Everything is read over HTTP with short timeouts; nothing is changed, and each endpoint is asked
-for one token. What can't be reached is a finding too. The picker's own admin port gives the
-freshness of readings and the traffic seen; the endpoints are asked directly as well, since a doctor
-is called when a picker does not start.
+Everything is read over HTTP with short timeouts; nothing is changed, and each endpoint generates a
+few tokens at most. Unreachable parts are findings too. The picker's admin port shows the freshness
+of readings and recent traffic; the endpoints are also queried directly, since the doctor must work
+when a picker does not start.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _DECISIONS = 200
 _COUNTERS = {
     "failure_mode_allowed": "requests went on without the picker's choice",
     "message_timeouts": "the picker did not answer in time",
-    "spurious_msgs_received": "the picker's answer did not fit Envoy's state",
-    "rejected_header_mutations": "a header of the picker's was refused",
+    "spurious_msgs_received": "the picker's answer did not match Envoy's state",
+    "rejected_header_mutations": "a header set by the picker was rejected",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Addresses to examine; None leaves a part out.
+    """Addresses to check; None skips a part.
 
     Args:
         envoy: URL of Envoy's admin port.
         picker: URL of the picker's admin port.
-        token: the viewers' token, where the picker asks for one.
-        key: headers with a client's key, for endpoints that want one.
+        token: the viewers' token, if the picker requires one.
+        key: headers with a client's key, for endpoints that require one.
     """
 
     envoy: str | None
@@ -69,7 +69,7 @@ class Places:
 
 
 def admin_url(settings: Settings) -> str:
-    """Return the URL of the admin port of a picker with these settings, on its own machine."""
+    """Return the admin URL of a picker with these settings, on its own machine."""
     return f"http://{dialled(settings.listen.admin)}"
 
 
@@ -83,7 +83,7 @@ class _Answer:
 
 
 def _shown(answer: _Answer | None) -> dict[str, Any] | None:
-    """Return the JSON object of a good answer; None for any other page."""
+    """Return the JSON object of a successful answer; None for anything else."""
     try:
         found = answer.json() if answer is not None and answer.status == 200 else None
     except orjson.JSONDecodeError:
@@ -92,7 +92,7 @@ def _shown(answer: _Answer | None) -> dict[str, Any] | None:
 
 
 class Doctor:
-    """Examines one deployment.
+    """Checks one deployment.
 
     Args:
         settings: settings of the picker.
@@ -115,7 +115,7 @@ class Doctor:
         )
 
     async def examine(self) -> list[Finding]:
-        """Return every finding, the parts in order: endpoints, picker, store, Envoy."""
+        """Return all findings in the order: endpoints, picker, store, Envoy."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             parts = await asyncio.gather(
@@ -221,7 +221,7 @@ async def _get(
     headers: Mapping[str, str] | None = None,
     spec: EndpointSpec | None = None,
 ) -> _Answer | None:
-    """Get an answer, with an endpoint's own key before the client's; None without one."""
+    """Get an answer, preferring an endpoint's own key to the client's; None on failure."""
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
@@ -235,13 +235,13 @@ async def _get(
 
 
 def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
-    """Yield the endpoints that are left out."""
+    """Yield findings for the endpoints that are skipped."""
     if declared > _MAX_ENDPOINTS:
         what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
-        yield warning("endpoints", what, "ask the others with settings of their own (-c)")
+        yield warning("endpoints", what, "check the others with separate settings (-c)")
     if settings.kubernetes:
-        what = "the endpoints of `kubernetes` are not asked, only what the picker knows of them"
-        remedy = "to ask some, write them under `endpoints` in settings of their own (-c)"
+        what = "the endpoints of `kubernetes` are not asked; only the picker's view is shown"
+        remedy = "to ask some, list them under `endpoints` in separate settings (-c)"
         yield warning("endpoints", what, remedy)
 
 
@@ -253,11 +253,11 @@ async def _endpoint(
     models = await _get(http, url, key, spec)
     if models is None:
         what = f"no answer at {url} within {_TIMEOUT_S:g} s"
-        return [error(where, what, "start it, open the way to it, or take it out of the settings")]
+        return [error(where, what, "start it, open the way to it, or remove it from the settings")]
     found = []
     if models.status >= _SERVER_FAULT:
         what = f"answers {models.status} at {url}"
-        remedy = "see the engine's log; one that still loads its model needs time"
+        remedy = "see the engine's log; it may still be loading its model"
         found.append(error(where, what, remedy))
     served = _names(models)
     missing = [name for name in spec.models if served is not None and name not in served]
@@ -293,7 +293,7 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"
         return [
-            error(where, f"{url} {says}: its queue is not seen", "set metrics_url, or '' for none")
+            error(where, f"{url} {says}: its queue is unknown", "set metrics_url, or '' for none")
         ]
     reading, _ = read_page(page.body, spec.engine, None)
     unknown = [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]
@@ -312,9 +312,9 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
 def _other_fleet(
     url: str, shown: Mapping[str, Any], declared: Sequence[EndpointSpec]
 ) -> Finding | None:
-    """Return the fault of a picker with none of these settings' endpoints; None for the right one.
+    """Return a fault if the picker has none of these settings' endpoints; else None.
 
-    Endpoints with DNS names are left out: the picker shows their addresses.
+    Endpoints with DNS names are skipped, since the picker shows their addresses.
     """
     rows = [row["endpoint"] for row in shown["fleet"]]
     own = [spec.address for spec in declared]
@@ -325,7 +325,7 @@ def _other_fleet(
         f"picker {url}",
         f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it is the picker "
         "of other settings, so nothing more of it is shown",
-        "name the picker of these settings with --picker, or start it on ports of its own (listen)",
+        "name the picker of these settings with --picker, or start it on other ports (listen)",
     )
 
 
@@ -338,17 +338,17 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         found.append(warning(where, what, "install the same version, then ask again"))
     for source, problem in shown["problems"].items():
         if source == RESTART:
-            remedy = "restart the picker, or put the settings back"
+            remedy = "restart the picker, or revert the settings"
             found.append(warning(where, f"{source}: {problem}", remedy))
             continue
         found.append(
-            error(where, f"{source}: {problem}", "correct it; the picker tries again by itself")
+            error(where, f"{source}: {problem}", "correct it; the picker retries by itself")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
         if row["health"] in ("stale", "not read") and row.get("has_metrics", True):
             what = f"its metrics are {row['health']}: its queue and cache count as unknown"
-            remedy = "see that the picker reaches its metrics_url; '' if it has none"
+            remedy = "make sure that the picker reaches its metrics_url; '' if it has none"
             found.append(warning(f"endpoint {row['endpoint']}", what, remedy))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
@@ -364,7 +364,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Return whether the artifact has outcomes for the traffic seen."""
+    """Report whether the artifact has outcomes for the recent traffic."""
     where = "artifact"
     if not decisions:
         return [warning(where, "no decision yet, so its coverage is unknown", "send requests")]
@@ -396,7 +396,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def _envoy_version(text: str) -> list[Finding]:
-    """Check a version such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
+    """Check a version string such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
     parts = text.split("/")
     number = parts[1] if len(parts) > 1 else ""
     try:

@@ -1,8 +1,8 @@
-"""Is this Envoy configured for a picker? Its faults, each with the value to write.
+"""Check whether an Envoy is configured for a picker; each fault has the value to write.
 
-Works on Envoy's configuration as JSON, from its admin port or from a bootstrap, so it also reads
-configurations that `laar envoy` did not render. `laar.doctor.envoy_checks` has the checks; a fault
-is a check that failed at a place.
+Works on Envoy's configuration as JSON, from its admin port or a bootstrap, including configurations
+that `laar envoy` did not render. The checks are in `laar.doctor.envoy_checks`; a fault is a check
+that failed for one object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fault:
     """A check that failed.
 
     Args:
-        check: that failed.
+        check: the failed check.
         where: name of the listener, filter or cluster.
         wrong: the effect, and the value to write.
     """
@@ -70,7 +70,7 @@ def _shown(value: object) -> str:
 
 
 def configuration(document: Json) -> Json:
-    """Return a config dump, or a bootstrap, in a bootstrap's form."""
+    """Return a config dump, or a bootstrap, in the form of a bootstrap."""
     if "configs" not in document:
         return document
     found: Json = {"listeners": [], "clusters": [], "routes": []}
@@ -93,7 +93,7 @@ def configuration(document: Json) -> Json:
 
 
 def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
-    """Return the faults of a configuration; a single finding of level OK when there are none."""
+    """Return the faults of a configuration, or a single finding of level OK."""
     config = configuration(copy.deepcopy(document))
     if not any(True for _ in _processors(config)):
         return [
@@ -103,13 +103,13 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
                 "start from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
-    # A listener has many routes, and they tend to have the same faults.
+    # A listener has many routes, often with the same faults.
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
     return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
-    """Yield the clusters of pickers and endpoints in which Envoy has no host to send to.
+    """Yield the clusters of pickers and endpoints without a reachable host.
 
     Args:
         document: the configuration, as in `envoy_findings`.
@@ -126,7 +126,7 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 f"Envoy {where}",
                 f"no picker answers at {shown}: requests go on without one",
                 "write the address of listen.ext_proc there, use TLS only if listen.tls is set, "
-                "and see that Envoy reaches it",
+                "and make sure that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
             yield error(
@@ -146,7 +146,7 @@ def _address(host: Json) -> str:
 
 
 def faults(config: Json, needs: Needs) -> Iterator[Fault]:
-    """Yield every fault of a configuration in a bootstrap's form."""
+    """Yield every fault of a configuration in the form of a bootstrap."""
     for where, subject, checks in _subjects(config):
         for check in checks:
             wrong = check.judge(subject, needs)
@@ -155,7 +155,7 @@ def faults(config: Json, needs: Needs) -> Iterator[Fault]:
 
 
 def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
-    """Yield the objects to look at, with their names and checks."""
+    """Yield the objects to check, with their names and checks."""
     clusters = {
         c.get("name", ""): c for c in config.get("static_resources", {}).get("clusters", ())
     }

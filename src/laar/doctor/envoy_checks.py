@@ -1,8 +1,8 @@
-"""Envoy's needs for a picker: one check for each field that may be wrong.
+"""Requirements on Envoy's configuration: one check per field that may be wrong.
 
-A check has its field, the level of a wrong value, and a judge: a function that returns the effect
-of the object's value and the value to write instead, or None where it fits. Limits and timeouts
-are those of `laar envoy`; `laar.envoy.bootstrap` has the reasons.
+A check has a field, the level of a wrong value, and a judge: a function that returns the effect of
+the object's value and the value to write instead, or None if it is right. Limits and timeouts are
+those of `laar envoy`; see `laar.envoy.bootstrap` for the reasons.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Requirements of the picker's settings.
+    """Requirements that follow from the picker's settings.
 
     Args:
         max_body_bytes: longest request body.
-        tenant_header: that flow control reads.
-        message_timeout_s: least time Envoy has to wait for an answer of the picker that asks it to.
-        request_timeout_s: time for an exchange that a remedy names.
-        endpoint_cas: authorities of https endpoints.
+        tenant_header: header that flow control reads.
+        message_timeout_s: minimum time that Envoy must wait if the picker asks it to.
+        request_timeout_s: request timeout that a remedy suggests.
+        endpoint_cas: CAs of https endpoints.
     """
 
     max_body_bytes: int = _RENDERED.max_body_bytes
@@ -67,7 +67,7 @@ class Wrong:
 
 
 Judge = Callable[[Json, Needs], Wrong | None]
-"""Returns the fault of an object; None where it fits."""
+"""Returns the fault of an object; None if it is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class Check:
 
     Args:
         field: dotted path below the object.
-        level: how bad a wrong value is.
-        judge: returns the fault of the object's value; None where it fits.
-        above: path of the object, for a reader who looks from further up.
+        level: severity of a wrong value.
+        judge: returns the fault of the object's value; None if it is right.
+        above: path of the object within its parent, for the report.
     """
 
     field: str
@@ -92,7 +92,7 @@ PROCESSOR: list[Check] = []
 MANAGER: list[Check] = []
 """Checks of the connection manager that has the ext_proc filter."""
 NATIVE_LISTENER: list[Check] = []
-"""Checks of a listener whose bodies reach the picker complete."""
+"""Checks of a listener that sends complete bodies to the picker."""
 PICKER_CLUSTER: list[Check] = []
 """Checks of the cluster that the ext_proc filter calls."""
 ROUTE: list[Check] = []
@@ -122,12 +122,12 @@ def _check(checks: list[Check], field: str, level: Level, **more: Any) -> Callab
 
 
 def is_native(processor: Json) -> bool:
-    """Return whether the picker gets complete bodies, rather than every chunk."""
+    """Return whether the picker gets complete bodies instead of every chunk."""
     return bool(_mode(processor).get("request_body_mode") != _FULL_DUPLEX)
 
 
 def override_of(cluster: Json) -> Json | None:
-    """Return the settings of the cluster's override-host policy; None without one."""
+    """Return the cluster's override-host policy; None without one."""
     policies = cluster.get("load_balancing_policy", {}).get("policies", ())
     typed = [p.get("typed_extension_config", {}).get("typed_config", {}) for p in policies]
     return next((t for t in typed if str(t.get("@type", "")).endswith("OverrideHost")), None)
@@ -141,7 +141,7 @@ def _mode(processor: Json) -> Json:
 
 
 def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judge:
-    """Want a value of a field of the processing mode by shape; None leaves it open."""
+    """Require a value of a processing mode's field by shape; None allows any."""
     default = "NONE" if field.endswith("body_mode") else "SKIP"
     effects = {
         native: "the picker gets answers in a form that it does not read",
@@ -153,7 +153,7 @@ def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judg
         if is_native(processor):
             wanted = native
             if field == "response_body_mode" and value == "STREAMED":
-                return None  # as the gateway shape has it
+                return None  # as in the gateway shape
         if wanted is None or value == wanted:
             return None
         return Wrong(effects[wanted], wanted)
@@ -173,7 +173,7 @@ for _field, _native, _full_duplex in (
 
 @_error(PROCESSOR, "processing_mode.request_body_mode")
 def _complete_body(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want complete request bodies to reach the picker."""
+    """Require complete request bodies to reach the picker."""
     body = _mode(processor).get("request_body_mode", "NONE")
     if body in (_FULL_DUPLEX, "BUFFERED"):
         return None
@@ -182,13 +182,13 @@ def _complete_body(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_error(PROCESSOR, "processing_mode.response_header_mode")
 def _response_headers(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want the answer's headers to reach the picker."""
+    """Require the response headers to reach the picker."""
     return _headers_sent(processor, "response_header_mode")
 
 
 @_error(PROCESSOR, "processing_mode.request_header_mode")
 def _request_headers(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want the request's headers to reach the picker as a message, or natively as attributes."""
+    """Require request headers to reach the picker as a message, or natively as attributes."""
     return None if is_native(processor) else _headers_sent(processor, "request_header_mode")
 
 
@@ -199,7 +199,7 @@ def _headers_sent(processor: Json, field: str) -> Wrong | None:
 
 @_error(PROCESSOR, "request_attributes")
 def _request_attributes(processor: Json, needs: Needs) -> Wrong | None:
-    """Want the headers as attributes where there are no header messages."""
+    """Require the headers as attributes if there are no header messages."""
     if not is_native(processor) or _mode(processor).get("request_header_mode") != "SKIP":
         return None
     known = processor.get("request_attributes", [])
@@ -214,7 +214,7 @@ def _has_all(known: Sequence[str], needed: Sequence[str], effect: str) -> Wrong 
 
 @_warning(PROCESSOR, "allow_mode_override")
 def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want native answers to be sampled."""
+    """Require that native answers can be sampled."""
     if processor.get("allow_mode_override") or not is_native(processor):
         return None
     effect = "answers can't be sampled, so nothing is learned of first tokens and cached prefixes"
@@ -223,17 +223,17 @@ def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_error(PROCESSOR, "message_timeout")
 def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to wait for a picker that is busy for a moment."""
+    """Require Envoy to tolerate a picker that is busy for a moment."""
     waits_s = _waits_s(processor)
     if waits_s >= MESSAGE_TIMEOUT_S:
         return None
-    effect = f"Envoy gives the picker up after {waits_s:g} s, so a short overload bypasses it"
+    effect = f"Envoy gives up on the picker after {waits_s:g} s, so a short overload bypasses it"
     return Wrong(effect, duration(MESSAGE_TIMEOUT_S))
 
 
 @_warning(PROCESSOR, "message_timeout")
 def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to give up a picker that hangs."""
+    """Require Envoy to give up on a picker that hangs."""
     waits_s = _waits_s(processor)
     if not is_native(processor) or waits_s <= _LONGEST_HANG_S:
         return None
@@ -243,7 +243,7 @@ def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_error(PROCESSOR, "max_message_timeout")
 def _waits_for_held(processor: Json, needs: Needs) -> Wrong | None:
-    """Want Envoy to wait for requests that the picker's queue holds."""
+    """Require Envoy to wait for requests held in the picker's queue."""
     most_s = max(_waits_s(processor), _seconds(processor.get("max_message_timeout"), 0.0))
     if most_s >= needs.message_timeout_s:
         return None
@@ -260,15 +260,15 @@ def _waits_s(processor: Json) -> float:
 
 @_warning(PROCESSOR, "response_attributes")
 def _response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want the picker to see where an error comes from, and which attempts failed."""
+    """Require the picker to see where an error comes from, and which attempts failed."""
     known = processor.get("response_attributes", [])
-    effect = "Envoy's own errors pass for an endpoint's, and attempts that failed aren't known"
+    effect = "Envoy's own errors look like an endpoint's, and failed attempts are unknown"
     return _has_all(known, (ATTEMPTED, DETAILS), effect)
 
 
 @_warning(PROCESSOR, "failure_mode_allow")
 def _fails_open(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want requests to pass without a picker, unless rendered with `--no-fail-open`."""
+    """Require requests to pass without a picker, unless rendered with `--no-fail-open`."""
     if processor.get("failure_mode_allow") or processor.get("stat_prefix") == STAT_PREFIX:
         return None
     effect = "a picker that is down fails every request instead of leaving them to Envoy"
@@ -276,7 +276,7 @@ def _fails_open(processor: Json, _needs: Needs) -> Wrong | None:
 
 
 def _is_off(field: str) -> Judge:
-    """Want a field not to be true."""
+    """Require a field not to be true."""
     wrong = Wrong("the picker's answers are ignored", False)
     return lambda processor, _needs: wrong if processor.get(field) else None
 
@@ -287,15 +287,15 @@ for _field in ("observability_mode", "disable_immediate_response"):
 
 @_warning(PROCESSOR, "metadata_options.forwarding_namespaces.untyped")
 def _forwards_metadata(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want the picker to get the metadata that Envoy and a gateway set."""
+    """Require the picker to get the metadata that Envoy and a gateway set."""
     effect = "the picker learns neither which endpoint served nor a gateway's subset"
     return _namespaces(processor, "forwarding_namespaces", _NAMESPACES, effect)
 
 
 @_warning(PROCESSOR, "metadata_options.receiving_namespaces.untyped")
 def _takes_metadata(processor: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to accept the metadata that the picker sets."""
-    effect = "the picker's metadata is refused"
+    """Require Envoy to accept the metadata that the picker sets."""
+    effect = "the picker's metadata is rejected"
     return _namespaces(processor, "receiving_namespaces", _NAMESPACES[:1], effect)
 
 
@@ -311,17 +311,17 @@ def _namespaces(
 
 @_warning(MANAGER, "delayed_close_timeout")
 def _breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
-    """Want clients to learn soon that an answer will not be finished."""
+    """Require clients to learn soon that an answer was cut off."""
     delay_s = _seconds(manager.get("delayed_close_timeout"), _DEFAULT_DELAYED_CLOSE_S)
-    if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 here is for no delay
+    if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 means no delay
         return None
     wanted = DELAYED_CLOSE_S
-    return Wrong("a client waits as long to learn that its answer is broken off", duration(wanted))
+    return Wrong("a client waits that long to learn that its answer was cut off", duration(wanted))
 
 
 @_error(NATIVE_LISTENER, "per_connection_buffer_limit_bytes")
 def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
-    """Want Envoy to buffer the longest body that the picker takes."""
+    """Require Envoy to buffer the longest body that the picker accepts."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
     if limit >= needs.max_body_bytes:
         return None
@@ -334,7 +334,7 @@ def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
 
 
 def _breakers(effect: str) -> Judge:
-    """Want the cluster's circuit breakers to allow enough requests in flight."""
+    """Require the cluster's circuit breakers to allow enough requests in flight."""
 
     def judge(cluster: Json, _needs: Needs) -> Wrong | None:
         first, *others = cluster.get("circuit_breakers", {}).get("thresholds") or [{}]
@@ -348,14 +348,14 @@ def _breakers(effect: str) -> Judge:
 
 
 _error(PICKER_CLUSTER, "circuit_breakers.thresholds")(
-    _breakers("each request in flight holds a stream to the picker, and those beyond it fail")
+    _breakers("each request in flight holds a stream to the picker, and any above it fail")
 )
-_error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 itself beyond it"))
+_error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 itself above it"))
 
 
 @_error(PICKER_CLUSTER, "typed_extension_protocol_options")
 def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to speak HTTP/2 to the picker."""
+    """Require Envoy to speak HTTP/2 to the picker."""
     options = cluster.get("typed_extension_protocol_options") or {}
     ((key, http2),) = http_options(explicit_http_config={"http2_protocol_options": {}}).items()
     mine = options.get(key) or {}
@@ -364,12 +364,12 @@ def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
         return None
     kept = {name: value for name, value in mine.items() if not name.endswith("_config")}
     wanted = {**options, key: {**kept, **http2}}
-    return Wrong("every call of the picker fails, for gRPC needs HTTP/2", wanted)
+    return Wrong("every call to the picker fails, since gRPC needs HTTP/2", wanted)
 
 
 @_warning(PICKER_CLUSTER, "health_checks")
 def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to check the picker's health."""
+    """Require Envoy to check the picker's health."""
     if any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
         return None
     effect = "Envoy does not notice that a picker leaves or hangs"
@@ -378,11 +378,11 @@ def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 
 @_warning(PICKER_CLUSTER, "common_lb_config.healthy_panic_threshold")
 def _leaves_dead_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to send nothing to a picker whose health check fails."""
+    """Require Envoy to send nothing to a picker whose health check fails."""
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
     if not cluster.get("health_checks") or (panic is not None and not panic.get("value", 0)):
         return None
-    effect = "Envoy goes on asking a picker that its health checks have found dead"
+    effect = "Envoy keeps asking a picker whose health check has failed"
     return Wrong(effect, {"value": 0})
 
 
@@ -390,7 +390,7 @@ def _leaves_dead_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 
 
 def _lasts(field: str, default_s: float, effect: str) -> Judge:
-    """Want a route's timeout to leave time for a complete answer."""
+    """Require a route's timeout to leave time for a complete answer."""
 
     def judge(action: Json, needs: Needs) -> Wrong | None:
         limit_s = _seconds(action.get(field), default_s)
@@ -403,13 +403,13 @@ def _lasts(field: str, default_s: float, effect: str) -> Judge:
 
 _error(ROUTE, "timeout")(_lasts("timeout", _DEFAULT_ROUTE_TIMEOUT_S, "longer answers are cut off"))
 _warning(ROUTE, "idle_timeout")(
-    _lasts("idle_timeout", _DEFAULT_IDLE_S, "a long prompt is silent for longer before its answer")
+    _lasts("idle_timeout", _DEFAULT_IDLE_S, "a long prompt takes longer before its answer begins")
 )
 
 
 @_warning(ROUTE, "retry_policy")
 def _retries(action: Json, _needs: Needs) -> Wrong | None:
-    """Want the route to try the fallbacks that the picker names."""
+    """Require the route to try the fallbacks that the picker names."""
     if "connect-failure" in str(action.get("retry_policy", {}).get("retry_on", "")):
         return None
     return Wrong(
@@ -424,7 +424,7 @@ def _retries(action: Json, _needs: Needs) -> Wrong | None:
 
 @_error(ENDPOINTS, "load_balancing_policy")
 def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Want the cluster to send each request where the picker wants it."""
+    """Require the cluster to follow the picker's choice."""
     by_header = cluster.get("original_dst_lb_config", {}).get("use_http_header", False)
     if override_of(cluster) is not None or by_header:
         return None
@@ -433,7 +433,7 @@ def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 
 @_error(ENDPOINTS, "transport_socket_matches")
 def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
-    """Want every https endpoint to be verified, by its own authorities."""
+    """Require every https endpoint to be verified with its own CAs."""
     matches = cluster.get("transport_socket_matches", ())
     known = {match.get("match", {}).get("ca") for match in matches}
     missing = [ca for ca in needs.endpoint_cas if ca not in known]
@@ -445,16 +445,16 @@ def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
 
 @_warning(OVERRIDE_HOST, "fallback_policy", above="load_balancing_policy.")
 def _falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
-    """Want an exhausted list not to lead to an endpoint of another model."""
+    """Require that an exhausted list does not lead to an endpoint of another model."""
     if "least_request" not in str(override.get("fallback_policy"))[:200]:
         return None
-    effect = "when the picker's list is used up, Envoy asks an endpoint of any other model"
+    effect = "when the picker's list is exhausted, Envoy asks an endpoint of any other model"
     return Wrong(effect, fallback())
 
 
 @_warning(OVERRIDE_HOST, "selected_host_key", above="load_balancing_policy.")
 def _names_server(override: Json, _needs: Needs) -> Wrong | None:
-    """Want Envoy to report to the picker which endpoint served."""
+    """Require Envoy to report to the picker which endpoint served."""
     if override.get("selected_host_key"):
         return None
     effect = "the picker does not learn which endpoint served after a retry"
@@ -462,7 +462,7 @@ def _names_server(override: Json, _needs: Needs) -> Wrong | None:
 
 
 def _seconds(value: object, default: float) -> float:
-    """Return a duration as JSON has it (``1.5s``); 0 stands for no limit."""
+    """Parse a JSON duration (``1.5s``); 0 means no limit."""
     if not isinstance(value, str) or not value.endswith("s"):
         return default
     seconds = float(value[:-1])

@@ -1,4 +1,4 @@
-"""The report of `laar doctor`: one finding for each thing, with an exact remedy."""
+"""The report of `laar doctor`: findings, each with an exact remedy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of checking one thing.
 
     Args:
         level: errors break requests or decisions; warnings cost something.
         where: the file, address or object.
-        what: the state of the thing, and its effect.
-        remedy: text to write, or command to run; empty when nothing is to be done.
+        what: its state, and the effect.
+        remedy: text to write or command to run; empty if none is needed.
     """
 
     level: Level
@@ -46,7 +46,7 @@ def warning(where: str, what: str, remedy: str) -> Finding:
 
 
 def fine(where: str, what: str) -> Finding:
-    """Return that nothing is to be done."""
+    """Return a finding that needs no action."""
     return Finding(level=Level.OK, where=where, what=what)
 
 
@@ -54,7 +54,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Print findings, the worst first, each with its remedy under it."""
+    """Print findings, worst first, each with its remedy below."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
         line = Text.assemble(

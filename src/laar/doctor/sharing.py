@@ -1,4 +1,4 @@
-"""Whether pickers that share know the same: the store, and a picker's records of the others."""
+"""Check sharing between pickers: the store, and a picker's records of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = {
 
 
 async def store_findings(share: Share) -> list[Finding]:
-    """Ask the store that the settings name; nothing without one."""
+    """Check the store in the settings; return nothing without one."""
     if share.url is None:
         return []
     where = f"store {share.url}"
@@ -50,16 +50,16 @@ async def store_findings(share: Share) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Judge a picker's view of the others; an unreachable store is among its problems.
+    """Check a picker's view of the others; an unreachable store is among its problems.
 
     Args:
         where: the picker.
-        shown: the part of `/fleet` on sharing; None where it shares with none.
+        shown: the part of `/fleet` on sharing; None if sharing is off.
     """
     if not shown or not shown["connected"]:
         return []
     if not shown["pickers"]:
-        remedy = "start another with the same share.url and share.namespace, or take `share` out"
+        remedy = "start another with the same share.url and share.namespace, or remove `share`"
         what = "shares what it knows, but hears no other picker: it is alone"
         return [warning(where, what, remedy)]
     found = []

@@ -1,1 +1,1 @@
-"""Envoy beside laar: bootstraps, the endpoints file, and a real Envoy as a child process."""
+"""Running Envoy with laar: bootstraps, the endpoints file, and Envoy as a child process."""

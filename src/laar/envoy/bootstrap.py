@@ -1,4 +1,4 @@
-"""One Envoy bootstrap for each way of running laar.
+"""Render Envoy bootstraps, one for each way of running laar.
 
 Every shape has an ext_proc filter that asks the picker, the endpoints behind an
 ``override_host`` cluster, retries on the endpoints that the picker names next
@@ -19,20 +19,20 @@ standalone all addresses           anyone: x-forwarded-for gets their    native
 gateway    all addresses           as standalone                         streamed
 ========== ======================= ===================================== ====================
 
-*Native* sends the picker the whole request body in one message and, of the answer, its headers:
-three messages each way however long the answer is. *Streamed* sends the answer's body as well,
-piece by piece; Envoy keeps each until it is answered, so that nothing is lost with the picker.
-*Full duplex* sends and takes back every chunk of both, as a Gateway API gateway configures a
-picker; it exists to test one against their messages.
+*Native* sends the picker the request body in one message and only the headers of the answer: three
+messages each way, however long the answer is. *Streamed* also sends the answer's body piece by
+piece; Envoy keeps each until it is answered, so nothing is lost if the picker fails. *Full duplex*
+sends and takes back every chunk of both, as Gateway API gateways configure a picker; it exists to
+test a picker against such messages.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
-takes over. It knows no models, so it is right for endpoints that all accept the model names asked
-for; with ``fail_open=False`` such requests get 503 instead. In full duplex a request whose body is
-with the picker when that dies gets 503 either way: Envoy keeps no copy. And in full duplex with
-retries Envoy 1.40 sends the body of a request that ends in trailers twice (its issue 45470); no
-OpenAI client sends trailers, and an endpoint answers 400.
+takes over. It ignores models, so it suits endpoints that all accept the requested model names; with
+``fail_open=False`` such requests get 503 instead. In full duplex a request whose body is with a
+picker that dies gets 503 either way: Envoy keeps no copy. And in full duplex with retries Envoy
+1.40 sends the body of a request with trailers twice (its issue 45470); no OpenAI client sends
+trailers, and an endpoint answers 400.
 
-Not promised: TLS towards clients, authentication and rate limits. Put those in front.
+Out of scope: TLS towards clients, authentication and rate limits. Put those in front.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from laar.errors import SettingError, unknown
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _MAX_CLIENT_CONNECTIONS = 20_000
-"""Below the usual limit of open files even when each connection has one to an endpoint as well."""
+"""Below the usual limit of open files, even with an upstream connection for each."""
 
 _RUNTIME: Json = {
-    # One expression for all denied paths is longer than the default of 100 allows.
+    # The single expression for all denied paths exceeds the default of 100.
     "re2.max_program_size.error_level": 2000,
 }
 
@@ -91,11 +91,11 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             ]
         },
     }
-    # No value of the result is shared: it may be changed, and its YAML has no anchors.
+    # Copy, so that no values are shared: callers may modify it, and its YAML has no anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     return rendered
 
 
 def to_yaml(bootstrap: dict[str, Any]) -> str:
-    """Return a bootstrap as YAML, the form Envoy's users read."""
+    """Return a bootstrap as YAML, the usual format for Envoy."""
     return _HEADING + yaml.safe_dump(bootstrap, sort_keys=False, width=100)

@@ -1,24 +1,24 @@
-"""The two clusters of a laar Envoy: the endpoints that serve models, and the picker itself.
+"""The two clusters of laar's Envoy: the endpoints that serve models, and the picker.
 
 **Endpoints** are an EDS cluster read from a file that is replaced by rename, so membership changes
 without a restart and an address outside the file can never be reached, by any header. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
-``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
-names no endpoint that Envoy knows, nothing is chosen: endpoints outside the list serve other
-models. For that the fallback policy is a subset policy: a request whose metadata holds a
-destination asks for endpoints that are labelled with it, and there are none.
+``envoy.lb`` metadata. Without a list, least request chooses among all endpoints. If Envoy knows no
+endpoint of the list, none is chosen, since others serve other models. To that end the fallback
+policy is a subset policy: a request whose metadata has a destination asks for endpoints labelled
+with it, and there are none.
 
-Outlier detection counts for least request alone, that is while failing open: ``override_host``
-sends requests to an ejected host as well, so it never contradicts the picker's own breaker.
+Outlier detection only affects least request, that is failing open: ``override_host`` sends requests
+to an ejected host too, so it never contradicts the picker's own breaker.
 
 **The picker** speaks HTTP/2. Each request in flight holds one ext_proc stream for its whole life,
 hence the circuit breakers far above Envoy's 1,024 and the wide HTTP/2 windows.
 
-Envoy also asks the picker for its health, by gRPC, four times a second. A picker that leaves
-reports NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out
-within two seconds. Streams to it then fail before any byte of a body is sent, so that failing open
-works in every body mode and costs no timeout. The endpoints are not probed: the picker knows more
-about them.
+Envoy also checks the picker's health by gRPC four times a second. A picker that shuts down reports
+NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out within
+two seconds. Streams to it then fail before any byte of a body is sent, so failing open works in
+every body mode and costs no timeout. Envoy does not probe endpoints: the picker knows more about
+them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
 
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
-"""Of Debian, Ubuntu, Alpine, and Envoy's images."""
+"""Path in Debian, Ubuntu, Alpine, and Envoy's images."""
 
 _CONNECT_TIMEOUT = duration(1)
 _CHECK_INTERVAL = duration(0.25)
 _CHECK_TIMEOUT = duration(1.5)
-"""Together with the interval less than 2 s, after which a picker that hangs is out; one that is
-busy for a second stays."""
+"""With the interval under 2 s: a picker that hangs is out by then; one that is busy for a second
+stays."""
 
 HEALTH_CHECK: Json = {
     "grpc_health_check": {"service_name": PICKING_SERVICE},
@@ -57,23 +57,23 @@ HEALTH_CHECK: Json = {
 _PING_INTERVAL = duration(0.5)
 _PING_TIMEOUT = duration(1.5)
 _LONG_PING_TIMEOUT = duration(12)
-"""Where the end of a stream costs an answer, a picker that comes back within 10 s has to pass."""
+"""If the end of a stream costs an answer, a picker that recovers within 10 s must pass."""
 
 _IN_FLIGHT = 100_000
-"""Requests and connections at once, per cluster: no limit in practice, yet a limit."""
+"""Maximum concurrent requests and connections per cluster: practically unlimited, yet bounded."""
 
 _RETRY_BUDGET: Json = {"budget_percent": {"value": 25}, "min_retry_concurrency": 100}
-"""Requests that may wait for a retry at a time: the number in any case, then the share of those in
-flight. The others see the first failure."""
+"""Maximum concurrent retries: the given number, or the share of requests in flight if larger. Other
+requests see the first failure."""
 
 _H2_WINDOW_BYTES = 16 * 1024 * 1024
 _ENDPOINT_IDLE = duration(4)
-"""Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request written to
-a connection that is just being closed cannot be retried safely, so Envoy has to close first."""
+"""Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request written to a
+closing connection cannot be retried safely, so Envoy has to close first."""
 
 
 def endpoints_cluster(options: BootstrapOptions) -> Json:
-    """Return the endpoints, from their file, with the picker's choice first."""
+    """Return the cluster of endpoints, read from their file; the picker's choice comes first."""
     eds_path = options.eds_path
     return {
         "name": ENDPOINTS_CLUSTER,
@@ -96,7 +96,7 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
             "base_ejection_time": duration(5),
             "max_ejection_time": duration(30),
             "max_ejection_percent": 50,
-            # The success rate of a model shows as much about its requests as about its endpoint.
+            # A model's success rate says as much about its requests as about its endpoint.
             "enforcing_success_rate": 0,
         },
         "typed_extension_protocol_options": http_options(
@@ -107,12 +107,11 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
 
 
 def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
-    """Return the picker's cluster; with a CA, over TLS that is verified against it.
+    """Return the picker's cluster; with a CA, using TLS verified against it.
 
-    Where answers pass through the picker, HTTP/2 pings find one that hangs, and its streams are
-    cut: Envoy has no message timeout in full duplex, and begins it anew with each streamed piece.
-    What is streamed goes on without the picker then, unless Envoy fails closed; in full duplex it
-    ends.
+    If answers pass through the picker, HTTP/2 pings detect one that hangs, and its streams are cut:
+    Envoy has no message timeout in full duplex, and restarts it with each streamed piece. Streamed
+    answers then continue without the picker, unless Envoy fails closed; full-duplex ones end.
     """
     host, port = options.picker_address
     http2: Json = {
@@ -132,8 +131,8 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
         "load_assignment": _one_endpoint(PICKER_CLUSTER, host, port),
         "circuit_breakers": _circuit_breakers(),
         "health_checks": [HEALTH_CHECK],
-        # Between two checks the first failed stream shows as much; in full duplex each further one
-        # is a lost request. The next check that succeeds lets the picker in again.
+        # Between two checks the first failed stream ejects the picker: in full duplex each further
+        # one is a lost request. The next successful check readmits it.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 1,
@@ -144,10 +143,10 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
             "interval": _CHECK_INTERVAL,
             "max_ejection_percent": 100,
         },
-        # Envoy would otherwise try the unhealthy picker when there is no other.
+        # Otherwise Envoy would use the unhealthy picker if there is no other.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        # A picker whose machine has gone sends no reset. Probes find out within about 25 s instead
-        # of after the message timeout, and unlike HTTP/2 pings no gRPC server refuses them.
+        # A picker whose machine is gone sends no reset. TCP probes detect that within about 25 s
+        # instead of after the message timeout, and unlike HTTP/2 pings no gRPC server rejects them.
         "upstream_connection_options": {
             "tcp_keepalive": {
                 "keepalive_time": 10,
@@ -165,7 +164,7 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
 
 
 def admin_cluster(admin_port: int) -> Json:
-    """Return Envoy's own admin port, of which the probe listener opens one path."""
+    """Return the cluster of Envoy's admin port; the probe listener exposes one path."""
     return {
         "name": ADMIN_CLUSTER,
         "type": "STATIC",
@@ -186,7 +185,7 @@ def override_host() -> Json:
 
 
 def fallback() -> Json:
-    """Return the policy of any endpoint where the picker named none, and of none where it did."""
+    """Return the policy that picks any endpoint if the picker named none, and none if it did."""
     return _policy(
         "subset",
         "Subset",
@@ -204,7 +203,7 @@ def _policy(name: str, kind: str, **fields: object) -> Json:
 
 
 def http_options(**fields: object) -> dict[str, Json]:
-    """Return a cluster's HTTP options, by their key."""
+    """Return a cluster's HTTP options under their key."""
     kind = "extensions.upstreams.http.v3.HttpProtocolOptions"
     return {f"envoy.{kind}": typed(kind, **fields)}
 
@@ -220,9 +219,9 @@ def _one_endpoint(cluster: str, host: str, port: int) -> Json:
 
 
 def tls_matches(cas: Sequence[str]) -> list[Json]:
-    """Return TLS for the endpoints that say in their metadata by which authorities to verify them.
+    """Return TLS matches for endpoints whose metadata names the CAs to verify them with.
 
-    One by authorities that are not here is never reached, by plain HTTP least of all.
+    An endpoint whose CA is not listed is never reached, least of all over plain HTTP.
     """
     nobody = _upstream_tls({"validation_context": {"verify_certificate_hash": ["00" * 32]}})
     matches: list[Json] = [
@@ -239,7 +238,7 @@ def tls_matches(cas: Sequence[str]) -> list[Json]:
 
 
 def _endpoint_tls(ca: str, *, named: bool) -> Json:
-    """Return TLS to endpoints with certificates of `ca`, and in the name of each that has one."""
+    """Return TLS to endpoints with certificates of `ca`, matched to host names if `named`."""
     path = _SYSTEM_CA_PATH if ca == SYSTEM_CA else ca
     by_name = {"auto_host_sni": True, "auto_sni_san_validation": True} if named else {}
     authorities: Json = {"trusted_ca": {"filename": path}}
@@ -248,7 +247,7 @@ def _endpoint_tls(ca: str, *, named: bool) -> Json:
 
 
 def _verified_tls(host: str, options: BootstrapOptions) -> Json:
-    """Return TLS to a picker whose certificate comes from its CA and names `host`."""
+    """Return TLS to a picker whose certificate is issued by its CA for `host`."""
     by_ip = is_ip(host)
     name = {"san_type": "IP_ADDRESS" if by_ip else "DNS", "matcher": {"exact": host}}
     common: Json = {

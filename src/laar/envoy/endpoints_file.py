@@ -1,12 +1,12 @@
-"""The file from which Envoy learns which endpoints exist.
+"""The file from which Envoy learns the endpoints (EDS).
 
-Envoy watches the file's directory and reads the file when a rename lands in it, so the whole list
-is written under a temporary name first and Envoy never sees half a list. The bytes depend on the
-set of endpoints alone, and nothing is written when they are the same: a collector may call
-`write_eds` on every event.
+Envoy watches the file's directory and reads the file when a rename lands in it, so the list is
+written under a temporary name first and Envoy never sees a partial one. The bytes depend only on
+the set of endpoints, and nothing is written if they are unchanged: a collector may call `write_eds`
+on every event.
 
-An entry Envoy cannot use makes it reject the whole file and keep the list it had; therefore
-addresses are checked here. EDS resolves no names: hosts are IP addresses.
+A single invalid entry makes Envoy reject the whole file and keep its old list, so addresses are
+validated here. EDS resolves no names: hosts are IP addresses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import xxhash
 from laar.errors import SettingError
 
 ENVOY_LEARNS_S = 0.5
-"""Seconds from renaming the file into place to relying on it: Envoy watches it, and takes some 10
-ms, more on a machine that is busy."""
+"""Seconds to wait after the rename before relying on it: Envoy takes about 10 ms to reload, more on
+a busy machine."""
 
 ENDPOINTS_CLUSTER = "laar-endpoints"
-"""The cluster's name, which the file and the bootstrap have to agree on."""
+"""The cluster's name, which must match between file and bootstrap."""
 
 METADATA_NAMESPACE = "laar"
 TLS_NAMESPACE = "envoy.transport_socket_match"
@@ -37,18 +37,18 @@ _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignmen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointAddress:
-    """One endpoint as Envoy reaches it.
+    """One endpoint's address for Envoy.
 
     Args:
         host: IPv4 or IPv6 address, without brackets.
         port: TCP port.
-        metadata: facts for Envoy's access log, such as ``model``; they choose nothing.
-        name: name of the host in requests, and in its certificate; empty for none.
-        ca: authorities that verify its certificate: a PEM file of the bootstrap's
-            `endpoint_cas`, or ``system``; None for an endpoint without TLS.
+        metadata: facts for Envoy's access log, such as ``model``; not used to choose.
+        name: host name in requests and in the certificate; empty for none.
+        ca: CA that verifies the certificate: a PEM file of the bootstrap's `endpoint_cas`, or
+            ``system``; None without TLS.
 
     Raises:
-        SettingError: when the host is not an IP address or the port not one of 1 to 65535.
+        SettingError: the host is no IP address, or the port is not in 1 to 65535.
     """
 
     host: str
@@ -70,9 +70,9 @@ class EndpointAddress:
 
 
 def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
-    """Make ``path`` list exactly these endpoints; False when it already did.
+    """Make ``path`` list exactly these endpoints; return False if it already did.
 
-    The directory must exist. Several processes may write one file, as workers do: the last stays.
+    The directory must exist. Several processes, such as workers, may write one file: the last wins.
     """
     content = _discovery_response(endpoints)
     try:
@@ -117,5 +117,5 @@ def _lb_endpoint(endpoint: EndpointAddress) -> dict[str, object]:
 
 
 def tls_match(ca: str, *, named: bool) -> dict[str, object]:
-    """Return an endpoint's metadata that match the bootstrap's TLS for it."""
+    """Return the endpoint metadata that select its TLS in the bootstrap."""
     return {"tls": True, "ca": ca, "named": named}

@@ -1,4 +1,4 @@
-"""The two listeners of a laar Envoy: requests for the endpoints, and probes."""
+"""The two listeners of laar's Envoy: for requests and for probes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
 STAT_PREFIX = "laar"
-"""Begins the names of the ext_proc filter's statistics, and shows that laar rendered the filter."""
+"""Prefix of the ext_proc filter's statistics, which also marks the filter as rendered by laar."""
 
 DELAYED_CLOSE_S = 0.25
-"""How long Envoy waits, after an answer that it cannot finish, for the client to close first. With
-its own second a client learns a second later that its answer is broken off."""
+"""How long Envoy waits for the client to close first after an answer was cut off. With Envoy's
+default the client would learn a second later that its answer was cut off."""
 
 _CLIENT_STREAM_WINDOW_BYTES = 1024 * 1024
 _CLIENT_CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
@@ -63,16 +63,16 @@ _ACCESS_LOG = {
 
 
 def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
-    """Return the mode that was chosen, or the shape's own."""
+    """Return the chosen body mode, or the shape's default."""
     return options.body_mode or ("streamed" if shape == "gateway" else "native")
 
 
 def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
-    """Return the listener on which requests come in."""
+    """Return the listener for requests."""
     return {
         "name": DATA_LISTENER,
         "address": socket_address(options.data_host(shape), options.listen_port),
-        # A second Envoy on this port is an error, not a silent share of the requests.
+        # A second Envoy on this port must fail, not silently take a share of the requests.
         "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": options.max_body_bytes,
         "filter_chains": _connections(**_data_connections(shape, options)),
@@ -80,7 +80,7 @@ def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
 
 
 def probe_listener(options: BootstrapOptions) -> Json:
-    """Return ``/ready``, false while Envoy drains, and its metrics; no more of the admin port."""
+    """Return the listener for ``/ready``, false while Envoy drains, and Envoy's metrics."""
     metrics: Json = {"match": {"path": "/stats/prometheus"}, "route": {"cluster": ADMIN_CLUSTER}}
     ready = extension(
         "filters.http.health_check",
@@ -92,7 +92,7 @@ def probe_listener(options: BootstrapOptions) -> Json:
         "name": PROBE_LISTENER,
         "address": socket_address(options.listen_host or ANY_IPV4, options.ready_port),
         "enable_reuse_port": False,
-        # Probes have to be answered while clients hold every connection there may be.
+        # Answer probes even if clients hold all allowed connections.
         "ignore_global_conn_limit": True,
         "filter_chains": _connections(
             stat_prefix=PROBE_LISTENER, route_config=routes(metrics), http_filters=[ready, _ROUTER]
@@ -160,9 +160,9 @@ _ANY_CLIENT: Json = {
 def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     """Return the headers that clients may not set.
 
-    With the picker down a destination header would decide, and only a gateway may set headers that
-    name a tenant, an objective or another model. The sidecar's one client is the application beside
-    it. A tenant header that clients have to send, for engines check it, stays.
+    With the picker down a destination header would take effect, and only a gateway may set tenant,
+    objective or model headers. The sidecar's only client is its application. A tenant header that
+    clients must send because engines check it is kept.
     """
     trusted = options.trust_gateway_headers
     if trusted is None:
@@ -175,15 +175,15 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
 
 
 def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
-    """Return the filters that have the picker decide, for routes that configure them.
+    """Return the filters that call the picker, for routes that configure them.
 
-    A request that Envoy refuses while it reads the headers has no route. Its answer would wait for
+    A request that Envoy rejects while reading the headers has no route. Its answer would wait for
     the picker while the connection closes, and be lost.
 
-    Unless in full duplex a request's headers are held back until its body is complete and the
-    picker has decided: they do not go to the picker, so ext_proc would let them pass, and an
-    endpoint would be chosen before the body is read. For the same reason ext_proc does not look for
-    the route again when the decision asks it to, so another filter does.
+    Except in full duplex, the headers are held until the body is complete and the picker has
+    decided: they are not sent to the picker, so ext_proc would let them pass, and an endpoint would
+    be chosen before the body is read. For the same reason ext_proc does not recompute the route
+    when the decision asks for it, so another filter does.
     """
     ext_proc: Json = {
         "name": EXT_PROC,
@@ -215,12 +215,12 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> Json:
         stat_prefix=STAT_PREFIX,
         grpc_service={"envoy_grpc": {"cluster_name": PICKER_CLUSTER, "authority": options.picker}},
         processing_mode=processing_mode(bodies, headers=not buffered),
-        # A picker samples the answers of some requests, and releases upgrades, by an override.
+        # By mode overrides a picker samples some answers and releases upgrades.
         allow_mode_override=buffered,
         failure_mode_allow=options.fail_open,
         status_on_error={"code": "ServiceUnavailable"},
         message_timeout=duration(MESSAGE_TIMEOUT_S),
-        # For requests that flow control holds, one by one: the picker asks for it.
+        # The picker extends the timeout for each request held by flow control.
         max_message_timeout=duration(options.longest_answer_s),
         request_attributes=attributes,
         response_attributes=[agreed.ANSWERED_BY, agreed.ATTEMPTED, agreed.DETAILS],

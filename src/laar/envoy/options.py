@@ -1,4 +1,4 @@
-"""The options of a bootstrap, and the numbers that its parts share."""
+"""The options of a bootstrap, and constants shared by its parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 BodyMode: TypeAlias = Literal["native", "streamed", "full-duplex"]
 
 MESSAGE_TIMEOUT_S = 1.8
-"""Seconds until Envoy gives the picker up, which decides in milliseconds; a held request gets more.
-With the time that Envoy needs to go on without it, no request waits 2 s for a picker that hangs."""
+"""Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
+get more. Including the time to go on without it, no request waits 2 s for a picker that hangs."""
 
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 RETRIED = (429, 500, 502, 503, 504)
-"""Failures after which another endpoint is tried, as long as no byte of an answer has come."""
+"""Statuses after which another endpoint is tried, as long as no byte of an answer was sent."""
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
 _LOOPBACK = "127.0.0.1"
@@ -35,36 +35,35 @@ class BootstrapOptions:
 
     Args:
         picker: ``host:port`` of the picker's ext_proc server; IPv6 in brackets. A DNS name is
-            resolved again and again, and requests spread over all of its addresses.
-        picker_ca_path: PEM file of the CA of the picker's certificate; None speaks plain HTTP/2,
-            right for a picker on the same machine or pod.
-        picker_certificate_path: PEM file of the certificate that Envoy shows to a picker that asks
-            for one; with `picker_key_path` and `picker_ca_path`.
+            re-resolved regularly, and requests are spread over all its addresses.
+        picker_ca_path: PEM file of the CA of the picker's certificate; None uses plain HTTP/2,
+            suitable for a picker on the same machine or pod.
+        picker_certificate_path: PEM file of Envoy's client certificate for the picker; requires
+            `picker_key_path` and `picker_ca_path`.
         picker_key_path: PEM file of its key.
         listen_port: port for requests; 0 lets the kernel choose.
         ready_port: port of ``/ready`` and ``/stats/prometheus``, on all addresses.
-        admin_port: Envoy's admin interface, on loopback only; 0 leaves ``/stats/prometheus`` out of
-            reach, as it stands for this port.
+        admin_port: Envoy's admin interface, on loopback only; with 0 ``/stats/prometheus`` is
+            unreachable, since it proxies to this port.
         eds_path: absolute path of the endpoints file; its directory is watched for renames.
-        endpoint_cas: the authorities that verify endpoints with TLS: PEM files as the endpoints
-            file names them, and `SYSTEM_CA`.
-        body_mode: how bodies go through the picker; None takes the shape's own.
+        endpoint_cas: the CAs that verify endpoints with TLS: PEM files as named in the endpoints
+            file, and `SYSTEM_CA`.
+        body_mode: how bodies pass through the picker; None uses the shape's default.
         fail_open: without a picker, let Envoy choose (True) or answer 503 (False).
-        max_body_bytes: requests whose body is larger get 413. Envoy holds each body whole while
-            the picker decides; in full-duplex mode, where it does not, the picker has to refuse.
-        longest_hold_s: longest time the picker's queue may hold a request, which it asks Envoy
-            for. 0 to 3,590. A picker that asks for nothing counts as down after 2 s.
+        max_body_bytes: requests with a larger body get 413. Envoy buffers each body while the
+            picker decides; in full-duplex mode it does not, and the picker refuses instead.
+        longest_hold_s: longest time, 0 to 3,590, that the picker may ask Envoy to wait for a
+            request in its queue. Without such a request a picker counts as down after 2 s.
         tenant_header: header by which flow control distinguishes tenants; the picker's
             `flow.tenant_header`.
         request_timeout_s: longest time for a whole exchange.
-        idle_timeout_s: longest silence within one, where the picker does not know better: an
-            answer that is not streamed is silent until its last token, 36,000 of them at 20 a
-            second in the default.
-        retries: further attempts after one that failed before its answer began. 0 to 10.
-        listen_host: IP address that requests and probes come in at; None takes the shape's own.
-        trust_gateway_headers: let clients set their tenant, the urgency of a request and the model
-            that shall answer: right where a gateway in front sets these headers for them. None:
-            only the sidecar's client.
+        idle_timeout_s: longest silence within an exchange, unless the picker sets one: an
+            unstreamed answer is silent until its last token, 36,000 tokens at 20 per second with
+            the default.
+        retries: retries, 0 to 10, of an attempt that failed before its answer began.
+        listen_host: IP address to listen on for requests and probes; None uses the shape's default.
+        trust_gateway_headers: accept tenant, objective and model headers from clients: right behind
+            a gateway that sets them. None: only from the sidecar's client.
 
     Raises:
         SettingError: a value is out of range.
@@ -131,11 +130,11 @@ class BootstrapOptions:
 
     @property
     def longest_answer_s(self) -> float:
-        """How long Envoy waits for the picker's answer to a request that is held, at most."""
+        """Maximum seconds that Envoy waits for the picker's answer to a held request."""
         return self.longest_hold_s + DECISION_MARGIN_S
 
     def data_host(self, shape: Shape) -> str:
-        """IP address that requests come in at."""
+        """IP address to listen on for requests."""
         return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
 
 

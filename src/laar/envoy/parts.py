@@ -1,4 +1,4 @@
-"""Forms that recur in Envoy's configuration, as plain JSON values."""
+"""Helpers for recurring parts of Envoy's configuration, as plain JSON values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Json: TypeAlias = dict[str, object]
 
 
 def typed(kind: str, **fields: object) -> Json:
-    """Return a message that names its type, below ``envoy.`` in Envoy's API."""
+    """Return a message with its type, given below ``envoy.`` in Envoy's API."""
     return {"@type": f"type.googleapis.com/envoy.{kind}", **fields}
 
 
@@ -21,21 +21,21 @@ def extension(name: str, kind: str, **fields: object) -> Json:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as Envoy writes it."""
+    """Return a duration in Envoy's notation."""
     return f"{seconds:g}s"
 
 
 def socket_address(host: str, port: int) -> Json:
     """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
 
-    ``::`` takes clients of both families, as it does where laar listens itself.
+    ``::`` accepts clients of both families, as in laar's own listeners.
     """
     families = {"ipv4_compat": True} if host == "::" else {}
     return {"socket_address": {"address": host, "port_value": port, **families}}
 
 
 def set_headers(headers: Mapping[str, str]) -> list[Json]:
-    """Return the setting of these headers, also where a message has them already."""
+    """Return mutations that set these headers, overwriting existing ones."""
     return [
         {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
         for name, value in headers.items()
@@ -43,5 +43,5 @@ def set_headers(headers: Mapping[str, str]) -> list[Json]:
 
 
 def lb_key(key: str) -> Json:
-    """Return the key of a value among the picker's metadata."""
+    """Return the metadata key of a value set by the picker."""
     return {"key": LB_NAMESPACE, "path": [{"key": key}]}

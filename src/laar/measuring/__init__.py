@@ -1,1 +1,1 @@
-"""Measuring models: questions with checkable answers, put to every model."""
+"""Measure models by asking each of them questions with checkable answers."""

@@ -1,4 +1,4 @@
-"""How models are asked when they are measured; apart, since the commands import it at once."""
+"""Options for asking models; a separate module, since commands import it eagerly."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """How the questions of a measurement are put to the endpoints."""
+    """How to send a measurement's questions to the endpoints."""
 
     concurrency: int = 1
     """Requests in flight at each endpoint."""
     rate_per_s: float | None = None
     """Requests started per second over all endpoints; None for no limit."""
     stream: bool = True
-    """Whether answers are streamed, which shows the time to the first token."""
+    """Whether to stream answers, to measure the time to the first token."""
     timeout_s: float = 600.0
-    """Time-out of one request."""
+    """Timeout of one request."""
     max_tokens: int | None = None
     """Token limit of an answer; None leaves it to the endpoint."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Asking:
 
     @property
     def params(self) -> dict[str, object]:
-        """The fields of each request beside its model and its messages."""
+        """Return the fields of each request other than model and messages."""
         params: dict[str, object] = {"temperature": 0}
         if self.stream:
             params |= {"stream": True, "stream_options": {"include_usage": True}}

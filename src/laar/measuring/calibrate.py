@@ -1,7 +1,7 @@
 """`laar calibrate`: measure engines for a minute and fit an artifact.
 
-`laar measure` and `laar fit` in one, with questions that are made on the spot and an end by the
-clock. The questions come in an order that may be cut anywhere.
+Combines `laar measure` and `laar fit`, with generated questions and a time limit. Any prefix of the
+questions is a balanced set.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from laar.measuring.questions import Question
 from laar.measuring.run import COLUMNS, targets_of
 
 TIMEOUT_S = 60.0
-"""Time-out of one request: a longer one outlives the measurement."""
+"""Timeout of one request: longer ones would outlast the measurement."""
 MAX_QUESTIONS = 3000
-"""Questions for each model: more than a minute allows."""
+"""Questions per model: more than a minute allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The questions of a calibration, its length, and the files for its results.
+    """The questions, duration and result files of a calibration.
 
     Args:
         endpoints: base URLs.
-        models: the models to ask; empty for all that are served.
-        questions: questions in an order that may be cut anywhere.
-        seconds: time until the asking ends; the fit takes some more.
+        models: models to ask; empty for all served ones.
+        questions: questions, of which any prefix is balanced.
+        seconds: time for asking; the fit takes a little longer.
         outcomes: JSONL file of the outcomes; resumed if it exists.
         out: the artifact.
-        asking: how they are asked.
+        asking: how to ask.
     """
 
     endpoints: Sequence[str]
@@ -52,10 +52,10 @@ class Calibration:
 
 
 def calibrate(wanted: Calibration) -> Fit:
-    """Measure, fit, and report the artifact's gain on questions that the fit had not seen.
+    """Measure, fit, and report the artifact's gain on held-out questions.
 
     Raises:
-        SettingError: an endpoint does not answer, or too few answers came in the time.
+        SettingError: an endpoint does not answer, or too few answers arrived in time.
     """
     console = Console()
     failed = asyncio.run(_ask(wanted, console))
@@ -72,7 +72,7 @@ def calibrate(wanted: Calibration) -> Fit:
 
 
 async def _ask(wanted: Calibration, console: Console) -> int:
-    """Ask until the time is over; return how many requests got no answer."""
+    """Ask until time is up; return the number of requests without an answer."""
     targets = await targets_of(wanted.endpoints, wanted.models, wanted.asking.headers)
     failed = 0
     with Bar(*COLUMNS, console=console) as bar:

@@ -1,11 +1,11 @@
-"""Whether an answer is correct: the checkers of an evaluation set.
+"""Check answers: the checkers of an evaluation set.
 
     {"contains": "42"}                     the text occurs in the answer
     {"exact": "42"}                        the answer is the text, white space at the ends aside
     {"json": {"x": 1}}                     the answer is this JSON, alone or in a code fence
     {"number": 42, "tolerance": 0.5}       the last number in the answer is near enough
 
-Each takes no longer than the answer is long. What a program of one's own has graded is read by
+Each check is linear in the length of the answer. Answers graded by your own program can be read by
 `laar fit`.
 """
 
@@ -18,12 +18,12 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-_NUMBER_CHARS = 10_000  # of the answer's end, where the last number is looked for
+_NUMBER_CHARS = 10_000  # of the answer's end, searched for the last number
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 class CheckSpec(BaseModel):
-    """One checker; exactly one kind is named."""
+    """One checker, of exactly one kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,7 +43,7 @@ class CheckSpec(BaseModel):
 
 
 def decide(spec: CheckSpec, answer: str) -> bool:
-    """Decide a check that needs no process."""
+    """Return whether an answer passes a check."""
     if spec.contains is not None:
         return spec.contains in answer
     if spec.exact is not None:
@@ -70,7 +70,7 @@ def _is_json(answer: str, value: JsonValue) -> bool:
 
 
 def _same(found: object, value: object) -> bool:
-    """Compare as JSON: 1 equals 1.0, but true does not equal 1."""
+    """Compare as JSON values: 1 equals 1.0, but true does not equal 1."""
     if isinstance(found, dict) and isinstance(value, dict):
         return found.keys() == value.keys() and all(_same(found[k], value[k]) for k in value)
     if isinstance(found, list) and isinstance(value, list):

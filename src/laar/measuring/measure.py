@@ -1,12 +1,12 @@
-"""`laar measure`: put every query to every model, and write down the outcomes.
+"""`laar measure`: ask every model every question, and record the outcomes.
 
-Outcomes are appended to a JSONL file as they arrive, one line at a time, and a run that is
-started again goes on where the last one stopped: an interruption costs the requests in flight. A
-torn last line (a full disk, a power cut) is mended before anything is appended. Requests that got
-no answer are written down too, and asked again by the next run.
+Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run resumes
+where the last one stopped: an interruption only costs the requests in flight. A torn last line
+(full disk, power cut) is repaired before anything is appended. Requests without an answer are
+recorded too, and repeated by the next run.
 
-Each endpoint is asked one query at a time by default, whatever it serves: latencies are to show the
-model, not a queue. A prompt that is longer than the endpoint's window is not sent.
+By default each endpoint gets one question at a time, whatever it serves, so that latencies show the
+model, not a queue. Prompts longer than the endpoint's window are not sent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
-_LEAST_CHARS = 400  # of a prompt that shows them: in shorter ones the chat template counts
-_TRIES = 3  # of one request that an endpoint turns away: the next run asks again
+_LEAST_CHARS = 400  # of a prompt to measure density: the chat template distorts shorter ones
+_TRIES = 3  # of a request that an endpoint refuses: the next run repeats it
 _MAX_PAUSE_S = 30.0
-_BEGINS = b'{"query_id":'  # as each line that `dump_outcome` makes
+_BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
-_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for other JSON
+_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for unexpected JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class Target:
     """A model behind a base URL.
 
     Args:
-        base_url: where.
-        model: its name.
-        base: the model whose adapter it is; None for none.
-        window_tokens: the longest prompt with its answer, as far as it is known.
+        base_url: URL of the endpoint.
+        model: name of the model.
+        base: the adapter's base model; None if it is no adapter.
+        window_tokens: maximum tokens of prompt and answer; None if unknown.
     """
 
     base_url: str
@@ -76,11 +76,11 @@ class Summary:
     """The counts of a run.
 
     Args:
-        asked: requests of this run that were written down.
-        resumed: outcomes that earlier runs had written.
-        too_long: questions that were not sent, as longer than the endpoint's window.
-        failed: requests without an answer; run again to ask them again.
-        mended_bytes: bytes of a torn last line that were cut off.
+        asked: requests recorded in this run.
+        resumed: outcomes from earlier runs.
+        too_long: questions not sent because they exceed the endpoint's window.
+        failed: requests without an answer; run again to repeat them.
+        mended_bytes: bytes of a torn last line that were removed.
     """
 
     asked: int
@@ -93,10 +93,10 @@ class Summary:
 async def discover(
     base_urls: Sequence[str], *, headers: Mapping[str, str] | None = None
 ) -> list[Target]:
-    """Return the models that endpoints serve, each once: not also by its other names.
+    """Return the models that endpoints serve, each once, ignoring aliases.
 
     Raises:
-        SettingError: an endpoint does not answer ``/v1/models`` with any model.
+        SettingError: an endpoint lists no model at ``/v1/models``.
     """
     targets: list[Target] = []
     timeout = aiohttp.ClientTimeout(total=_DISCOVER_S)
@@ -107,14 +107,14 @@ async def discover(
                 async with session.get(url) as answer:
                     answer.raise_for_status()
                     listed = orjson.loads(await read_capped(answer.content, _MAX_MODELS_BYTES))
-                # One root under several names is vLLM's --served-model-name; answers carry the
-                # first. An adapter has a root of its own.
+                # Several names with one root come from vLLM's --served-model-name; answers carry
+                # the first. An adapter has its own root.
                 roots: dict[str, Target] = {}
                 for model in listed["data"]:
                     target = _target(base_url, model, roots.values())
                     roots.setdefault(str(model.get("root") or model["id"]), target)
             except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
-                # Not its repr: that has the request's headers, with the key.
+                # Not the repr, which includes the request's headers with the key.
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not roots:
@@ -124,7 +124,7 @@ async def discover(
 
 
 def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -> Target:
-    """Return a target from an entry of ``/v1/models``; an adapter has the window of its base."""
+    """Return the target for an entry of ``/v1/models``; an adapter gets its base's window."""
     base, window = model.get("parent"), model.get("max_model_len")
     base = base if isinstance(base, str) and base and base != model["id"] else None
     windows = [target.window_tokens for target in others if target.model == base]
@@ -146,18 +146,18 @@ async def measure(
     *,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Ask the questions that `out` has no answer for, and append the outcomes to it.
+    """Ask the questions without an answer in `out`, and append the outcomes to it.
 
     Args:
-        targets: each model is put every question; targets of one model share them.
-        questions: read once; ids have to be unique.
-        out: JSONL of `MeasuredOutcome`; made if it does not exist.
-        asking: how they are asked; None for the defaults.
+        targets: endpoints to ask; targets of one model share its questions.
+        questions: iterated once; ids must be unique.
+        out: JSONL file of `MeasuredOutcome`; created if missing.
+        asking: how to ask; None for the defaults.
         progress: called after each outcome.
 
     Raises:
-        SettingError: two questions have the same id, or the file can't be written, or holds
-            something else than outcomes.
+        SettingError: two questions have the same id, or the file can't be written or does not hold
+            outcomes.
     """
     asking = asking or Asking()
     asked = list(questions)
@@ -165,7 +165,7 @@ async def measure(
         raise SettingError("two questions have the same id: give each its own")
     mended_bytes, done = mend(out)
     async with _open(out) as file:
-        # One connection for each request in flight, so that none waits for another target's.
+        # No connection limit, so that no request waits for another target's.
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
             run = _Run(
@@ -200,14 +200,14 @@ async def measure(
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Cut a torn last line off, and return which (query, model) have been answered.
+    """Remove a torn last line, and return which (query, model) pairs have been answered.
 
     Returns:
-        How many bytes were cut, and the answered pairs. A last line that only lacks its newline is
-        kept. Other lines that can't be read are left in place: `laar fit` names them.
+        The number of bytes removed, and the answered pairs. A last line that only lacks its newline
+        is kept. Other unreadable lines are kept: `laar fit` reports them.
 
     Raises:
-        SettingError: the file holds something else than outcomes; it stays as it is.
+        SettingError: the file does not hold outcomes; it is left unchanged.
     """
     answered: set[tuple[str, str]] = set()
     if not out.exists():
@@ -240,7 +240,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
 
 @asynccontextmanager
 async def _open(out: Path) -> AsyncIterator[BinaryIO]:
-    """Open the file for appending, and sync it to the disk however the run ends."""
+    """Open the file for appending, and sync it to disk even after an error."""
     try:
         with out.open("ab") as file:
             try:
@@ -252,7 +252,7 @@ async def _open(out: Path) -> AsyncIterator[BinaryIO]:
 
 
 class _Pace:
-    """Starts at most `rate_per_s` requests a second, evenly spaced."""
+    """Spaces requests evenly, at most `rate_per_s` per second."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._gap_s = 1 / rate_per_s if rate_per_s else 0.0
@@ -268,7 +268,7 @@ class _Pace:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One run and its counts so far."""
+    """One run and its counters."""
 
     file: BinaryIO
     session: aiohttp.ClientSession
@@ -282,12 +282,12 @@ class _Run:
     correct: int = 0
     failed: int = 0
     densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
-    """Most characters in a token of a prompt so far, by model and task."""
+    """Maximum characters per prompt token seen, by model and task."""
 
     async def work(
         self, target: Target, left: Iterator[Question], place: asyncio.Semaphore
     ) -> None:
-        """Ask a target the remaining questions, as long as its endpoint has a place."""
+        """Ask a target the remaining questions, limited by its endpoint's concurrency."""
         for question in left:
             async with place:
                 messages = question.ask()
@@ -309,7 +309,7 @@ class _Run:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
-        # As serving sees it: the last text of the user's, whatever stands behind it.
+        # As in serving: the user's last text, whatever follows it.
         users = [message for message in messages if message.get("role") in ("user", None)]
         asked = ([text for message in users for text in _texts(message)] or [""])[-1]
         completion = reply.completion
@@ -347,7 +347,7 @@ class _Run:
 
     def _note(self, outcome: MeasuredOutcome) -> None:
         self.file.write(dump_outcome(outcome))
-        self.file.flush()  # the line is in the file before the next request starts
+        self.file.flush()  # write the line before the next request starts
         self.asked += 1
         self.correct += outcome.correct is True
         answered = outcome.status == 200

@@ -1,4 +1,4 @@
-"""Questions to measure with, and evaluation sets in a user's file: a question a line, as JSON."""
+"""Questions for measuring, and evaluation sets in a user's JSONL file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 
-_MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
+_MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set's line: a few million tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question, and how an answer is judged.
+    """A question, and how to check an answer.
 
     Args:
-        id: names it across runs; unique in its set.
-        ask: gives the messages. A function, because a set of long prompts is better built one at a
-            time than held in memory.
-        check: whether an answer is correct.
-        task: the task; None to let the detectors infer it.
+        id: identifies it across runs; unique in its set.
+        ask: returns the messages. A function, so that long prompts are built one at a time instead
+            of held in memory.
+        check: returns whether an answer is correct.
+        task: the task; None to have it detected.
     """
 
     id: str
@@ -51,7 +51,7 @@ def read_questions(path: Path) -> list[Question]:
     """Read an evaluation set.
 
     Raises:
-        SettingError: the file can't be read or holds no question, or a line breaks the format.
+        SettingError: the file can't be read or has no question, or a line is invalid.
     """
     found = []
     try:

@@ -1,4 +1,4 @@
-"""`laar measure`: from endpoints and questions to a file of outcomes, with a progress bar."""
+"""Run `laar measure` with a progress bar."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from laar.measuring.measure import Progress, Summary, Target, discover, measure
 from laar.measuring.questions import Question
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 INCOMPLETE = 1
-"""Exit status when some requests got no answer."""
+"""Exit status if some requests got no answer."""
 COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -44,10 +44,10 @@ def run_measure(
 
     Args:
         endpoints: base URLs.
-        models: the models to ask; empty for all that are served.
+        models: models to ask; empty for all served ones.
         questions: the questions.
         out: see `measure`.
-        asking: how they are asked.
+        asking: how to ask.
         json_file: file for the counts.
 
     Raises:
@@ -81,7 +81,7 @@ def run_measure(
 async def targets_of(
     endpoints: Sequence[str], models: Sequence[str], headers: Mapping[str, str]
 ) -> list[Target]:
-    """Return the models that endpoints serve, or those of them that are named.
+    """Return the models that endpoints serve, or the named ones among them.
 
     Raises:
         SettingError: an endpoint does not answer, or serves no such model.
@@ -95,7 +95,7 @@ async def targets_of(
 
 
 def key_headers(key_variable: str | None) -> Mapping[str, str]:
-    """Return the header with the API key of an environment variable; none without a variable.
+    """Return the header with the API key from an environment variable; none without a variable.
 
     Raises:
         SettingError: the variable is not set.

@@ -1,11 +1,11 @@
-"""Questions that are made on the spot, each with an answer that can be checked.
+"""Generated questions with checkable answers.
 
-* `lookups`: a key among many, in eight lengths: whether a model copes with long prompts.
+* `lookups`: find a key among many, in eight lengths, to test long prompts.
 * `arithmetic`: sums and products, in three levels.
-* `formats`: answers that must be a given JSON and nothing else.
+* `formats`: answers that must be exactly a given JSON.
 
-They compare models on these kinds of questions only: a model that is right here may be wrong on a
-fleet's own questions, which `laar measure` takes as a file.
+They compare models on such questions only: a model that is right here may be wrong on a fleet's
+real questions, which `laar measure` reads from a file.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from laar.measuring.checks import CheckSpec
 from laar.measuring.questions import Question
 
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Of six characters each. Far enough apart to show the seconds that a token takes. Real tokenizers
-make two or three times as many of such text, so these are 200 to 20,000: the longest that an
-engine's window can hold are among them, whatever it is."""
+"""Nominal tokens, of six characters each; spaced to show the seconds per token. Real tokenizers
+produce two or three times as many, so prompts have 200 to 20,000 tokens and come close to any
+engine's window."""
 
 _LOOKUP_CHARS = 6
-_PAIR_CHARS = 80  # of two UUIDs in JSON
+_PAIR_CHARS = 80  # two UUIDs in JSON
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath", "inlet", "jade")
 
 
 def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Question]:
-    """Return questions in an order that may be cut anywhere: all sets and levels in turn.
+    """Return questions, cycling through all sets and levels, so that any prefix is balanced.
 
     Args:
         sets: names from `SETS`.
-        count: how many.
-        seed: seed of the questions; other seeds share no question.
+        count: number of questions.
+        seed: random seed; different seeds share no question.
 
     Raises:
-        SettingError: a set of that name does not exist.
+        SettingError: a set does not exist.
     """
     for name in sets:
         if name not in SETS:
@@ -136,4 +136,4 @@ SETS: dict[str, Callable[[int], Iterator[Question]]] = {
     "arithmetic": _arithmetic,
     "formats": _formats,
 }
-"""Endless streams of questions by name, from a seed."""
+"""Generators of endless questions from a seed, by set name."""

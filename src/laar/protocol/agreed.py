@@ -1,30 +1,30 @@
-"""The conventions between the picker and laar's own Envoys besides headers."""
+"""Conventions between the picker and laar's own Envoys, other than headers."""
 
 from __future__ import annotations
 
 ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
-"""Envoy attribute: how often this Envoy tries a request at most. Only laar's bootstraps have it."""
+"""Envoy attribute: maximum attempts of this Envoy per request. Only laar's bootstraps set it."""
 
 ATTEMPTED = "upstream.request_attempt_count"
-"""Envoy attribute of an answer: how often the request was tried."""
+"""Envoy attribute of an answer: number of attempts made."""
 
 ANSWERED_BY = "upstream.address"
-"""Envoy attribute of an answer: the endpoint that it comes from, the last asked or an earlier."""
+"""Envoy attribute of an answer: the endpoint that sent it, not always the last tried."""
 
 DETAILS = "response.code_details"
-"""Envoy attribute of an answer: where its status comes from."""
+"""Envoy attribute of an answer: source of its status."""
 
 FROM_ENDPOINT = "via_upstream"
 """`DETAILS` of an endpoint's own answer; any other was made by Envoy."""
 
 LB_NAMESPACE = "envoy.lb"
-"""Envoy metadata in which the picker names endpoints, and Envoy the one that served."""
+"""Envoy metadata where the picker names endpoints and Envoy reports the one that served."""
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-"""Envoy metadata with the endpoints among which the picker may choose."""
+"""Envoy metadata that lists the endpoints the picker may choose from."""
 
 DECISION_MARGIN_S = 10.0
-"""Seconds of a decision beyond the longest hold before Envoy gives the picker up."""
+"""Seconds beyond the longest hold after which Envoy gives up on the picker's decision."""
 
 PICKING_SERVICE = "laar.picking"
-"""Name that laar's Envoys ask the health of: whether new streams are wanted."""
+"""Health service name that laar's Envoys query to learn whether the picker takes new streams."""

@@ -1,8 +1,8 @@
-"""Answers: the parts of endpoints' answers that laar reads, and laar's own answers.
+"""Read endpoints' answers, and build laar's own.
 
-A streamed answer is server-sent events; an event may be split over any number of pieces, and usage
-may come in several events, of which the last counts. Reading never changes a byte and never fails:
-values that cannot be read stay unknown.
+A streamed answer consists of server-sent events. An event may be split over any number of pieces;
+of several events with usage the last counts. Reading never changes a byte and never fails: values
+that cannot be read stay unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
+"""Longest JSON answer, and longest event-stream line, buffered to read its usage."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -38,7 +38,7 @@ _ERROR_TYPES = {
 
 
 MAX_ERROR_BYTES = 4096
-"""Bytes of an error's text that are examined for whose fault it is."""
+"""Bytes of an error's text examined to attribute the fault."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(
@@ -55,9 +55,9 @@ _ENDS = {
     Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
 }
 _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MULTILINE)
-"""An event that brings an answer further; comments and pings keep connections open, no more."""
+"""An event that advances the answer; comments and pings only keep connections open."""
 _FIELDS = b"deir:"
-"""First letters of a stream's fields, and the colon of a comment."""
+"""First letters of event-stream fields, and the colon of a comment."""
 _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
 _TAIL_BYTES = 1024
@@ -65,7 +65,7 @@ _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_
 
 
 def error_body(error: RequestError) -> bytes:
-    """Return a refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
+    """Return a refusal as an OpenAI-style error, with laar's reason code added."""
     return orjson.dumps(
         {
             "error": {
@@ -91,27 +91,26 @@ class Usage:
 NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
-"""Longest id of a stored answer that is remembered."""
+"""Longest id of a stored answer that is remembered; longer ones are ignored."""
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
-"""Bytes at the beginning of an answer too long to be kept, among which its id is looked for."""
+"""Leading bytes searched for the id of an answer that is too long to buffer."""
 
 
 class AnswerReader:
-    """Reads an answer that passes in pieces: its usage, its id, and whether it is of use.
+    """Reads usage, id and usefulness of an answer that arrives in pieces.
 
-    An error may stand where an answer should be: 200 was sent before the engine knew better. A
-    stream has it in an event, at its beginning or later; a whole answer is nothing else. Inside a
-    string every quote has a backslash before it, so that no text of a model looks like one.
+    An error may take the place of an answer, since the engine sent 200 before it failed. In a
+    stream it is an event, at the beginning or later; otherwise it is the whole body. Quotes inside
+    a string are escaped, so no text of a model looks like an error.
 
     Args:
-        events: the answer is an event stream; otherwise one JSON document; None where its head does
-            not say.
-        stored: the API keeps answers (Responses): `response_id` is read too.
-        status: its status.
+        events: True for an event stream, False for one JSON document, None if unknown.
+        stored: the API stores answers (Responses); read `response_id` too.
+        status: status of the answer.
         api: format of the request.
-        max_tokens: limit of the answer; None where there is none.
+        max_tokens: token limit of the answer; None if unlimited.
     """
 
     def __init__(
@@ -136,17 +135,18 @@ class AnswerReader:
         self._ends = _ENDS.get(api, _DONE)
         self._tail = b""
         self.progressed = False
-        """Whether the last piece brought the answer further; comments and pings do not."""
+        """Whether the last piece advanced the answer; comments and pings do not."""
         self.usage = NO_USAGE
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
         self.sign: Sign | None = None
-        """What it shows of itself, once it was read to its end; None where that says nothing."""
+        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end or without
+        one."""
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Read the next piece of the body, in time that grows with the piece alone.
+        """Read the next piece of the body, in time linear in the piece.
 
-        Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
+        Returns a finding about the endpoint, an error or a judgement of the answer, each once.
         """
         self._is_begun = self._is_begun or bool(piece)
         if self._events is None and (letter := piece.lstrip()[:1]):
@@ -168,7 +168,7 @@ class AnswerReader:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
                 self.response_id, self._wants_id = first[1].decode(), False
-            if self._use.found is None:  # so long an answer says something, if it is one
+            if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
@@ -176,7 +176,7 @@ class AnswerReader:
         return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """End the body; return what it shows of its endpoint, unless that was known before."""
+        """Handle the end of the body; return a finding about its endpoint if it is new."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -193,11 +193,11 @@ class AnswerReader:
         return self._judged()
 
     def _has_reason(self) -> bool:
-        """Return whether a stream that ends without its last event had said that it ends."""
+        """Return whether a stream that lacks its final event has sent a finish reason."""
         return _REASON.search(self._tail) is not None
 
     def _judged(self) -> Reply | None:
-        """Return the finding, once."""
+        """Return the finding if there is one and it was not returned before."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
@@ -258,7 +258,7 @@ class AnswerReader:
         self.sign = sign_of(choice, self._max_tokens)
 
     def _read_id(self, document: dict[str, Any]) -> None:
-        """Read the id: the first event of a stream has the answer begun, a body is the answer."""
+        """Read the id from a stream's first event, which wraps the answer, or a whole answer."""
         answer = document.get("response", document)
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
@@ -276,7 +276,7 @@ def _merged(old: Usage, found: dict[str, Any]) -> Usage:
     completion = first("completion_tokens", "output_tokens")
     cached = first("cache_read_input_tokens")
     if prompt is None and uncached is not None:
-        # Anthropic's has neither the tokens that a cache was read for nor those that fill it.
+        # Anthropic's count excludes the tokens read from a cache and those written to it.
         prompt = uncached + (cached or 0) + (first("cache_creation_input_tokens") or 0)
     for name in ("prompt_tokens_details", "prompt_token_details", "input_tokens_details"):
         details = found.get(name)
@@ -294,16 +294,16 @@ def _is_count(value: object) -> bool:
 
 
 class NameRestorer:
-    """Puts the name the client used back where the endpoint wrote its own.
+    """Restores the client's model name in answers that carry the endpoint's own.
 
-    Only the member ``"model": "<name>"`` is changed, however the answer is cut into pieces: the end
-    of a piece that may be the beginning of one is held back for the next.
+    Only the member ``"model": "<name>"`` is changed, even if split across pieces: the end of a
+    piece that may begin such a member is held back until the next.
 
     Args:
         served: name that the endpoint writes.
-        asked: name that takes its place.
-        whole: the answer is one object, in which others may have such a member. It is held back to
-            its end, up to `MAX_ANSWER_BYTES`, and only its own member is changed.
+        asked: name that replaces it.
+        whole: the answer is one object, whose nested objects may have such a member too. It is
+            buffered whole, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
     """
 
     def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
@@ -316,7 +316,7 @@ class NameRestorer:
 
     @property
     def holds_back(self) -> bool:
-        """Whether a part of the pieces so far waits for the next one."""
+        """Whether bytes are held back until the next piece."""
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
@@ -343,7 +343,7 @@ class NameRestorer:
 
     @staticmethod
     def _partial(data: bytes, pattern: bytes, start: int) -> int:
-        """Return the length of the longest end of `data[start:]` that begins `pattern`."""
+        """Return the length of the longest suffix of `data[start:]` that begins `pattern`."""
         start = max(start, len(data) - len(pattern) + 1)
         while (start := data.find(pattern[:1], start)) >= 0:
             if pattern.startswith(data[start:]):

@@ -1,9 +1,9 @@
-"""Forms (``multipart/form-data``), in which clients send audio and images: where a field stands.
+"""Locate a field in a form (``multipart/form-data``), as used for audio and images.
 
-A file in a form may be megabytes of any bytes, which the standard library's parser reads line by
-line. So the parts are separated at their boundary, and the library reads their headings alone. The
-boundary is a form's first line, as clients write it: the request's headers are not needed. A form
-that an engine might read and this reader does not is refused: its model is unknown.
+A file in a form may be megabytes of arbitrary bytes, which the standard library's parser would read
+line by line. So this module splits the parts at the boundary and parses only their headers with the
+library. The boundary is the form's first line, so the request's headers are not needed. A form that
+this reader cannot read but an engine might is refused, since its model is unknown.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from laar.errors import RequestError
 from laar.protocol.jsonscan import Span
 
 MAX_PARTS = 100
-"""Parts of a form; an API's has some ten."""
+"""Maximum parts of a form; APIs use about ten."""
 
 MAX_HEADING_BYTES = 4096
-"""Bytes of a part's heading, and of the boundary."""
+"""Maximum bytes of a part's headers, and of the boundary."""
 
 _LINE = b"\r\n"
 _OPENING = re.compile(rb"[\r\n]*(--[^\r\n]{0,%d})\r\n[!-9;-~]+:" % MAX_HEADING_BYTES)
-"""The first boundary and the beginning of a heading. Some clients begin with an empty line."""
+"""The first boundary and the start of a part's headers. Some clients send an empty line first."""
 _HEADINGS = BytesHeaderParser()
 
 
 def field_span(body: bytes, name: str) -> Span | None:
-    """Return the span of a field's value; of a field that repeats the last, as engines take it.
+    """Return the span of a field's value; the last if the field repeats, as in engines.
 
     Args:
         body: the whole body.
-        name: the field's.
+        name: name of the field.
 
     Returns:
-        None where the body is no form, or has no such field.
+        None if the body is no form or lacks the field.
 
     Raises:
-        RequestError: a form of too many parts, or with a heading that is too long, or with its
-            boundary inside a part.
+        RequestError: the form has too many parts, too long part headers, or its boundary inside a
+            part.
     """
     opening = _OPENING.match(body)
     if opening is None:

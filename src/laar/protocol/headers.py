@@ -1,8 +1,7 @@
-"""Names of the headers laar reads and writes, and reading a request's head.
+"""Names of the headers that laar reads and writes; parsing of request headers.
 
-The endpoint-picker protocol's names are those of the public contract; laar's own start with
-``x-laar-``. Control headers are for the picker alone: they are removed before the endpoint sees
-the request.
+Names of the endpoint-picker protocol follow its public contract; laar's own start with ``x-laar-``.
+Control headers are for the picker only and are removed before the request is forwarded.
 """
 
 from __future__ import annotations
@@ -37,22 +36,21 @@ POOL = "xds.route_metadata.filter_metadata.laar.pool"
 """Envoy attribute, not a header: metadata of the route that names the pool."""
 
 SILENCE = "x-laar-silence-s"
-"""Key of the metadata that goes with a destination: one of `SILENCES_S`, by which routes set the
-timeout of a stream that falls silent."""
+"""Metadata key beside the destination: one of `SILENCES_S`. Routes match it to set the idle timeout
+of a stream."""
 
 SILENCES_S = (60, 120, 300, 600)
 
 BEGIN = "x-laar-begin-s"
-"""Key of that metadata as well: seconds, one of `BEGINS_S`, by which the answer's head is expected.
-After that the next endpoint is asked too, and the first head counts."""
+"""Metadata key: seconds, one of `BEGINS_S`, within which response headers are expected. After that
+the request is hedged to the next endpoint, and the first response headers win."""
 
 ONCE = "x-laar-once"
-"""Key of that metadata as well: the request is sent once, by a route that repeats connecting only.
-"""
+"""Metadata key: send the request once, by a route that retries only failed connections."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""Seconds to the beginning of an answer, with the seconds of silence allowed; routes exist for
-these pairs, and the picker names both."""
+"""Seconds to the response headers, each with its seconds of silence allowed. Routes exist for these
+pairs only, and the picker names both values."""
 
 TRIED = "x-laar-tried-models"
 SINCE = "x-laar-since"
@@ -66,7 +64,7 @@ TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
 REPORTER = "x-laar-reporter"
-"""On a report of outcomes to the admin port: the name of the checker of the answers."""
+"""On a report of outcomes to the admin port: name of whoever checked the answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -80,16 +78,16 @@ MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
 
 PREFILLER = "x-prefiller-host-port"
-"""The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
+"""The prefill endpoint, for the decode endpoint's sidecar. llm-d's name."""
 
 PRIORITY = "x-vllm-priority"
-"""The request's priority for a vLLM, lower first. It overrides the body's."""
+"""The request's priority in vLLM, lower first; overrides the body's."""
 
 RANK = "x-data-parallel-rank"
-"""The data-parallel rank of a vLLM or an SGLang that takes the request."""
+"""The data-parallel rank of vLLM or SGLang that serves the request."""
 
 SESSION_ID = "x-session-id"
-"""The request's session for a vLLM, which names it in the KV events of the request's blocks."""
+"""The request's session for vLLM, which adds it to the KV events of the request's blocks."""
 
 ENGINE_HEADERS = frozenset(
     {
@@ -100,17 +98,17 @@ ENGINE_HEADERS = frozenset(
         "x-encoder-hosts-ports",
     }
 )
-"""Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
-Not for clients."""
+"""Headers that control engines: where parts of a prompt are, its rank, its priority. Clients may
+not set them."""
 
 CREDENTIALS = ("authorization", "x-api-key")
-"""The client's credentials, which engines check; or the engine's own in their place."""
+"""The client's credentials, checked by engines, or the engine's own that replace them."""
 
 PATH = "x-laar-path"
-"""Key of that metadata as well: the path, without its query, at an engine with another base."""
+"""Metadata key: the path without its query, for an engine with another base path."""
 
 SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
-"""Headers that the picker sets."""
+"""Headers that the picker sets through metadata and routes."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -119,13 +117,13 @@ LLM_D = {
     TTFT_OBJECTIVE: "x-llm-d-slo-ttft-ms",
     TPOT_OBJECTIVE: "x-llm-d-slo-tpot-ms",
 }
-"""Names that llm-d has given since its release 0.9; where both are there, these count."""
+"""Names used by llm-d since release 0.9; if both are present, these win."""
 
 UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
-"""Headers for other pickers, which this one does not read; removed all the same."""
+"""Headers for other pickers: not read, but removed too."""
 
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
-"""Headers in which gateways that rewrite a path keep the client's."""
+"""Headers in which gateways preserve the client's path when they rewrite it."""
 
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
@@ -137,7 +135,7 @@ _OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
 
 
 def is_own(name: str) -> bool:
-    """Return whether only the picker, or its Envoy, may send an answer's header of this name."""
+    """Return whether only the picker or its Envoy may set this response header."""
     return name.startswith(_OWN) or name in _OTHERS_ON_ANSWERS
 
 
@@ -162,13 +160,13 @@ CONTROL_HEADERS = frozenset(
 )
 
 _REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
-"""Headers that a client may not send to an endpoint. laar's own Envoys take the second half off by
+"""Headers that a client may not send to an endpoint. laar's own Envoys strip the second half
 themselves, before the picker sets it."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
 )
-"""Tenant, urgency and model: headers that a gateway sets for its clients."""
+"""Headers for tenant, objective and model, which a gateway sets for its clients."""
 
 SIGNATURES = frozenset(
     {
@@ -182,19 +180,19 @@ SIGNATURES = frozenset(
         "x-hub-signature-256",
     }
 )
-"""Headers that vouch for the body's bytes: with one of them a body is never changed by choice."""
+"""Headers that sign the body: with one of them present the body is never changed by choice."""
 
 _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
 MAX_VALUE_CHARS = 256
-"""Longest header value that is used as a name; longer ones are as good as absent."""
+"""Longest header value used as a name; longer ones are ignored."""
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
 class Answers(StrEnum):
-    """Which of laar's headers clients get with an answer."""
+    """Which of laar's headers an answer carries."""
 
     AUTO = "auto"
     ALL = "all"
@@ -204,7 +202,7 @@ class Answers(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Head:
-    """A request's headers, as far as they matter here."""
+    """The parts of a request's headers that laar uses."""
 
     path: str
     method: str
@@ -227,7 +225,7 @@ class Head:
 
 
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
-    """Envoy attributes that stand for all that `read_head` reads.
+    """Return the Envoy attributes for all headers that `read_head` reads.
 
     For an Envoy that keeps the headers and sends nothing before the body.
     """
@@ -250,14 +248,14 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
 @lru_cache(256)  # Envoy's configuration has a few dozen
 def header_of(attribute: str) -> str:
-    """Return the header that an attribute stands for; the attribute, if it stands for none."""
+    """Return the header that an attribute stands for, or the attribute itself."""
     if attribute.startswith(_ATTRIBUTE_START):
         return attribute[len(_ATTRIBUTE_START) : -len(_ATTRIBUTE_END)]
     return _NAMED_ATTRIBUTES.get(attribute, attribute)
 
 
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
-    """Read a request's headers; malformed values count as absent, never as an error."""
+    """Read a request's headers; malformed values are ignored, never an error."""
     get = headers.get
     method, request_id = get(":method", ""), get(REQUEST_ID, "")
     tenant = get(LLM_D.get(tenant_header, ""), "") or get(tenant_header, "")
@@ -290,7 +288,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 
 
 def read_subset(value: object) -> frozenset[str] | None:
-    """Return a subset hint: a list of addresses, or a string of them with commas; None for none.
+    """Return a subset hint from a list or a comma-separated string of addresses; None for none.
 
     Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
     else is no hint.
@@ -306,20 +304,20 @@ def read_subset(value: object) -> frozenset[str] | None:
 
 
 def media_type(content_type: str) -> str:
-    """Return the type of a body, in lower case; empty where the header gives none or any bytes."""
+    """Return the media type in lower case; empty if missing or `application/octet-stream`."""
     given = content_type.partition(";")[0].strip().lower()
     return "" if given == "application/octet-stream" else given
 
 
 def retry_after_s(value: str, now: float) -> float | None:
-    """Return the seconds that a ``retry-after`` asks for, as a number or a date; None for neither.
+    """Parse ``retry-after``, a number or a date, into seconds; return None if it is neither.
 
     Args:
         value: value of the header.
         now: the time in seconds since the epoch.
     """
     if value.isascii() and value.isdigit():
-        return float(value[:9])  # past all bounds, and finite
+        return float(value[:9])  # beyond any bound, yet finite
     try:
         until = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
@@ -328,7 +326,7 @@ def retry_after_s(value: str, now: float) -> float | None:
 
 
 def text_of(raw: bytes) -> str:
-    """Return a header's value: UTF-8, or else Latin-1, in which different bytes stay different."""
+    """Decode a header's value as UTF-8, or else Latin-1, which keeps different bytes different."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -343,9 +341,9 @@ def _name(value: str) -> str:
 
 
 def _tenant(value: str) -> str:
-    """Return a tenant's name, or a digest of one that is no `_name`: a long token, accents.
+    """Return a tenant's name, or a digest if it is no valid `_name` (a long token, accents).
 
-    Treated as absent, such tenants would share one turn and each other's prefixes.
+    If ignored, such tenants would share one fairness turn and each other's prefixes.
     """
     value = value.strip()
     return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

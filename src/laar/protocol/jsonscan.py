@@ -1,10 +1,9 @@
-"""The places of a JSON object's members, found without a parser: no recursion, any depth.
+"""Locate the members of a JSON object without a parser: no recursion, any depth.
 
-A parser is quick and builds everything; this builds nothing. It is for texts that a parser must not
-be given (so many values that building them would hold up the other requests) or does not read
-(nested deeper than it goes), and for the place of a value in the bytes. Quotes, escapes and
-brackets are looked for with numpy, a piece at a time, so that a thread that scans lets the others
-run.
+A parser is fast but builds every value; this builds none. Use it for texts with so many values that
+building them would hold up other requests, for texts nested deeper than a parser supports, and to
+find the position of a value in the bytes. It finds quotes, escapes and brackets with numpy, one
+piece at a time, so that a scanning thread lets others run.
 
 The text is not validated. For text that is not JSON the result is meaningless, without an error.
 """
@@ -19,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE_BYTES = 256 << 10
-"""Scanned at a time, in about 2 ms."""
+"""Bytes scanned at a time, in about 2 ms."""
 
 MAX_MEMBERS = 10_000
-"""Members of the object; the largest API has some 60."""
+"""Maximum members of the object; the largest API has about 60."""
 
 _BLANKS = b" \t\r\n"
 _MAX_KEY_BYTES = 1024
 
 Span: TypeAlias = tuple[int, int]
-"""First byte, and the one behind the last."""
+"""Start and end offsets; the end is exclusive."""
 
 _Mask: TypeAlias = NDArray[np.bool_]
 
@@ -40,13 +39,13 @@ _SEPARATES[[ord(","), ord(":")]] = True
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
-    """Return the values of the outermost object by key; of a key that repeats the last.
+    """Return the value spans of the outermost object by key; the last if a key repeats.
 
     Args:
         text: UTF-8.
 
     Returns:
-        None where no object begins and ends with the text, or it has more than `MAX_MEMBERS`.
+        None if the text is not exactly one object, or it has more than `MAX_MEMBERS`.
     """
     marks = _marks(text)
     if marks is None or len(marks) < 2:
@@ -68,18 +67,18 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
 
 
 def deeper_than(text: bytes, levels: int) -> bool:
-    """Return whether objects and lists stand in one another more than `levels` deep."""
+    """Return whether objects and lists are nested more than `levels` deep."""
     return any(depths.max(initial=0) > levels for *_, depths in _walk(text))
 
 
 def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[np.int32]]]:
-    """Yield pieces: offset, bytes, which of them are in strings, and the depth after each."""
+    """Yield pieces: offset, bytes, mask of bytes in strings, and the depth after each byte."""
     depth, quoted, escaped = 0, False, False
     for at in range(0, len(text), PIECE_BYTES):
         piece = np.frombuffer(text, np.uint8, min(PIECE_BYTES, len(text) - at), at)
         quotes = piece == ord('"')
         escaped = _unquote(piece, quotes, escaped)
-        # The parity of the quotes so far: odd inside a string, its first quote included.
+        # Parity of the quotes so far: odd inside a string, including its opening quote.
         inside = (np.cumsum(quotes, dtype=np.uint8) & 1).astype(np.bool_) ^ quoted
         quoted = bool(inside[-1])
         step = _STEP[piece]
@@ -90,7 +89,7 @@ def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[
 
 
 def _marks(text: bytes) -> list[int] | None:
-    """Return the outermost object's braces, and between them its members' commas and colons."""
+    """Return the offsets of the outermost object's braces and of its members' commas and colons."""
     found: list[int] = []
     depth = 0
     for at, piece, inside, depths in _walk(text):
@@ -111,12 +110,12 @@ def _marks(text: bytes) -> list[int] | None:
 
 
 def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
-    """Take out escaped quotes; return whether the next piece begins with one.
+    """Clear escaped quotes; return whether the first byte of the next piece is escaped.
 
     Args:
         piece: the text.
-        quotes: places of its quotes; changed.
-        escaped: the last backslash of the piece before escapes the first byte of this one.
+        quotes: mask of its quotes; modified in place.
+        escaped: a backslash at the end of the previous piece escapes the first byte.
     """
     if escaped:
         quotes[0] = False

@@ -1,18 +1,18 @@
-"""Request bodies: the fields that a picker needs, read in one pass.
+"""Read the fields that a picker needs from request bodies, in one pass.
 
-Chat completions, completions, responses and embeddings as OpenAI defines them, and Anthropic's
-messages. The reader takes the model, the prompt's texts in the order the engine will see them, the
-stream flag, the limit on the answer, tools and the cache salt. It ignores the rest, so new
-parameters pass untouched.
+Supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's messages.
+The reader takes the model, the prompt's texts in the order the engine will see them, the stream
+flag, the token limit, tools and the cache salt. It ignores the rest, so new parameters pass
+untouched.
 
-The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts in
-UTF-8, as RFC 8259 wants it: lone surrogates, NaN, any depth. A prompt in an unknown form, or of too
-many parts to be built here, is priced by its length. Only a body that is no JSON object, or whose
-`model` is no string, gets a 400, and one that is compressed or in UTF-16 a 415. Of duplicate keys
-the last one counts, as it does for the engines.
+The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser
+accepts in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with
+too many parts to build here, is priced by its length. A body that is no JSON object, or whose
+`model` is no string, gets a 400; a compressed or UTF-16 body gets a 415. Of duplicate keys the last
+one wins, as in the engines.
 
-The body is never written again. Where the endpoint knows the model under another name, the value of
-the top-level `model` is spliced and every other byte stays as the client sent it.
+The body is never re-serialized. If the endpoint serves the model under another name, the value of
+the top-level `model` is spliced; every other byte stays as sent.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from laar.protocol.splice import (
 )
 
 ASIDE_BYTES = 1 << 20
-"""Longest body that is read between two messages of other streams: a millisecond or two. A longer
-one is read on a thread; to go there and back costs a shorter one more than it spares the others."""
+"""Longest body read inline between messages of other streams, in a millisecond or two. Longer ones
+are read on a thread; for shorter ones the switch costs more than it saves the others."""
 
 MAX_PARTS = 200_000
-"""Values of a body that are built, by the estimate of `_has_many_parts`: 30 ms, during which no
-other request is served, thread or not. Ten million characters of prose have fewer."""
+"""Maximum values of a body to build, as `_has_many_parts` estimates: 30 ms, during which no other
+request is served, even with a thread. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""First bytes of gzip and of zstd; no JSON begins so."""
+"""First bytes of gzip and zstd; no JSON begins like this."""
 
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
-"""No shorter body takes longer to build than `MAX_PARTS` values may."""
+"""A shorter body never takes longer to build than `MAX_PARTS` values."""
 _MAX_DEPTH = 500
-"""Levels of a body that `orjson` does not read. It reads 1,024 itself; Python's parser ends at a
-depth of its own, by version: near 1,000 in 3.11."""
+"""Maximum depth of a body that `orjson` rejects. `orjson` reads 1,024 levels; the limit of Python's
+parser depends on the version: near 1,000 in 3.11."""
 
 _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -74,8 +74,8 @@ _API_MARKS = {api: f"api={api}" for api in Api}
 class Body:
     """The fields read from a body; see `laar.core.request.Request` for their meaning.
 
-    `model` is empty where the body names none. `model_span` is the place of its value in the bytes,
-    if it was looked for. `document` is the body as `orjson` reads all of it, if that was done.
+    `model` is empty if the body names none. `model_span` is the span of its value, if it was
+    located. `document` is the whole body as parsed by `orjson`, if it was.
     """
 
     model: str
@@ -95,11 +95,11 @@ class Body:
 
 
 def read_body(api: Api, body: bytes) -> Body:
-    """Read a body; of an opaque one only the model's name, where there is one.
+    """Read a body; from an opaque one read only the model's name, if any.
 
     Raises:
-        RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. For an
-            opaque body only where it is compressed, or a form that can't be read.
+        RequestError: 400 or 415; the text contains nothing of the prompt. An opaque body raises
+            only if it is compressed or an unreadable form.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")
@@ -152,7 +152,7 @@ def read_body(api: Api, body: bytes) -> Body:
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:
-    """Return the first limit on the answer that is set; null is none, as for the engines."""
+    """Return the first token limit that is set; null means unset, as in the engines."""
     limit = None
     if isinstance(inner := document.get(_SAMPLING), dict):  # of /inference/v1/generate
         document = inner
@@ -165,7 +165,7 @@ def _limit(document: Mapping[str, Any]) -> int | None:
 
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
-    """Return the shape of a request in a few words: route, tools, the format it wants, turns."""
+    """Return short marks of a request's shape: API, turns, tools, response format."""
     marks = [_API_MARKS[api], f"turns={min(messages, _MANY_TURNS).bit_length()}"]
     if document.get("tools"):
         marks.append("tools")
@@ -184,7 +184,7 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
 
 
 def _field(body: bytes, span: Span) -> str:
-    """Return a form's value; empty for one that is no name."""
+    """Return the value of a form field; empty if it is not UTF-8."""
     value = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
     try:
         return value.decode()
@@ -193,10 +193,10 @@ def _field(body: bytes, span: Span) -> str:
 
 
 def _peek(body: bytes) -> str:
-    """Return the model that an opaque body names; empty for one that is no JSON object.
+    """Return the model that an opaque body names; empty if it is no JSON object.
 
     Raises:
-        RequestError: 415 for a compressed one, or one in UTF-16, which may name any.
+        RequestError: 415 if it is compressed or UTF-16, since it may name any model.
     """
     begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")
     if begin and begin[0] != "{" and not body.startswith(_COMPRESSED):
@@ -211,7 +211,7 @@ def _peek(body: bytes) -> str:
 
 
 def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
-    """Return the body as an object, whether that is all of it, and whether `orjson` reads it so.
+    """Return the body as an object, whether it is complete, and whether `orjson` can parse it.
 
     Raises:
         RequestError: it is no JSON object.
@@ -238,12 +238,12 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
 
 
 def _has_many_parts(body: bytes) -> bool:
-    """Return whether building the body's values would take longer than others can wait.
+    """Return whether building the body's values would block other requests too long.
 
-    Signs in its texts count as well; their share is that of prose.
+    Punctuation in its texts is counted too, at its usual share in prose.
     """
     parts = 0
-    for at in range(0, len(body), _COUNTED_BYTES):  # another thread may run in between
+    for at in range(0, len(body), _COUNTED_BYTES):  # other threads may run in between
         piece = np.frombuffer(body, np.uint8, min(_COUNTED_BYTES, len(body) - at), at)
         brace, bracket, quote, comma = (int(np.count_nonzero(piece == mark)) for mark in b'{[",')
         parts += brace + 2 * bracket + (quote + comma) // 4
@@ -253,7 +253,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Read the members with options of the answer that are no lists or objects.
+    """Read the scalar members that hold the answer's options.
 
     Raises:
         RequestError: the body is no object.
@@ -266,7 +266,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))
         if text[start:end][:1] in (b"{", b"["):
-            found[name] = []  # of no use, like any content of it
+            found[name] = []  # its content would be of no use either
         elif 0 < end - start <= _MAX_SCALAR_BYTES:
             try:
                 found[name] = json.loads(text[start:end])
@@ -276,7 +276,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Return the text fit for UTF-8; lone surrogates, which JSON can spell, become `?`."""
+    """Return the text with lone surrogates, which JSON can express, replaced by `?`."""
     if text.isascii():
         return text
     try:
@@ -291,5 +291,5 @@ def _bad(message: str) -> RequestError:
 
 
 def _without_content(error: orjson.JSONDecodeError) -> str:
-    """Return the parser's complaint and place; never the text around it."""
+    """Return the parser's message and position without the text around it."""
     return f"{error.msg.partition(':')[0]} (character {error.pos})"

@@ -1,8 +1,8 @@
-"""Paths of requests: the format of their bodies, and those that are for an engine's operators.
+"""Request paths: the format of their bodies, and the paths reserved for an engine's operators.
 
-vLLM and SGLang serve the latter on the port that answers requests, many without a key: they put an
-engine to sleep, load weights, empty caches, call any method of a worker. A gateway that forwards
-every path would hand them to strangers.
+vLLM and SGLang serve operator paths on the inference port, many without a key. These put an engine
+to sleep, load weights, empty caches or call any method of a worker. A gateway that forwards every
+path would expose them to anyone.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ DENIED_PATHS = (
 )
 
 _MAX_UNQUOTED = 3
-"""Rounds of %25 that servers in a row may take off."""
+"""Rounds of percent-decoding that chained servers may apply."""
 _USUAL = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
 class DeniedPaths:
-    """Recognise denied paths, however they are written.
+    """Recognise denied paths in any spelling.
 
-    A path is denied when its end is: engines may be mounted below another path.
+    Only the end of a path is compared, since engines may be mounted below another path.
 
     Args:
         paths: such as `DENIED_PATHS`.
@@ -128,7 +128,7 @@ class DeniedPaths:
 
     def __contains__(self, path: str) -> bool:
         if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
-            return False  # nearly every request
+            return False  # the case for nearly every request
         plain = path.partition("?")[0].partition("#")[0]
         for _ in range(_MAX_UNQUOTED):
             if self._ends_so(plain):
@@ -150,12 +150,12 @@ class DeniedPaths:
 
 
 class PathFacts(NamedTuple):
-    """What a path says of its requests.
+    """Facts about the requests of a path.
 
     Args:
-        api: format of their bodies; opaque for unknown paths.
-        encodes: they ask for vectors, scores or labels, and not for a text.
-        unread: the settings leave their bodies unread.
+        api: format of the bodies; opaque for unknown paths.
+        encodes: they request vectors, scores or labels instead of text.
+        unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
     """
 
@@ -166,15 +166,15 @@ class PathFacts(NamedTuple):
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Paths whose facts are kept, and their length; clients send a handful of short ones."""
+"""Limits of the cached paths and their length; clients send a handful of short ones."""
 
 
 class Paths(dict[str, PathFacts]):
-    """The facts of each path, worked out once.
+    """Cache of the facts of each path.
 
     Args:
-        denied: the paths that are for operators.
-        opaque: beginnings of paths whose bodies are never read.
+        denied: paths reserved for operators.
+        opaque: prefixes of paths whose bodies are never read.
     """
 
     def __init__(self, denied: DeniedPaths, opaque: tuple[str, ...]) -> None:
@@ -183,7 +183,7 @@ class Paths(dict[str, PathFacts]):
         self._opaque = opaque
 
     def __missing__(self, path: str) -> PathFacts:
-        """Work the facts of a path out, and keep them."""
+        """Compute and cache the facts of a path."""
         plain = _plain(path)
         facts = PathFacts(
             api_of(path),
@@ -199,13 +199,13 @@ class Paths(dict[str, PathFacts]):
 
 
 def api_of(path: str) -> Api:
-    """Return the body format that a path stands for; unknown paths are opaque."""
+    """Return the body format of a path; unknown paths are opaque."""
     path = _plain(path)
     return next((api for suffix, api in SUFFIXES if path.endswith(suffix)), Api.OPAQUE)
 
 
 def model_of(path: str) -> str:
-    """Return the model that a path names, where the body is not read; empty for none."""
+    """Return the model named in a path whose body is not read; empty if none."""
     plain = _plain(path)
     if plain.startswith(_MODELS):
         return plain.removeprefix(_MODELS)
@@ -215,16 +215,16 @@ def model_of(path: str) -> str:
 
 
 def response_of(method: str, path: str) -> str:
-    """Return the stored answer that a request gets, cancels or deletes; else empty.
+    """Return the id of the stored answer that a request gets, cancels or deletes; else empty.
 
-    A POST right below the collection (``/render``, ``/input_tokens``) is about no stored one.
+    A POST directly below the collection (``/render``, ``/input_tokens``) names no stored answer.
     """
     found = _STORED.search(path)
     return found[1] if found and (found[2] or method != "POST") else ""
 
 
 def _plain(path: str) -> str:
-    """Return the path as the engine will see it, lest a spelling go round the queue."""
+    """Normalize a path as the engine does, so that no spelling bypasses the queue."""
     path = path.partition("?")[0]
     if "%" in path:
         path = unquote(path)
@@ -232,5 +232,5 @@ def _plain(path: str) -> str:
 
 
 def denied_path_error() -> RequestError:
-    """Return the refusal of a request for an operators' path of an engine."""
+    """Return the refusal of a request to an operators' path."""
     return RequestError(403, "denied-path", "this path is for the engine's operators")

@@ -1,7 +1,7 @@
-"""The interfaces that a stream calls: a body hook, the cluster's rules, and the share in force.
+"""The interfaces that a stream calls: the body hook, the cluster's rules, and enforcement.
 
-Each is implemented in a room above, or by a test. None of them may raise on purpose: a fault in
-one lets the request go on without the picker.
+Each is implemented in a higher layer, or by a test. None may raise on purpose: on a fault the
+request continues without the picker.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
 IsEnforced = Callable[[str], bool]
-"""Returns whether a decision counts, by the session, or the request's id where there is none. A
-request whose decision does not is in shadow."""
+"""Returns whether the decision for a session, or else a request id, is enforced. Otherwise the
+request is in shadow."""
 
 
 class GatewayRules(Protocol):
-    """Priorities of objectives and other names for models; looked up for each request."""
+    """Objectives' priorities and model rewrites, looked up for each request."""
 
     @property
     def rewrites(self) -> Container[str]:
-        """The pools in which `rewrite` may have another name, empty for requests without one."""
+        """The pools in which `rewrite` may return another name; "" if no pool is named."""
         ...
 
     def priority(self, objective: str, pool: str) -> int:
-        """Return the priority of a pool's objective by name; 0 for an unknown one and for none.
+        """Return the priority of a pool's objective by name; 0 if unknown or empty.
 
-        Where no pool is named, the objectives of all of them count. So do the rewrites.
+        If no pool is named, the objectives of all pools apply. The same holds for rewrites.
         """
         ...
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """Return the name to use for a model that a client asked for; None leaves it."""
+        """Return the name to use for a model that a client requested; None keeps it."""
         ...
 
 
 class NoRules:
-    """The rules of a picker without a cluster: one priority, and each name stays."""
+    """The rules of a picker without a cluster: one priority, no rewrites."""
 
     rewrites: Container[str] = ()
 
     def priority(self, objective: str, pool: str) -> int:
-        """Return 0: every request is as important as any other."""
+        """Return 0: all requests have the same priority."""
         return 0
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """Return None: every name stays."""
+        """Return None: no name is rewritten."""
         return None
 
 
 class Restorer(Protocol):
-    """Puts back in an answer what was changed for its engine, however it is cut into pieces."""
+    """Reverts in an answer the changes made for its engine, even if split across pieces."""
 
     @property
     def holds_back(self) -> bool:
-        """Whether a part of the pieces so far waits for the next one."""
+        """Whether bytes are held back until the next piece."""
         ...
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
@@ -66,11 +66,11 @@ class Restorer(Protocol):
 
 
 class Rework(Protocol):
-    """The hook's result for one body; it hears later how the request went."""
+    """The hook's result for one body; it is notified later of the request's outcome."""
 
     @property
     def body(self) -> bytes:
-        """The body to forward: the very object that came in unless something was changed."""
+        """The body to forward: the same object that came in, unless something was changed."""
         ...
 
     @property
@@ -80,56 +80,56 @@ class Rework(Protocol):
 
     @property
     def renames(self) -> bool:
-        """Whether documents were renamed in the body, so that the answer may have the new names."""
+        """Whether documents were renamed in the body, so that the answer may use the new names."""
         ...
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return what puts the client's names back in an accepted answer; None for nothing to do.
+        """Return the restorer of the client's names in an accepted answer; None if none is needed.
 
         Args:
             events: the answer is an event stream.
-            encoded: it is compressed, so that no name can be put back in it.
+            encoded: the answer is compressed, so no name can be restored in it.
         """
         ...
 
     def asked(self, request: str, now: float) -> None:
-        """Note that the request is on its way; `accepted` or `refused` follows."""
+        """Record that the request was sent; `accepted` or `refused` follows."""
         ...
 
     def refused(self) -> None:
-        """Note that no endpoint took the request."""
+        """Record that no endpoint accepted the request."""
         ...
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """Note that an endpoint answers with a 2xx status.
+        """Record that an endpoint answers with a 2xx status.
 
         Args:
-            endpoint: its address, empty where it is not known.
-            request: the endpoint's id of the request; empty where it is not known.
+            endpoint: its address; empty if unknown.
+            request: the endpoint's id of the request; empty if unknown.
             now: seconds, monotonic.
-            decision: the id that an outcome is reported by; the same.
+            decision: the id used to report outcomes; empty if unknown.
         """
         ...
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Note that an accepted answer passed to its end.
+        """Record that an accepted answer has ended.
 
         Args:
-            ttft_s: from the decision to its first byte; None where the answer was not read.
-            usage: empty where the answer was not read.
+            ttft_s: seconds from the decision to its first byte; None if the answer was not read.
+            usage: empty if the answer was not read.
         """
         ...
 
 
 class BodyHook(Protocol):
-    """Looks at request bodies, and may change them.
+    """Inspects request bodies and may change them.
 
-    A stream calls it between the whole body and the request, so that prefixes are hashed over the
-    bytes that the endpoint will see. It never refuses: it leaves the body alone.
+    A stream calls it once the body is complete and before it builds the request, so that prefixes
+    are hashed over the bytes that the endpoint will see. It never refuses a body.
     """
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether the answer is wanted for measuring, if the body turns out fit."""
+        """Return whether to read the answer for measurement, provided the body is suitable."""
         ...
 
     def apply(
@@ -144,16 +144,16 @@ class BodyHook(Protocol):
         now: float,
         document: dict[str, Any] | None = None,
     ) -> Rework | None:
-        """Look at a body that was read without fault; return None when there is nothing to do.
+        """Process a body that was read without error; return None if there is nothing to do.
 
         Args:
             body: the whole body, as received.
             api: its format.
             model: the client's name for it.
             head: headers of the request.
-            may_change: False in shadow: look, and leave it alone.
-            shows_answer: the answer's body will pass, whether it is asked for or not.
+            may_change: False in shadow: inspect the body only.
+            shows_answer: the answer's body will pass through the picker in any case.
             now: seconds, monotonic.
-            document: the body as `orjson` reads it; None if that was not done.
+            document: the body as parsed by `orjson`; None if it was not.
         """
         ...

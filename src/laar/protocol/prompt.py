@@ -1,7 +1,7 @@
-"""The texts of a prompt, in the order in which the engine will see them, by the body's format.
+"""Extract the texts of a prompt, in the order in which the engine will see them.
 
-Structured parts (tools, a call's arguments) stand as they are written; images and the like stand as
-their digest. An unknown form is no error: the prompt is then priced by its length.
+Structured parts (tools, arguments of calls) are kept as JSON; images and the like are replaced by a
+digest. An unknown form is no error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
+"""Maximum texts of a prompt, which take 10 ms; a long conversation has a thousand."""
 
 MAX_NESTED = 4
-"""Levels of parts in parts that are looked into; the APIs have two."""
+"""Maximum nesting of content parts; the APIs use two levels."""
 
 _EMBEDDING_CHARS = 8192 * 4 // 3
-"""A token's embedding in base64: 4,096 numbers of 16 bits, as an 8B model has them."""
+"""Base64 characters of one token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
-"""An image among other text: about 600 tokens."""
+"""Characters that an image counts as: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
@@ -41,10 +41,10 @@ class UnknownPromptError(Exception):
 
 @dataclass(slots=True)
 class Spans:
-    """A prompt's texts as they are collected, and which of them was the user's last.
+    """Collects the texts of a prompt, and which of them was the user's last.
 
     Args:
-        body: the body that they are read from.
+        body: the body that the texts are read from.
 
     Raises:
         UnknownPromptError: there are more than `MAX_SPANS`.
@@ -58,7 +58,7 @@ class Spans:
     tokens: int = 0
 
     def add(self, texts: list[str]) -> None:
-        """Add texts as they stand."""
+        """Add texts unchanged."""
         self.texts += texts
         if len(self.texts) > MAX_SPANS:
             raise UnknownPromptError
@@ -80,21 +80,21 @@ class Spans:
                     break
 
     def embeddings(self, data: str) -> None:
-        """Add embeddings in place of a text: their digest, as long as a text of as many tokens."""
+        """Add embeddings as a digest, repeated to the length of a text of as many tokens."""
         digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
         times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
         self.add([digest * times])
 
     def json(self, value: object) -> None:
-        """Add anything structured that engines render into the prompt, such as calls of tools."""
+        """Add structured content that engines render into the prompt, such as tool calls."""
         self.add([self._rendered(value).decode()])
 
     def tools(self, value: object) -> None:
-        """Add the tools."""
+        """Add the tool definitions."""
         self.add([TOOLS, self._rendered(value).decode()])
 
     def _texts(self, content: object, level: int = 0) -> Iterator[str]:
-        """Yield the texts of a message's content; parts that are no text stand as their digest."""
+        """Yield the texts of a message's content; other parts are replaced by a digest."""
         if isinstance(content, str):
             yield content
         elif isinstance(content, list):
@@ -113,7 +113,7 @@ class Spans:
                     elif part.get("type") == "tool_use":
                         yield self._rendered([part.get("name"), part.get("input")]).decode()
                     else:
-                        if "cache_control" in part:  # a mark for the API, which moves turn by turn
+                        if "cache_control" in part:  # an API marker that moves with every turn
                             part = {key: part[key] for key in part if key != "cache_control"}
                         digest = xxhash.xxh3_128_hexdigest(self._rendered(part))
                         yield f"{DIGEST}{digest}".ljust(_IMAGE_CHARS, FILLER)
@@ -121,11 +121,11 @@ class Spans:
     def _rendered(self, value: object) -> bytes:
         try:
             return orjson.dumps(value)
-        except orjson.JSONEncodeError:  # it reads deeper than it writes, and no lone surrogates
+        except orjson.JSONEncodeError:  # its limits on depth and surrogates are stricter
             pass
         try:
             return json.dumps(value).encode()
-        except RecursionError:  # stands for itself: no other prompt is like it
+        except RecursionError:  # too deep: treat the prompt as unique
             return xxhash.xxh3_128_hexdigest(self.body).encode()
 
 
@@ -133,10 +133,10 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise UnknownPromptError
-    system = document.get("system")  # Anthropic keeps it beside the messages
+    system = document.get("system")  # Anthropic's is outside the messages
     if system is not None:
         spans.message("system", _without_attribution(system))
-    # Where most templates render tools: behind the system prompt (`laar.prefix.templates`).
+    # Most templates render tools after the system prompt (`laar.prefix.templates`).
     tools = document.get("tools")
     for message in messages:
         if not isinstance(message, dict):
@@ -153,14 +153,14 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
 
 
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""How the line begins that coding agents put first into the system prompt; it ends in a number that
+"""Start of the line that coding agents prepend to the system prompt. It ends in a number that
 changes with every request (``cch=``)."""
 
 
 def _without_attribution(system: object) -> object:
-    """Return the system prompt without the attribution line, as vLLM and llm-d read it.
+    """Return the system prompt without the attribution line, which vLLM and llm-d drop too.
 
-    With it no two requests of a session would share a prefix, which in the engine they do.
+    With it, requests of a session would seem to share no prefix, while in the engine they do.
     """
     if isinstance(system, str):
         return _line_off(system)
@@ -195,7 +195,7 @@ def _completions(document: dict[str, Any], spans: Spans) -> None:
 def _embeddings(document: dict[str, Any], spans: Spans) -> None:
     if "input" in document:
         _prompt(document, "input", spans)
-    else:  # vLLM's form for chat templates and images
+    else:  # vLLM's form with chat templates and images
         _chat(document, spans)
 
 
@@ -231,13 +231,13 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
     for item in given:
         kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(item, dict) and "content" in item:
-            # The model's reasoning has content and no role, but is no message.
+            # Reasoning items have content but no role, and are no messages.
             role = item.get("role") if kind in (None, "message") else kind
             spans.message(role, item["content"])
         elif kind == "image_generation_call":
             spans.message(kind, [item])
         elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
-            output = item["output"]  # of a tool: texts, images, a screenshot
+            output = item["output"]  # a tool's: texts, images, a screenshot
             spans.message(kind, output if isinstance(output, list) else [output])
         elif item:
             spans.json(item)
@@ -250,4 +250,4 @@ READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
     Api.EMBEDDINGS: _embeddings,
     Api.RESPONSES: _responses,
 }
-"""Readers of an object's texts, by its format; each may raise `UnknownPromptError`."""
+"""Readers of a document's texts by API; each may raise `UnknownPromptError`."""

@@ -1,4 +1,4 @@
-"""The sample of answers that are read as they pass, in the native shape."""
+"""Sampling of the answers to read as they pass, in the native shape."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import math
 import random
 
 CHUNKS_PER_S = 1000.0
-"""Chunks a second above which answers are read for their share only. Each costs a message both
-ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half of a core. With half
-as many the mean TTFT of a fleet of two speeds (`native-devices`) is 6 % longer, with these none."""
+"""Chunks per second above which answers are read at their share only. Each costs a message both
+ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. At half this
+rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, none."""
 
 _LONGEST_DEBT_S = 30.0
 
 
 class Sampler:
-    """The choice of the answers to read: a share of them, and one at least every `every_s`.
+    """Chooses the answers to read: a share of them, and at least one every `every_s`.
 
-    Reading costs a message for each chunk of the answer. Where traffic is thin the learners would
-    starve on a share of it, so an answer is read after a while without one, unless those that were
-    read had so many chunks that it would cost too much.
+    Reading costs a message per chunk. With little traffic a share alone would starve the learners,
+    so an answer is also read after a while without one, unless recent ones had so many chunks that
+    it would cost too much.
 
     Args:
-        share: share of the requests, 0 to 1; 0 reads none; may be changed.
-        every_s: seconds without one after which an answer is read; may be changed.
-        rng: draws.
+        share: share of requests, 0 to 1; 0 reads none. May be changed.
+        every_s: seconds without a read answer after which the next is read. May be changed.
+        rng: random source.
     """
 
     def __init__(self, share: float, *, every_s: float, rng: random.Random) -> None:
@@ -32,7 +32,7 @@ class Sampler:
         self._rng = rng
         self._last = -math.inf
         self._paid_at = -math.inf
-        """When the chunks that were read are worth no more than `CHUNKS_PER_S`."""
+        """Time at which the chunks read so far average `CHUNKS_PER_S`."""
 
     def draw(self, now: float) -> bool:
         """Return whether to read the answer of the request that begins now."""

@@ -1,13 +1,13 @@
-"""The session that a request belongs to, by fields that clients send anyway.
+"""Identify a request's session by fields that clients send anyway.
 
-laar's own header comes first. Coding agents name the session in a header of theirs, and a sub-agent
-in another: its prompts share little with those of the session, so it counts as one of its own. The
-APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and ``metadata.user_id``
-(Anthropic), which Claude Code fills with a text that ends in the session. Agents in front of vLLM's
-router describe themselves in ``vllm_xargs.agentic_context``.
+laar's own header takes precedence. Coding agents name the session in one header and a sub-agent in
+another. A sub-agent's prompts share little with those of the session, so it counts as a session
+itself. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and
+``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends in the session.
+Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
-A ``cache_salt`` is no session, since all chats of a tenant have the same one. It is part of the
-chain that a prompt is known by.
+A ``cache_salt`` is no session, since all chats of a tenant share it. It is part of the prompt's
+hash chain.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ SESSION_HEADERS = (
     "x-smg-routing-key",
     "thread-id",
 )
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and those that clients
-of Dynamo, Switchyard and SMG send, and of agents with threads; the first that is present counts.
-They are left in place, since engines may read them too."""
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, those of clients of
+Dynamo, Switchyard and SMG, and of agents with threads. The first present wins. They are forwarded,
+since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
-"""All headers that name a session; most requests have none of them."""
+"""All headers that name a session; most requests have none."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
-"""Names a sub-agent within the session; those that name only their parent count as one."""
+"""Headers that name a sub-agent of the session; a parent's id alone counts too."""
 
 MAX_SESSION_CHARS = 256
-"""Longer ones are as good as absent."""
+"""Longest session name; longer ones are ignored."""
 
 NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""A header value that may name something: printable, without blanks around it."""
+"""A header value usable as a name: printable, without surrounding blanks."""
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
@@ -55,7 +55,7 @@ SESSION_MEMBERS = frozenset(("prompt_cache_key", "metadata", "vllm_xargs"))
 
 
 def session_of_headers(headers: Mapping[str, str]) -> str:
-    """Return the session that a request's headers name; empty when they name none."""
+    """Return the session named in a request's headers; empty if none."""
     get = headers.get
     own = get(SESSION)
     if own and (own := _checked(own)):
@@ -71,7 +71,7 @@ def session_of_headers(headers: Mapping[str, str]) -> str:
 
 
 def session_of_body(document: Mapping[str, Any]) -> str:
-    """Return the session that a body names; empty when it names none."""
+    """Return the session named in a body; empty if none."""
     key = document.get("prompt_cache_key")
     if isinstance(key, str) and (key := _checked(key)):
         return key
@@ -83,7 +83,7 @@ def session_of_body(document: Mapping[str, Any]) -> str:
 
 
 def _session_of_agent(xargs: object) -> str:
-    """Return the session of an ``agentic_context``: its program, or else its session and agent."""
+    """Return the session of an ``agentic_context``: its program, else its session and agent."""
     context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
     if not isinstance(context, dict):
         return ""
@@ -95,7 +95,7 @@ def _session_of_agent(xargs: object) -> str:
 
 
 def _session_of_user(user: str) -> str:
-    """Return the session in a user id, else the user: better than none, for one user's chats."""
+    """Return the session in a user id, else the user id, which at least groups one user's chats."""
     if len(user) > 4 * MAX_SESSION_CHARS:
         return ""
     found = _SESSION_IN_USER.search(user)

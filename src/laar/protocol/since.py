@@ -1,10 +1,10 @@
-"""When a question was first asked, carried through its retries and signed.
+"""The signed time of a question's first attempt, carried through its retries.
 
 A user who retries has been waiting since the first attempt, so the retry's slack counts from there.
-The picker keeps no session: its answer has the time of the first attempt (``x-laar-since``), and
-the client sends that back beside the list of tried models. The value is bound to the request and
-signed with a key of this process: no client can make one, or use one question's for another.
-Another picker, or this one after a restart, does not know the key; there a retry counts as new.
+The picker stores no session: its answer carries the time of the first attempt (``x-laar-since``),
+and the client returns it with the list of tried models. The value is bound to the request and
+signed with a key of this process, so no client can forge one or reuse it for another question.
+Another picker, or this one after a restart, lacks the key and treats a retry as new.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from secrets import token_bytes
 from laar.core.request import Request
 
 MAX_WAITED_S = 600.0
-"""The longest wait that counts: a client that kept a question's stamp for later gains no more."""
+"""Longest wait credited, so that a client cannot gain more by saving a stamp for later."""
 
 _SAMPLE_CHARS = 200
 
 
 class Since:
-    """Makes stamps and reads them, with a key of its own."""
+    """Creates and verifies stamps with a random key."""
 
     def __init__(self) -> None:
         self._keyed = blake2b(key=token_bytes(32), digest_size=12)
 
     def stamp(self, request: Request, now: float) -> str:
-        """Return the time of the request's first attempt, for its retries to send back."""
+        """Return the signed time of the request's first attempt, for retries to send back."""
         at_ms = round((now - request.waited_s) * 1000)
         return f"{at_ms}.{self._signature(at_ms, request)}"
 
     def waited_s(self, stamp: str, request: Request, now: float) -> float:
-        """Return the seconds since a stamped first attempt; 0 for another process's stamp."""
+        """Return the seconds since a stamped first attempt; 0 for an invalid or foreign stamp."""
         if not request.tried or not 0 < len(stamp) <= 64:
             return 0.0
         at, _, signature = stamp.partition(".")

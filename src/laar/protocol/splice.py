@@ -1,8 +1,7 @@
-"""Changing a request body: the model replaced or added, all other bytes as they came.
+"""Replace or add the model in a request body, keeping all other bytes.
 
-The body is UTF-8, as RFC 8259 wants JSON to be sent, with or without a byte order mark. Where the
-top-level `model` stands is found by short cuts that cover nearly all clients, and else by the
-scanner.
+The body is UTF-8 (RFC 8259), with or without a byte order mark. The top-level `model` is located by
+shortcuts that cover nearly all clients, otherwise by the scanner.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, member_spans
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some editors begin a file with it, and engines read on behind it."""
+"""Some editors begin a file with it; engines skip it."""
 
 _STRING = rb'("[^"\\]*(?:\\.[^"\\]*)*")'
 _MODEL_FIRST = re.compile(rb'\s*\{\s*"model"\s*:\s*' + _STRING)
@@ -29,19 +28,18 @@ _LONG_BYTES = 64 << 10
 _KEY = b'"model"'
 _BACKSLASH = ord("\\")
 _SPELT_OUT = b"\\u006"
-"""Begins each letter of `model` where a key is written with escapes, which no client does."""
+"""Start of each letter of `model` in a key written with escapes, which no client does."""
 
 
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
-    """Return the body with its top-level `model` replaced, every other byte as it was.
+    """Return the body with its top-level `model` replaced and every other byte unchanged.
 
-    Where the key repeats, the last one is replaced, since it counts; where it is missing, it is
-    added.
+    Of repeated keys the last is replaced, since it wins; a missing key is added.
 
     Args:
-        body: read by `read_body`, so it is an object, or a form with that field.
+        body: a body accepted by `read_body`: an object, or a form with that field.
         name: the new model name.
-        span: span of the value, where it is known.
+        span: span of the value, if known.
 
     Raises:
         ValueError: the body is neither.
@@ -57,7 +55,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
 
 
 def _with_member(body: bytes, member: bytes) -> bytes:
-    """Return the body with one member more, behind all others."""
+    """Return the body with a member appended to the object."""
     text = utf8_of(body)
     end = text.rindex(b"}")
     comma = b"" if text[:end].rstrip().endswith(b"{") else b","
@@ -68,14 +66,14 @@ def _with_member(body: bytes, member: bytes) -> bytes:
 def model_span(body: bytes) -> Span | None:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    Two places cover nearly all clients and cost no second pass: the end of the body and, when no
-    `model` can follow it, the very start. Anything else is scanned.
+    Two places cover nearly all clients without a second pass: the end of the body and, if no
+    `model` can follow, the start. Anything else is scanned.
 
     Returns:
-        None where it has none.
+        None if it has none.
 
     Raises:
-        ValueError: it is no object.
+        ValueError: the body is no object.
     """
     span = _span_in_tail(body)
     if span is not None:
@@ -93,9 +91,9 @@ def model_span(body: bytes) -> Span | None:
 
 
 def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
-    """Return whether a text stands in the body, from a place on.
+    """Return whether the body contains a text from an offset on.
 
-    In a long body its last four bytes are looked for first, four at a time: half of `find`'s time.
+    Long bodies are searched for the text's last four bytes first: half of `find`'s time.
     """
     if len(body) - start > _LONG_BYTES:
         last = np.frombuffer(text[-4:], np.uint32)
@@ -106,7 +104,7 @@ def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
 
 
 def _span_in_tail(body: bytes) -> Span | None:
-    """Return the value of a top-level `model` in the body's end, if no other can follow it."""
+    """Return the span of a top-level `model` value in the body's tail, if no other can follow."""
     tail_from = max(1, len(body) - _TAIL_BYTES)
     at = len(body)
     while (at := body.rfind(_KEY, tail_from, at)) >= 0:
@@ -119,9 +117,9 @@ def _span_in_tail(body: bytes) -> Span | None:
 
 
 def _is_object(text: bytes) -> bool:
-    """Return whether a tail of a valid object, with a brace before it, is an object.
+    """Return whether a tail of a valid object, prefixed with a brace, is an object.
 
-    Then the tail began at the top level, because only there do the closing brackets balance.
+    If so, the tail began at the top level: only there do the closing brackets balance.
     """
     try:
         orjson.loads(text)
@@ -134,8 +132,8 @@ def utf8_of(body: bytes) -> bytes:
     """Return the body without a byte order mark.
 
     Raises:
-        RequestError: it is in another encoding of Unicode, which some engines read and others
-            refuse.
+        RequestError: it is in another Unicode encoding, which some engines accept and others
+            reject.
     """
     if not json.detect_encoding(body).startswith("utf-8"):
         raise RequestError(415, "not-utf-8", "the body is not in UTF-8; send it so")

@@ -1,8 +1,8 @@
-"""Whether an answer is of use to the client that it goes to.
+"""Judge whether an answer is of any use to its client.
 
-An answer is useful if it says anything at all: a text, a thought, a call of a tool, a refusal, a
-vector. What it says is not looked at. Nothing here knows the endpoint: whether a flaw is its own or
-the request's is found by its siblings (`laar.health.recent`).
+An answer is useful if it has any content: text, reasoning, a tool call, a refusal, a vector. The
+content itself is not judged. This module does not know the endpoint: whether the endpoint or the
+request caused a flaw is found by comparing endpoints (`laar.health.recent`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from laar.core.request import Api
 from laar.health import GOOD, Kind
 
 Finding = Kind | str | None
-"""A kind of failure, `GOOD`, or None while nothing is known."""
+"""A kind of failure, `GOOD`, or None while undecided."""
 
 _ROOTS: Mapping[Api, tuple[str, ...]] = {
     Api.CHAT: ("choices",),
@@ -23,7 +23,7 @@ _ROOTS: Mapping[Api, tuple[str, ...]] = {
     Api.RESPONSES: ("output", "delta", "item"),
     Api.EMBEDDINGS: ("data", "embeddings"),
 }
-"""Members that hold what an answer, or one event of it, says."""
+"""Members that hold the content of an answer or of one event."""
 _SAYS = frozenset(
     """
     arguments audio content data delta embedding encrypted_content function function_call image_url
@@ -31,19 +31,19 @@ _SAYS = frozenset(
     summary text thinking token token_ids tokens tool_calls
     """.split()  # noqa: SIM905 - one a line would be a page
 )
-"""Members below these that may hold a part of it."""
+"""Members below these that may hold content."""
 _DEEPEST = 12
 _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "completed", "abort"))
-"""Reasons of an end that excuse no empty answer."""
+"""Finish reasons that do not excuse an empty answer."""
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
-    """Return whether a body of this type is no answer to a request: whole, or a stream."""
+    """Return whether this media type is wrong for an answer, streamed or not."""
     if not media_type:
         return False
-    if api is Api.EMBEDDINGS:  # bytes are right, too
+    if api is Api.EMBEDDINGS:  # bytes are valid too
         return media_type.startswith("text/")
     if media_type == "text/event-stream":
         return not stream
@@ -51,11 +51,11 @@ def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
 
 
 class Usefulness:
-    """What is known of one answer. It is found once, and is never unfound.
+    """Judges one answer, once; the finding is final.
 
     Args:
         api: format of the request.
-        max_tokens: limit of the answer; None where there is none.
+        max_tokens: token limit of the answer; None if unlimited.
     """
 
     def __init__(self, api: Api, max_tokens: int | None) -> None:
@@ -65,22 +65,22 @@ class Usefulness:
         self._reason: object = None
         self._tokens = 0
         self.found: Finding = None if self._roots else GOOD
-        """Whether it is useful."""
+        """The finding; None while undecided."""
         self.model = ""
-        """Name that it gives its model; empty where it gives none."""
+        """Model name in the answer; empty if none."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything of it could be read."""
+        """Whether any part of the answer could be read."""
         return self._documents > 0
 
     def look(self, document: dict[str, Any]) -> None:
-        """Look at an answer, or at the next event of one."""
+        """Examine an answer, or its next event."""
         nested = document.get("response", document.get("message"))  # of events with a type
         if not isinstance(nested, dict):
             nested = {}
         if not any(root in document or root in nested for root in self._roots):
-            return  # neither a status page nor an event that only says hello is an answer
+            return  # a status page or a greeting event is no answer
         self._documents += 1
         name = document.get("model") or nested.get("model")
         if not self.model and isinstance(name, str):
@@ -93,13 +93,13 @@ class Usefulness:
         self._note_end(document, nested)
 
     def end(self, tokens: int | None, *, begun: bool) -> None:
-        """End the answer, of so many tokens by the engine's own count; `begun` if a byte came."""
+        """Handle the end: `tokens` as counted by the engine, `begun` if any byte arrived."""
         if self.found is not None:
             return
         if not self._documents:
             self.found = Kind.UNREADABLE if begun else Kind.EMPTY
         elif self._reason in _OWN_ENDS or (
-            # At its limit an answer may be hidden thoughts alone, unless it is far from it.
+            # An answer that hit its limit may be hidden reasoning alone, unless it is far from it.
             self._reason in _LIMITS
             and (self._tokens if tokens is None else tokens) <= 1
             and (self._max_tokens is None or self._max_tokens > 1)
@@ -125,7 +125,7 @@ class Usefulness:
 
 
 def _says(value: object, depth: int) -> bool:
-    """Return whether there is anything in a part of an answer, at any depth."""
+    """Return whether a part of an answer has any content, down to a maximum depth."""
     if isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, bool) or value is None:

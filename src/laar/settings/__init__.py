@@ -1,8 +1,8 @@
 """The settings file: one YAML document, every setting with unit, default and reason.
 
-Unknown keys are errors, faults are named by file, line and key, and all of them are shown at once.
-The field descriptions are the reference: the documentation and the editors' JSON schema are made
-from them. Each section declares whether a change of its settings counts at once or after a restart.
+Unknown keys are errors. Errors name file, line and key, and all are reported at once. The field
+descriptions are the reference: the documentation and the editors' JSON schema are made from them.
+Each section declares whether a change of its settings counts at once or after a restart.
 """
 
 from laar.declaring import Applies

@@ -1,4 +1,4 @@
-"""The changes of a settings file that a running picker takes, and those that need a restart."""
+"""Split changed settings into those that apply at once and those that need a restart."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from laar.settings.settings import Settings
 _OF_THE_TUNER = frozenset(
     {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
 )
-"""While it is on, these are the start of its climb: to set them would undo its result."""
+"""While the tuner is on, these are the start of its climb; setting them would undo its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The difference between settings that run and settings that are wanted.
+    """The difference between running and wanted settings.
 
     Args:
-        settings: the settings to run with from now on: those that ran, with the changes that may
+        settings: the settings in effect from now on: the running ones with the changes that may
             apply at once.
         applied: paths of the settings that change now.
-        pending: paths of those that need a restart.
-        obstacle: reason why nothing changes though some could; empty otherwise.
+        pending: paths of the settings that need a restart.
+        obstacle: reason why no setting changes although some could; empty otherwise.
     """
 
     settings: Settings
@@ -37,10 +37,10 @@ class Change:
 
 
 def change(running: Settings, wanted: Settings) -> Change:
-    """Return the settings in effect after a change, and what has to wait for a restart.
+    """Return the settings in effect after a change, and those that wait for a restart.
 
-    Both are valid, yet a mixture of the two may not be: endpoints that move into a file have left
-    before the file is read. Then everything waits.
+    Both inputs are valid, but a mixture may not be: endpoints moved into a file would vanish before
+    the file is read. Then every change waits.
     """
     differing = [
         (path, applies)

@@ -1,4 +1,4 @@
-"""Requests whose documents may be reordered (ContextPilot at the picker)."""
+"""Settings for requests whose documents may be reordered (ContextPilot at the picker)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class ContextRoute(Section):
     """Whether `x-laar-context: on` switches reordering on for a request when the mode is `off` or
     `observe`. `x-laar-context: off` switches it off in any mode."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.1
-    """Share of the route's answers that are read for the comparison, in addition to those of
-    `bodies.sample_answers`. Reading costs about 50 us a chunk."""
+    """Share of the route's answers read for the comparison, in addition to `bodies.sample_answers`.
+    Reading costs about 50 us per chunk."""
 
     @field_validator("mode", mode="before")
     @classmethod
     def _mode_of_truth(cls, mode: object) -> object:
-        """Read `on` and `off` as YAML does where they stand without quotes."""
+        """Accept unquoted `on` and `off`, which YAML reads as booleans."""
         return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
 
     @property
     def hook(self) -> ContextSettings:
-        """The hook's part."""
+        """Return the hook's settings."""
         return part(ContextSettings, self)
 
 
@@ -50,10 +50,10 @@ class Context(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
-    """Rules for requests that may be reordered; the first that matches a request counts. Without a
-    rule every body is forwarded unread and unchanged. A changed route keeps its memory if only
-    `path`, `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, and if it was removed
-    meanwhile, it begins with an empty memory."""
+    """Rules for requests that may be reordered; the first match applies. Without a rule every body
+    is forwarded unread and unchanged. A changed route keeps its memory if only `path`, `models`,
+    `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in between, it
+    starts with an empty memory."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Context:

@@ -1,9 +1,9 @@
-"""An EndpointPickerConfig of llm-d, as settings of laar and a list of parts without an equal.
+"""Translate llm-d's EndpointPickerConfig into laar's settings, and list what has no equivalent.
 
-Only parts that both pickers mean alike are taken over; an unknown plugin is reported as unknown,
-never guessed at. Read from llm-d-router v0.10's documents.
+Only parts with the same meaning in both pickers are translated; an unknown plugin is reported as
+unknown, never guessed. Based on the documents of llm-d-router v0.10.
 
-The configuration is usually text within another document: Helm values or a ConfigMap.
+The configuration is usually text inside another document: Helm values or a ConfigMap.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ _BUILT_IN = {
         ),
         _ORDER,
     ),
-    "approx-prefix-cache-producer": "laar's own index of prefixes, without a cap",
+    "approx-prefix-cache-producer": "laar has its own prefix index, without a cap",
     "data-parallel-profile-handler": "each target port of a pod is an endpoint",
     "endpoint-notification-source": "pods are watched",
-    "inflight-load-producer": "requests and tokens in flight are counted at the decision",
+    "inflight-load-producer": "the picker counts requests and tokens in flight itself",
     "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where its seconds are fewest",
     "openai-parser": "the path names the body's format",
     "passthrough-parser": "bodies on other paths are not read; see bodies.opaque_paths",
@@ -89,8 +89,8 @@ _BUILT_IN = {
     "`session-affinity` pins it",
 }
 _PRECISE = (
-    "let engines publish at a port of their own (tcp://*:5557) and not to the picker, label "
-    "endpoints laar.dev/kv-events; vLLM before 0.32 and other engines go by text beside it"
+    "let engines publish on their own port (tcp://*:5557) instead of to the picker, and label "
+    "endpoints laar.dev/kv-events; vLLM before 0.32 and other engines are matched by text"
 )
 _ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
 _APART = {
@@ -103,12 +103,12 @@ _APART = {
     "prefill-header-handler": "",
     "prefix-based-pd-decider": "nonCachedTokens",
 }
-"""Plugins that split prefill and decode, and the parameter that is their threshold in tokens."""
+"""Plugins that split prefill and decode, and the name of their token threshold."""
 _DETECTORS = {
     "concurrency-detector": {"maxConcurrency", "concurrencyMode"},
     "utilization-detector": {"queueDepthThreshold", "kvCacheUtilThreshold"},
 }
-"""Detectors of saturation, and their parameters that are taken over."""
+"""Saturation detectors, and the parameters that are translated."""
 _ABSENT = {
     "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint "
     "whose max_model_len it exceeds",
@@ -122,7 +122,7 @@ _ABSENT = {
 
 
 class _Lenient(BaseModel):
-    """llm-d may have fields that this does not know."""
+    """Ignores unknown fields of llm-d."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -156,7 +156,7 @@ class _FlowControl(BaseModel):
 
 
 class PickerConfig(BaseModel):
-    """The parts of an EndpointPickerConfig that are looked at; others are named."""
+    """The parts of an EndpointPickerConfig that are examined; others are reported."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -168,7 +168,7 @@ class PickerConfig(BaseModel):
     flowControl: _FlowControl | None = None  # noqa: N815
     saturationDetector: dict[str, Any] = {}  # noqa: N815
     metadata: Any = None
-    parser: Any = None  # which plugin it is; the plugins have remarks
+    parser: Any = None  # names a plugin; remarks come from the plugins
     requestHandler: Any = None  # noqa: N815
 
     @model_validator(mode="before")
@@ -176,7 +176,7 @@ class PickerConfig(BaseModel):
     def _unpacked(cls, document: Any) -> Any:
         found: dict[str, Any] = {}
         for place, config in _configs(document):
-            if config not in found.values():  # kubectl keeps a copy of what it applied
+            if config not in found.values():  # kubectl stores a copy of the applied document
                 found[place] = config
         if len(found) > 1:
             raise ValueError(f"has several, {', '.join(found)}; give one of them as a file")
@@ -186,7 +186,7 @@ class PickerConfig(BaseModel):
 
 
 def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each EndpointPickerConfig in a document, with its place."""
+    """Yield each EndpointPickerConfig in a document, with its path."""
     if isinstance(document, str) and _KIND in document:
         try:
             inner = parse_yaml(document)
@@ -207,12 +207,12 @@ def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(slots=True)
 class Moved:
-    """Settings of laar, as a document, and remarks: each a sentence.
+    """laar's settings as a document, and remarks, one sentence each.
 
     Args:
         settings: the settings, to be written as YAML.
-        taken: parts that laar does by itself.
-        absent: parts that have no equal.
+        taken: parts that laar does without settings.
+        absent: parts without an equivalent.
     """
 
     settings: dict[str, Any]
@@ -236,8 +236,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
         )
     moved = Moved({"kubernetes": [{"pool": pool}]})
     moved.taken.append(
-        "the pods' models: each pod is asked for /v1/models; `models` names them where that wants "
-        "a key"
+        "the pods' models: each pod is asked for /v1/models; set `models` if that requires a key"
     )
     plugins = {plugin.name or plugin.type: plugin for plugin in config.plugins}
     composed = {}
@@ -258,7 +257,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
     for plugin in config.plugins:
         _plugin(plugin, moved)
     limits = {k: v for k, v in config.saturationDetector.items() if k != "pluginRef"}
-    if limits:  # its own place before there were plugins for it
+    if limits:  # its location before there were plugins for it
         _detector(_Plugin(type="utilization-detector", parameters=limits), moved)
     _flow(config, moved)
     moved.absent.extend(config.model_extra or ())
@@ -268,7 +267,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
 def _policy(
     profile: _Profile, plugins: Mapping[str, _Plugin], moved: Moved
 ) -> dict[str, Any] | None:
-    """Return a scheduling profile as a composed policy; None where laar has none of its scorers."""
+    """Return a scheduling profile as a composed policy; None if laar has none of its scorers."""
     filters: list[dict[str, Any]] = []
     scorers: list[dict[str, Any]] = []
     picker = "shuffled-max-score"
@@ -301,7 +300,7 @@ def _policy(
 
 
 def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
-    """Return the parameters of a filter or scorer, by laar's names."""
+    """Return the parameters of a filter or scorer under laar's names."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
         if name in _PARAMETERS:
@@ -312,10 +311,10 @@ def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
 
 
 def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
-    """Return the one label of a selector; None where it has more than laar's filter takes."""
+    """Return the single label of a selector; None if laar's filter can't express it."""
     given = plugin.parameters or {}
     labels, expressions = given.get("matchLabels"), given.get("matchExpressions")
-    wanted: list[tuple[Any, Any]] = []  # a label, and its values where they are listed
+    wanted: list[tuple[Any, Any]] = []  # labels, with their values if listed
     if plugin.type == "by-label":
         values = None if given.get("allowsNoLabel") else given.get("validValues")
         wanted.append((given.get("label"), values))
@@ -341,7 +340,7 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
 
 
 def _as_name(text: str) -> str:
-    """Return a profile's name as part of a policy's."""
+    """Return a profile's name in a form valid within a policy's name."""
     return re.sub("[^a-z0-9._-]+", "-", text.lower()[:40]).strip("-")
 
 
@@ -361,7 +360,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
 
 
 def _apart(plugin: _Plugin) -> str:
-    """Return the rule of a plugin that splits prefill and decode, as settings; else empty."""
+    """Return the settings of a plugin that splits prefill and decode; empty for others."""
     kind = plugin.type
     if kind == "always-disagg-pd-decider":
         return "{apart: always}"
@@ -371,12 +370,12 @@ def _apart(plugin: _Plugin) -> str:
     tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
     if tokens:
         return f"{{apart: threshold, apart_tokens: {tokens}}}"
-    # The handler's 0 is the lowest threshold; the newer decider's turns the split off.
+    # 0 is the lowest threshold of the handler, but turns the split off in the newer decider.
     return "{apart: always}" if kind == "pd-profile-handler" else "{apart: never}"
 
 
 def _detector(plugin: _Plugin, moved: Moved) -> None:
-    """Return the limits of a detector of saturation."""
+    """Translate the limits of a saturation detector."""
     kind, given = plugin.type, plugin.parameters or {}
     taken = _DETECTORS[kind]
     if kind == "utilization-detector":
@@ -449,7 +448,7 @@ def _number(name: str, value: object) -> float:
 
 
 def _quantity(name: str, value: str | int) -> int:
-    """Return a quantity as Kubernetes writes it, such as 1Gi or 500M."""
+    """Parse a Kubernetes quantity, such as 1Gi or 500M."""
     match = re.fullmatch(r"(\d{1,15})(\.\d{1,9})?([A-Za-z]{0,2})", str(value))
     unit: Mapping[str, int] = _BINARY | _DECIMAL
     if match is None or match[3] not in unit:
@@ -458,7 +457,7 @@ def _quantity(name: str, value: str | int) -> int:
 
 
 def _seconds(name: str, value: str) -> float:
-    """Return a duration as Go writes it, such as 1m30s."""
+    """Parse a Go duration, such as 1m30s, into seconds."""
     parts = re.findall(r"(\d{1,12}(?:\.\d{1,9})?)(ms|us|ns|h|m|s)", value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
         raise SettingError(f"{name}: {value[:40]!r} is not a duration such as 30s")

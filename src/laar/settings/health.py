@@ -12,5 +12,5 @@ class HealthSection(Section):
 
     @property
     def breaker(self) -> HealthSettings:
-        """Health's part."""
+        """Return the circuit breaker's settings."""
         return part(HealthSettings, self)

@@ -1,4 +1,4 @@
-"""Settings that are valid and still without effect, or without the effect that was meant.
+"""Find settings that are valid but have no effect, or not the intended one.
 
 `laar check` prints these and `laar serve` logs them. They need no network and no clock.
 """
@@ -42,14 +42,14 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Prefix of settings, their requirement, and whether it is met."""
+"""Settings' prefix, their requirement, and whether it is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
 """Settings that need none: streams read the first, sessions are held by the others."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
-    """Yield a line for each setting that serving ignores: file, line, key and remedy."""
+    """Yield a line for each setting that is ignored: file, line, key and remedy."""
     settings = loaded.settings
     for name, origin in loaded.origins.items():
         if origin == "default":
@@ -70,9 +70,9 @@ def remarks(loaded: Loaded) -> Iterator[str]:
 
 
 def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
-    """Yield the endpoints that the settings and their file name, each with its source.
+    """Return the endpoints in the settings and their file, each with its source.
 
-    Files that cannot be used give none.
+    Unusable files yield none.
     """
     found: list[tuple[str, EndpointSpec]] = []
     with contextlib.suppress(SettingError):
@@ -84,14 +84,14 @@ def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]
 
 
 def endpoint_cas(settings: Settings) -> tuple[str, ...]:
-    """Return the authorities that Envoy has to know, to verify these endpoints."""
+    """Return the CA files that Envoy needs to verify these endpoints."""
     found = {spec.way.ca for _, spec in declared_endpoints(settings)}
     return tuple(sorted(ca for ca in found if ca is not None))
 
 
 def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
     if loaded.settings.kubernetes:
-        return  # pods name their models when they come
+        return  # pods report their models once found
     served = dict.fromkeys(model for _, spec in specs for model in spec.models)
     for alias, models in loaded.settings.routing.director.aliases.items():
         for model in models:

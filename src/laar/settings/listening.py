@@ -1,4 +1,4 @@
-"""Settings of listeners, files for Envoy, and a graceful stop."""
+"""Settings of listeners, files for Envoy, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 
 
 def dialled(address: str) -> str:
-    """Return the address at which a process on this machine reaches a listener on another address.
+    """Return the address to dial from this machine to reach a listener.
 
-    A listener on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
-    destination.
+    A wildcard (0.0.0.0, ::) becomes loopback, since it is no valid destination.
     """
     host, port = split_address(address)
     try:
@@ -41,14 +40,14 @@ class Tls(Section):
     """TLS on the ext_proc port; needs the extra `tls`."""
 
     certificate: Path | None = None
-    """PEM file of the certificate chain, read again when it changes."""
+    """PEM file of the certificate chain, reloaded when it changes."""
     key: Path | None = None
     """PEM file of the certificate's private key."""
     self_signed: bool = False
-    """Whether laar makes a certificate at its start instead, for gateways of the endpoint-picker
-    contract, which encrypt but do not verify."""
+    """Whether laar creates a self-signed certificate at startup instead, for gateways of the
+    endpoint-picker contract, which encrypt but do not verify."""
     client_ca: Path | None = None
-    """PEM file of authorities. Callers without a certificate from one of them are refused."""
+    """PEM file of CAs. Clients without a certificate from one of them are rejected."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> Tls:
@@ -66,22 +65,22 @@ class Listen(Section):
 
     ext_proc: Address = "127.0.0.1:9002"
     """Address of the gRPC external processor. Loopback by default, for an Envoy on the same host.
-    0.0.0.0:9002 for an Envoy on another host."""
+    Use 0.0.0.0:9002 for an Envoy on another host."""
     health: Address = "127.0.0.1:9003"
-    """Address of the gRPC health checks (liveness, readiness). Loopback by default. 0.0.0.0:9003
-    for a kubelet's probes."""
+    """Address of the gRPC health checks (liveness, readiness). Loopback by default. Use
+    0.0.0.0:9003 for a kubelet's probes."""
     admin: Address = "127.0.0.1:9090"
     """Address of the admin port (HTTP): metrics, health, live page. Loopback by default, since the
-    page shows the fleet. 0.0.0.0:9090 for a scraper on another host: then metrics and health are
-    open, and everything else needs a token (decisions.viewers_token_file,
+    page shows the fleet. Use 0.0.0.0:9090 for a scraper on another host: metrics and health are
+    then open, and everything else needs a token (decisions.viewers_token_file,
     accuracy.outcomes_token_file)."""
     admin_hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
-    """Host names, without port, by which browsers and tools may reach the admin port, such as a
-    Service's. `localhost` and IP addresses are always allowed. Under any other name, which a
-    hostile page can point here, the port serves only metrics and health."""
+    """Host names, without port, under which browsers and tools may reach the admin port, such as a
+    Service's. `localhost` and IP addresses are always allowed. Under any other name, since a
+    hostile page could point one here, the port serves only metrics and health."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default, since on loopback it only costs time. Health and
-    admin ports are always plain."""
+    admin ports never use TLS."""
 
 
 class EnvoySection(Section):
@@ -95,15 +94,15 @@ class EnvoySection(Section):
 
 
 class Shutdown(Section):
-    """Times of a graceful stop."""
+    """Timeouts of a graceful shutdown."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
-    """Seconds after SIGTERM for which laar keeps serving but reports that it is not ready, so that
-    no Envoy sends new streams to a stopping picker. laar's own Envoys check its health and know at
-    once: with them it ends as soon as no stream has come for 0.3 s."""
+    """Seconds after SIGTERM for which laar keeps serving but reports not ready, so that no Envoy
+    sends new streams to a stopping picker. laar's own Envoys check its health and notice at once:
+    with them this phase ends once no stream has arrived for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
-    """Seconds that open streams then have to finish before they are cut. With laar's own Envoys
-    answers go on without the picker, so it waits for none. In full duplex answers pass through it
-    and would be cut, so allow for the longest answer."""
+    """Seconds for open streams to finish after that before they are cut off. With laar's own Envoys
+    answers continue without the picker, so it does not wait for them. In full duplex answers pass
+    through the picker and would be cut off, so allow for the longest answer."""

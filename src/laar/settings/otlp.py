@@ -1,4 +1,4 @@
-"""The export to an OpenTelemetry collector, and its address."""
+"""Settings of the export to an OpenTelemetry collector."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Where = Annotated[str, AfterValidator(_where)]
 class Otlp(Section):
     """OpenTelemetry over OTLP/HTTP; needs the extra `otel`.
 
-    The usual environment variables set the rest: headers, timeouts, queues, the resource.
+    The standard environment variables set the rest: headers, timeouts, queues, the resource.
     """
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     traces: Where | None = None
-    """URL for traces, mostly http://HOST:4318/v1/traces, or `environment` for that of
-    OTEL_EXPORTER_OTLP_ENDPOINT. Each decision whose client's trace is sampled then becomes a span
-    of that trace. None: no spans."""
+    """URL for traces, usually http://HOST:4318/v1/traces, or `environment` to use
+    OTEL_EXPORTER_OTLP_ENDPOINT. Each decision whose client's trace is sampled becomes a span of
+    that trace. None: no spans."""

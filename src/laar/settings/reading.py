@@ -1,4 +1,4 @@
-"""Reading of endpoints, requests and answers, and the decisions kept."""
+"""Settings for reading endpoints, requests and answers, and for recording decisions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from laar.telemetry.decisions import MAX_DECISIONS
 
 
 class Readings(Section):
-    """Reading of the endpoints: metrics, round trips, models, names."""
+    """What is read from endpoints: metrics, round trips, models, names."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
-    """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests, so a
-    scrape only corrects; a shorter interval gains nothing. After 10 s
-    without requests in flight it is five times as long, but readings never become stale."""
+    """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests and
+    scrapes only correct that, so a shorter interval gains nothing. After 10 s without requests in
+    flight it is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between two round-trip probes of an endpoint. Longer with over 250 endpoints, since
-    at most fifty are probed in a second, and five times as long while idle."""
+    at most 50 are probed per second, and five times as long while idle."""
 
 
 @declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
@@ -35,13 +35,12 @@ class Bodies(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
-    """Bytes of all request bodies that are incomplete (gateway shape) or wait to be read (over
-    1 MB); 503 beyond. Without a limit, many slow uploads could take all memory. At the limit
-    uploads slower than 16 KiB/s give way to others."""
+    """Maximum bytes of all request bodies that are incomplete (gateway shape) or wait to be read
+    (over 1 MB); 503 beyond. Without a limit, many slow uploads could use up all memory. At the
+    limit uploads slower than 16 KiB/s are dropped in favour of others."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
-    """Share of answers that are read as they pass (native shape), for the time to first token,
-    usage and the pace of prefills (`flow`). Reading costs about 50 us a chunk, hence 1 in 100. 0
-    reads none."""
+    """Share of answers read as they pass (native shape), for the time to first token, usage and
+    prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0 reads none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar learns
     from sparse traffic too, and soon distinguishes devices of different speed. Not while the
@@ -59,12 +58,12 @@ class Decisions(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     remember: Annotated[int, Ge(1), Le(1_000_000)] = MAX_DECISIONS
-    """Decisions kept in memory for the page and /decisions, some 3 KB each, and 64 MiB together at
-    most."""
+    """Maximum decisions kept in memory for the page and /decisions, about 3 KB each and 64 MiB in
+    total."""
     log: Path | None = None
-    """File that gets one JSON line for each decision, once its request has ended, and one for each
-    outcome that is reported later. Its directory must exist. None: no log."""
+    """File with one JSON line per decision, written once its request has ended, and one per outcome
+    reported later. Its directory must exist. None: no log."""
     viewers_token_file: Path | None = None
     """File with the token that the page, /explain, /decisions and /config require, as
-    `Authorization: Bearer ...` or in the page's form. Without one they are served on loopback
+    `Authorization: Bearer ...` or in the page's form. Without it they are served on loopback
     only."""

@@ -1,4 +1,4 @@
-"""How an endpoint is chosen: policies, weights, estimates."""
+"""Settings of how an endpoint is chosen: policies, weights, estimates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laar.settings.section import Section, declared, part
 from laar.tuning.settings import TunerSettings
 
 MAX_POLICIES = 64
-"""Policies that the settings may compose. Metrics count by policy."""
+"""Maximum composed policies; metrics are labelled by policy."""
 
 _NAME = "[a-z0-9][a-z0-9._-]{0,63}"
 
@@ -39,16 +39,16 @@ class Routing(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     weights_file: Path | None = None
-    """File of weights from `laar tune --export`, read again whenever it changes. They replace
-    k_rtt, k_queue and k_delay, and serving never changes them. While the tuner is on, a change of
-    any of the four needs a restart: the climb began with them."""
+    """File of weights from `laar tune --export`, reloaded whenever it changes. They replace k_rtt,
+    k_queue and k_delay, and serving never changes them. While the tuner is on, changing any of
+    these four settings needs a restart, since the climb started from them."""
     policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
-    """Policies composed of filters, weighted scorers and a picker, by name. The guide on scorers
-    shows how."""
+    """Policies composed of filters, weighted scorers and a picker, by name; see the guide on
+    scorers."""
     baselines: Mapping[str, Mapping[str, object]] = Field(default={})
     """Parameters of other projects' policies, by policy and by name, such as
-    `llm-d: {prefix_weight: 5}`. The defaults are those that the authors published; the page on
-    concepts lists them. x-laar-policy may choose a policy of an installed package only if it is
+    `llm-d: {prefix_weight: 5}`. The defaults are those published by their authors; the page on
+    concepts lists them. x-laar-policy may select a policy from an installed package only if it is
     named here or in `policy`."""
 
     @field_validator("policies")
@@ -87,23 +87,23 @@ class Routing(Section):
 
     @property
     def given(self) -> dict[str, Parameters]:
-        """Parameters by policy, of those policies that must be there and are not composed."""
+        """Return parameters by policy, for the configured policies that are not composed."""
         named = self.director.policy
         return {**self.baselines} if named in self.policies else {named: {}, **self.baselines}
 
     @property
     def weights(self) -> CostWeights:
-        """The weights of the cost; `load` has put those of the file in their place."""
+        """Return the weights of the cost; `load` has applied those of the weights file."""
         return part(CostWeights, self)
 
     @property
     def enforcement(self) -> Enforcement:
-        """Whether decisions count."""
+        """Return which decisions are enforced."""
         return part(Enforcement, self)
 
     @property
     def director(self) -> DirectorSettings:
-        """The director's part."""
+        """Return the director's settings."""
         return part(DirectorSettings, self)
 
 
@@ -113,59 +113,59 @@ class Accuracy(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     capability: Annotated[Path | None, Applies.AT_ONCE] = None
-    """Artifact of `laar fit`, read again whenever it changes. Without one every model counts as
-    equally good and equally fast until outcomes are reported, and laar routes by cache, queue and
-    round trip."""
+    """Artifact of `laar fit`, reloaded whenever it changes. Without one every model is assumed
+    equally good and fast until outcomes are reported, and laar routes by cache, queue and round
+    trip."""
     online: bool = True
-    """Whether reported outcomes (POST /outcomes) correct the artifact. False: laar routes by
-    the artifact alone and takes no reports."""
+    """Whether reported outcomes (POST /outcomes) correct the artifact. False: laar routes by the
+    artifact alone and accepts no reports."""
     signs: bool = False
-    """Whether signs of answers count as weak outcomes: an end at the limit, a tool's call that is
-    no JSON or repeats the last one, log-probabilities where clients ask for them, and whether a
-    conversation goes on or asks the same again."""
+    """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
+    that is no JSON or repeats the last one, log-probabilities if clients request them, and whether
+    a conversation continues or asks the same again."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
-    """Seconds after which a reported outcome counts half. The default is a day: the model behind a
-    name changes rarely, its traffic by the hour."""
+    """Half-life of reported outcomes in seconds. The default is a day: the model behind a name
+    changes rarely, its traffic by the hour."""
     cap_per_hour: Annotated[float, Ge(2), Le(1e6)] = CAP_PER_HOUR
-    """Outcomes that one cell of a model takes in any hour. With 200 against a prior of 50, true
-    reports dominate within an hour; a burst of false ones cannot."""
+    """Maximum outcomes per hour for one cell of a model. With 200 against a prior of 50, true
+    reports dominate within an hour, but a burst of false ones cannot."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
-    other names, since all tenants share the table; further names are ignored."""
+    further names, since all tenants share the table; others are ignored."""
     outcomes_token_file: Path | None = None
-    """File with the bearer token that reports of outcomes must carry, or with a line for each
-    reporter: its name and its token. It is a file because /config shows the settings. Without one,
-    outcomes are taken on loopback only."""
+    """File with the bearer token required to report outcomes, or with a line per reporter: name and
+    token. It is a file because /config shows the settings. Without it, outcomes are accepted on
+    loopback only."""
     state_file: Path | None = None
-    """JSON file that keeps the learned outcomes across restarts. None: a restart begins with the
-    artifact again."""
+    """JSON file that keeps learned outcomes across restarts. None: a restart begins with the
+    artifact alone."""
 
 
 @declared(StreamSettings, "by_tenant")
 class Prefix(Section):
-    """Estimates of the endpoints' prefix caches."""
+    """Estimation of the endpoints' prefix caches."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = True
     """Whether cached prefixes count in the cost."""
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
-    """Memory for the index. 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
-    each. When it is full, the oldest entries of the fullest endpoint are dropped."""
+    """Memory limit of the index in bytes. 128 MiB covers the caches of about 100 endpoints with
+    500,000 tokens each. When full, the oldest entries of the fullest endpoint are evicted."""
 
 
 @declared(TunerSettings)
 class Tuning(Section):
-    """The hill-climb over the cost's weights, on live traffic."""
+    """Hill climbing over the cost's weights, on live traffic."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = False
-    """Whether the picker tunes its weights by a hill climb, from the start again after a restart.
-    Off by default: a climb is an experiment on users. Tune, export, and serve the frozen file
+    """Whether the picker tunes its weights by hill climbing, which starts over after a restart. Off
+    by default, since a climb is an experiment on users. Tune, export, and serve the frozen file
     (routing.weights_file)."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
-    """Floor and cap of each weight that is tuned."""
+    """Floor and cap of each tuned weight."""
 
     @model_validator(mode="after")
     def _usable(self) -> Tuning:
@@ -176,5 +176,5 @@ class Tuning(Section):
 
     @property
     def climb(self) -> TunerSettings:
-        """The tuner's part."""
+        """Return the tuner's settings."""
         return part(TunerSettings, self)

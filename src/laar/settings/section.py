@@ -1,4 +1,4 @@
-"""The common part of all sections of the settings, and sections from a feature's declaration."""
+"""Base class of all settings sections, and sections built from a feature's declaration."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Made = TypeVar("Made", bound="Section")
 
 
 class Section(BaseModel):
-    """Strict and immutable; the text below a field describes it."""
+    """A strict, immutable section; the text below a field describes it."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         json_schema_extra=describe,
-        defer_build=True,  # of 40 sections only the whole is ever read
+        defer_build=True,  # of 40 sections only the root is ever parsed
     )
 
     applies: ClassVar[Applies | None] = None
-    """When a change applies, for fields without a mark; None if every field has one."""
+    """When a change applies, for fields without their own mark; None if every field has one."""
     parts: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses of features that have all their settings here."""
+    """Features' dataclasses whose settings are all in this section."""
     described_by: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses that lend fields, whose texts `laar.declaring.field_texts` reads."""
+    """Dataclasses that provide fields, for their texts (`laar.declaring.field_texts`)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -47,12 +47,12 @@ class Section(BaseModel):
 def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Made]]:
     """Add to a section the settings that a feature's dataclass declares (`laar.declaring`).
 
-    Dataclasses within it lend their fields as well: nested fields in the code are flat in the file.
-    A field that the section has itself, by the same name, is the section's.
+    Fields of nested dataclasses are added too: nested in the code, they are flat in the file. A
+    field of the same name in the section itself takes precedence.
 
     Args:
         feature: the dataclass.
-        names: names of the fields; all of them without.
+        names: names of the fields; all by default.
     """
 
     def build(section: type[Made]) -> type[Made]:
@@ -76,7 +76,7 @@ def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Mad
 
 
 def part(feature: type[Declared], *sections: Section) -> Declared:
-    """Return a feature's dataclass with the values of those sections that have them."""
+    """Build a feature's dataclass from the values in the given sections."""
     values: dict[str, Any] = {}
     for name, hint in hints_of(feature).items():
         if isinstance(hint, type) and is_dataclass(hint):
@@ -93,14 +93,14 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
 
 
 def _plain(value: Any) -> Any:
-    """Return an item of a list as the feature knows it."""
+    """Convert an item of a list to the feature's type."""
     return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
-    """Yield every setting by its path, such as ``routing.policy``, and when it applies.
+    """Yield the path of every setting, such as ``routing.policy``, and when a change applies.
 
-    A list or a map is one setting, whatever is in it, and so is a section that may be left out.
+    A list or map counts as one setting, as does an optional section.
     """
     for name, field in section.model_fields.items():
         below = field.annotation
@@ -124,7 +124,7 @@ def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
 
 
 def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass as pydantic takes them."""
+    """Yield the fields of a dataclass in pydantic's form."""
     hints = hints_of(feature)
     for field in fields(feature):
         hint = hints.get(field.name)
@@ -149,7 +149,7 @@ def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _sources(feature: type[Any]) -> Iterator[type[Any]]:
-    """Yield a dataclass and those within it."""
+    """Yield a dataclass and its nested dataclasses."""
     for hint in hints_of(feature).values():
         if isinstance(hint, type) and is_dataclass(hint):
             yield from _sources(hint)
@@ -157,6 +157,6 @@ def _sources(feature: type[Any]) -> Iterator[type[Any]]:
 
 
 def _section_of(feature: Any) -> type[Section]:
-    """Return the items of a list of dataclasses."""
+    """Return the section class for a dataclass in a list."""
     members = {"__doc__": feature.__doc__, "__module__": feature.__module__}
     return declared(feature)(type(feature.__name__, (Section,), members))

@@ -1,4 +1,4 @@
-"""All settings, and how they are read: from the file, the weights file, and by default."""
+"""All settings, and loading them from the settings file, the weights file and defaults."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 
 MAX_FILE_BYTES = 4 << 20
-"""Room for ten thousand endpoints written into the settings themselves."""
+"""Maximum file size: enough for ten thousand endpoints listed in the settings."""
 
 
 class Settings(Section):
     """All settings of laar."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
-    """Endpoints, listed here. Meant for a fleet that seldom changes."""
+    """Endpoints listed here, for a fleet that seldom changes."""
     endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
-    """YAML file of endpoints, read again whenever it changes."""
+    """YAML file of endpoints, reloaded whenever it changes."""
     kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART, MaxLen(64)] = ()
-    """Pods that are endpoints, by InferencePool or by labels. Several entries make one fleet."""
+    """Pods to use as endpoints, by InferencePool or by labels. Several entries form one fleet."""
     listen: Listen = Listen()
     routing: Routing = Routing()
     accuracy: Accuracy = Accuracy()
@@ -64,7 +64,7 @@ class Settings(Section):
         """Return the endpoints listed here.
 
         Raises:
-            SettingError: a file that one names can't be read.
+            SettingError: a file named by an endpoint can't be read.
         """
         found = []
         for index, endpoint in enumerate(self.endpoints):
@@ -76,7 +76,7 @@ class Settings(Section):
 
     @property
     def stream(self) -> StreamSettings:
-        """The stream machine's part."""
+        """Return the settings of streams."""
         sections = (self.bodies, self.flow, self.headers, self.prefix, self.routing)
         return part(StreamSettings, *sections)
 
@@ -110,15 +110,14 @@ class Settings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings in full, and where each comes from.
+    """Complete settings, and the origin of each.
 
     Args:
-        settings: settings with absolute paths, and with the weights of the weights file.
-        path: the settings file; None when there is none.
-        origins: ``default``, ``FILE:LINE`` or ``FILE`` for every setting by its path.
-        stamps: stamps of the files whose change is a change of the settings, taken before they were
-            read.
-        lines: lines of the keys of the settings file.
+        settings: settings with absolute paths, and the weights file's weights applied.
+        path: the settings file; None if there is none.
+        origins: ``default``, ``FILE:LINE`` or ``FILE`` by path of the setting.
+        stamps: stamps of the files that affect the settings, taken before they were read.
+        lines: line numbers of the keys in the settings file.
     """
 
     settings: Settings
@@ -128,7 +127,7 @@ class Loaded:
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def at(self, setting: str) -> str:
-        """Return ``FILE:LINE: SETTING: `` to begin a remark with; no line if it is not written."""
+        """Return the prefix ``FILE:LINE: SETTING: `` of a remark; no line if the key is absent."""
         place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
         written = any(place[: count + 1] in self.lines for count in range(len(place)))
         where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)
@@ -149,8 +148,8 @@ class Loaded:
 def load(path: Path) -> Loaded:
     """Read the settings; relative paths in them are relative to the directory of `path`.
 
-    To that directory, not to the one behind a symbolic link: in a ConfigMap mount the file is a
-    link, and its target has another name after each update.
+    Symbolic links are not resolved for that: in a ConfigMap mount the file is a link whose target
+    is renamed with each update.
 
     Raises:
         SettingError: one line for each fault.
@@ -194,7 +193,7 @@ def load(path: Path) -> Loaded:
 
 
 def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield settings whose file, or the directory to write it to, is missing; and the remedy."""
+    """Yield settings whose file, or directory to write to, is missing, with the remedy."""
     state = settings.accuracy.state_file
     if state is not None and not state.parent.is_dir():
         yield (
@@ -212,7 +211,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def load_settings(path: Path) -> Settings:
-    """Return only the settings that `load` reads.
+    """Return the settings that `load` reads, without their origins.
 
     Raises:
         SettingError: one line for each fault.

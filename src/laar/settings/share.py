@@ -1,4 +1,4 @@
-"""Settings of the state that pickers share."""
+"""Settings of the state shared between pickers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _store(value: str) -> str:
         parts.scheme not in _SCHEMES
         or not (parts.path or (parts.hostname and not is_socket))
         or not (is_socket or re.fullmatch(r"/?[0-9]*", parts.path))
-        or not re.fullmatch(r"(db=[0-9]+)?", parts.query)  # the client takes passwords there, too
+        or not re.fullmatch(r"(db=[0-9]+)?", parts.query)  # the client accepts passwords there too
     ):
         raise ValueError(
             "give redis://HOST:PORT/DATABASE, rediss:// for TLS, or unix:///PATH?db=DATABASE of a "
             "socket, with a number for DATABASE or none"
         )
-    _ = parts.port  # refuses one that can't be
+    _ = parts.port  # raises for an invalid port
     if parts.password or parts.username:
         raise ValueError(
             "settings are shown by /config: give `username` and `password_file` instead"
@@ -40,28 +40,27 @@ def _store(value: str) -> str:
 
 @declared(SharingSettings)
 class Share(Section):
-    """State that several pickers share; a store needs the extra `share`."""
+    """State shared between pickers; a store needs the extra `share`."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
     url: Annotated[str, AfterValidator(_store)] | None = None
-    """URL of the Redis or Valkey that the pickers share, as redis://HOST:6379/0, or rediss://
-    with TLS. None: this picker is alone."""
+    """URL of the pickers' shared Redis or Valkey, such as redis://HOST:6379/0, or rediss:// with
+    TLS. None: no sharing."""
     username: Annotated[str, MaxLen(256)] | None = None
-    """User name at the store, if it has users."""
+    """User name for the store, if it requires one."""
     password_file: Path | None = None
     """File with the store's password."""
     ca_file: Path | None = None
-    """PEM file of the authorities that verify a rediss:// store. None: the system's."""
+    """PEM file of the CAs that verify a rediss:// store. None: the system's."""
     cert_file: Path | None = None
-    """PEM file with this picker's certificate, for a rediss:// store that asks for one."""
+    """PEM file with this picker's certificate, for a rediss:// store that requires one."""
     key_file: Path | None = None
     """PEM file with the key of the certificate in `cert_file`. None: `cert_file` contains it."""
     secret_file: Path | None = None
     """File with the secret for hashing prompts, the same for all pickers. None: the first picker
-    puts one into the store, and then a reader of the store could test guesses about prompts against
-    the hashes there."""
+    writes one to the store, so anyone who can read the store could test guesses about prompts
+    against its hashes."""
     snapshot_file: Path | None = None
-    """File in which a picker without a store keeps its knowledge of the
-    caches, so that they start warm. It contains hashes and their secret, and only its owner can
-    read it. None: nothing is kept."""
+    """File in which a picker without a store saves its prefix index, so that it starts warm. It
+    contains hashes and their secret, and only its owner can read it. None: nothing is saved."""

@@ -1,4 +1,4 @@
-"""The effective settings as a YAML document that says where each came from."""
+"""Render the effective settings as YAML, with the origin of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laar.settings.settings import Loaded
 
 
 def as_yaml(loaded: Loaded) -> str:
-    """Return every setting, its origin as a comment, in a form that `load` reads."""
+    """Return every setting with its origin as a comment, in a form that `load` reads."""
     parts = []
     for name, value in loaded.settings.model_dump(mode="json").items():
         origin = loaded.origins.get(name)
@@ -28,7 +28,7 @@ def as_yaml(loaded: Loaded) -> str:
 
 
 def _entry(name: str, value: Any, origin: str) -> str:
-    # A comment may stand behind the first line only while no scalar goes on in the next.
+    # A comment may follow the first line only if no scalar continues on the next.
     several = isinstance(value, str) and len(value.splitlines()) > 1
     style = '"' if several else None
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)

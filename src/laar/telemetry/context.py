@@ -1,9 +1,9 @@
-"""Actions and results of the context hook, by route: counted here, shown on two pages.
+"""Counters of the context hook's actions and results by route, shown on two pages.
 
-Three groups of requests with documents: `hook`, whose order the hook chose; `control`, left as
-received for comparison; `observed`, left as received because the hook only looks. Expected hits
-come from the hook's own index; measured ones come from the engines' usage and from the first byte,
-of answers that were read.
+Requests with documents form three groups: `hook`, ordered by the hook; `control`, left unchanged
+for comparison; `observed`, left unchanged because the hook only observes. Expected hits come from
+the hook's own index; measured ones from the engines' usage and the first byte of answers that were
+read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 @dataclass(slots=True)
 class Mean:
-    """Mean of the added values; 0 without any."""
+    """Mean of the added values; 0 if there are none."""
 
     n: int = 0
     total: float = 0.0
@@ -45,14 +45,14 @@ class Group:
     """One group's requests with documents.
 
     Args:
-        eligible: requests decided.
-        document_bytes: bytes of their documents.
-        expected_bytes: those of them that the hook's order would find cached.
-        received_bytes: the same for the order as received.
-        prompt_tokens: prompt tokens as engines counted them, where usage was read.
-        cached_tokens: those of them that were found in the engines' caches.
-        cached_share: cached share of the prompt, a mean over requests.
-        ttft_s: seconds to the first token, a mean over requests.
+        eligible: number of requests decided.
+        document_bytes: total bytes of their documents.
+        expected_bytes: bytes expected to be cached in the hook's order.
+        received_bytes: bytes expected to be cached in the order received.
+        prompt_tokens: prompt tokens as counted by engines, if usage was read.
+        cached_tokens: prompt tokens found in the engines' caches.
+        cached_share: mean cached share of a prompt.
+        ttft_s: mean seconds to the first token.
     """
 
     eligible: int = 0
@@ -84,7 +84,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Count an answer that was read; None for a figure that it did not show."""
+        """Count an answer that was read; None for figures it lacks."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:
@@ -98,7 +98,7 @@ class RouteTally:
 
     Args:
         name: name of the route.
-        hook: the hook whose memories are shown.
+        hook: the hook whose memory is shown.
     """
 
     def __init__(self, name: str, hook: ContextHook) -> None:
@@ -111,10 +111,10 @@ class RouteTally:
 
     @property
     def is_off(self) -> bool:
-        """Whether the hook has switched itself off for the route."""
+        """Whether the hook has disabled itself for the route."""
         gain = self.hook.gains().get(self.name)
         return gain is not None and gain.off
 
     def forget_groups(self) -> None:
-        """Start the comparison afresh."""
+        """Restart the comparison."""
         self.groups = {group: Group() for group in GROUPS}

@@ -1,8 +1,8 @@
-"""The last decisions, to explain them: bounded in number and in bytes, and without prompts.
+"""Memory of recent decisions, to explain them: bounded in number and bytes, without prompts.
 
-Recording is on the request path, so it stores references and counts (some eight microseconds);
-records are made on request. A record weighs some 2 KB and 100 bytes for each candidate:
-in a fleet of a thousand endpoints the byte limit ends the memory first.
+Recording is on the request path, so it only stores references and counts (about 8 us); readable
+forms are built on demand. A record takes about 2 KB plus 100 bytes per candidate: in a fleet of a
+thousand endpoints the byte limit is reached first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import explained
 
 MAX_DECISIONS = 2000
-"""Enough for percentiles worth showing; at 100 requests a second, those of the last 20 s."""
+"""Decisions kept: enough for meaningful percentiles; at 100 requests per second, 20 s."""
 
 MAX_BYTES = 64 << 20
-"""Six hundred decisions over a thousand endpoints."""
+"""Maximum bytes kept: six hundred decisions among a thousand endpoints."""
 
 _BYTES = 2000
 _BYTES_PER_CANDIDATE = 13 * 8
@@ -36,11 +36,11 @@ class DecisionMemory:
 
     Args:
         table: the endpoints.
-        wall_clock: seconds since the epoch.
-        on_settled: called in turn with each record once its request has ended.
+        wall_clock: returns seconds since the epoch.
+        on_settled: functions called in order with each record once its request has ended.
         reports: reported outcomes of answers, and the attempt that followed each.
-        max_decisions: most decisions that are remembered.
-        max_bytes: most memory that they may take, by estimate.
+        max_decisions: maximum decisions remembered.
+        max_bytes: maximum estimated memory.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class DecisionMemory:
         self._max_decisions = max_decisions
         self._max_bytes = max_bytes
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
-        self._open: dict[str, DecisionRecord] = {}  # of requests in flight, remembered or not
+        self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
         self._bytes = 0
         self.decided_total = 0
         self.decided_at = -math.inf
-        """Moment of the last decision."""
+        """Time of the last decision."""
 
     def decided(self, decision: Decision) -> None:
-        """Remember a decision; drop the oldest if there are too many."""
+        """Remember a decision; evict the oldest above the limits."""
         record = record_of(decision, self._table, self._wall_clock())
         self.decided_total += 1
         self.decided_at = decision.now
@@ -78,11 +78,11 @@ class DecisionMemory:
             self._bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
-        """Return the record of a decision, without remembering it."""
+        """Return a decision's record without remembering it."""
         return record_of(decision, self._table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Note how a decision's request ended, whether or not it is still remembered."""
+        """Record how a decision's request ended, even if it is no longer remembered."""
         record, flight = self._open.pop(decision.id, None), decision.flight
         if record is not None:
             record.end = end
@@ -93,7 +93,7 @@ class DecisionMemory:
                 observe(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
-        """Return the record with this id, while it is remembered."""
+        """Return the record with this id; None if it is not remembered."""
         return self._records.get(decision_id)
 
     def latest(self, count: int) -> Iterator[DecisionRecord]:
@@ -101,7 +101,7 @@ class DecisionMemory:
         return islice(reversed(self._records.values()), count)
 
     def explained(self, record: DecisionRecord) -> dict[str, object]:
-        """Return the record for a reader."""
+        """Return the record in readable form."""
         shown = explained(record)
         correct = self.reports.outcome_of(record.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}
@@ -111,15 +111,15 @@ class DecisionMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Memory taken, by estimate."""
+        """Estimated memory used."""
         return self._bytes
 
 
 def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:
     """Return the record that explains a decision.
 
-    It takes the request off the decision's view: the record outlives it, and must not keep the
-    prompt. No scorer sees the view any more, and to copy one costs as much as to make the record.
+    Removes the request from the decision's view, since the record outlives it and must not keep the
+    prompt. Scorers no longer use the view, and a copy would cost as much as the record.
     """
     request, view = decision.request, decision.view
     readings, generates = None, None

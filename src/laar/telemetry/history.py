@@ -1,7 +1,7 @@
-"""The last hour in memory, for the page's curves; Prometheus has all time and all labels.
+"""The last hour in memory, for the page's curves; Prometheus has longer history and all labels.
 
-Bins of a minute in a ring. A decision costs one addition, an end some more; nothing is kept of
-a request but its times, and of those a bounded sample.
+A ring of one-minute bins. A decision costs one addition, the end of a request a few; only a bounded
+sample of request times is kept.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from laar.explain.decision_record import DecisionRecord
 
 BIN_S = 60.0
 BINS = 61
-"""An hour, and the minute under way: the time that an operator looks back after an alarm."""
+"""Bins: an hour, which operators look back on after an alarm, and the current minute."""
 MAX_SAMPLES = 200
-"""Times kept of a bin, drawn evenly; their p50 is good to some percent. With two kinds of times the
-ring takes at most a quarter of a megabyte."""
+"""Times kept per bin, sampled uniformly; the p50 is accurate to a few percent. With two kinds of
+times the ring takes at most 250 KB."""
 
 
 @dataclass(slots=True)
 class _Sample:
-    """A bounded, even sample of values."""
+    """A bounded, uniform sample of values."""
 
     values: list[float] = field(default_factory=list)
     seen: int = 0
@@ -56,10 +56,10 @@ class _Bin:
 
 
 class History:
-    """Takes decisions, ends and judged answers; gives curves.
+    """Collects decisions, ends and judged answers into curves.
 
     Args:
-        rng: draws the samples.
+        rng: random source of the samples.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -85,15 +85,15 @@ class History:
             current.prompt_tokens += end.prompt_tokens
 
     def answered(self, answered: Answered, now: float) -> None:
-        """Count a judged answer by its time, if it is correct."""
+        """Add the time of a judged answer, if it is correct."""
         if answered.correct and answered.seconds is not None:
             self._at(now).ttca_s.add(answered.seconds, self._rng)
 
     def curves(self, now: float) -> dict[str, object]:
         """Return the last hour, oldest first; None where a bin has no value.
 
-        `rate` is in decisions a second, `hits` a share of the prompt tokens, `failed` a share of
-        the requests that ended, the times are medians in seconds. The bin under way is left out.
+        `rate` is in decisions per second, `hits` a share of prompt tokens, `failed` a share of
+        ended requests; times are medians in seconds. The current bin is left out.
         """
         bins = list(self._hour(now))
         return {

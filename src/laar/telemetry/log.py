@@ -1,8 +1,8 @@
-"""The decision log: a JSON line for each settled decision and outcome; bounded and off the path.
+"""The decision log: a JSON line per settled decision and outcome; bounded, off the request path.
 
-The path only appends to a bounded queue. A task turns the queue into lines in small slices, so that
-the loop is never held for long, and a thread writes them in one piece. A disk that is full, or a
-directory that went away, costs the lines of that piece and a counted problem, never a request.
+The request path only appends to a bounded queue. A task renders lines in small slices, so that the
+event loop is never blocked for long, and a thread writes them in one piece. A full disk or missing
+directory costs the lines of that piece and a counted problem, never a request.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 
 MAX_BYTES = 100 << 20
-"""Size of the log at which a new file begins: some 50,000 decisions among five endpoints."""
+"""Size at which the log is rotated: about 50,000 decisions among five endpoints."""
 
 KEEP = 5
-"""Old files kept, as ``<log>.1`` (the newest) and so on: 600 MiB of a disk at most in all."""
+"""Old files kept, as ``<log>.1`` (the newest) and so on: at most 600 MiB of disk in total."""
 
 MAX_QUEUED = 20_000
-"""Decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
+"""Maximum decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
 
-_SLICE = 20  # some 0.3 ms of the loop's time
+_SLICE = 20  # about 0.3 ms of the event loop
 _INTERVAL_S = 0.25
 _MODE = 0o640
 
@@ -38,10 +38,10 @@ class DecisionLog:
     """Writes records to a file.
 
     Args:
-        path: path of the file; old ones are called ``<path>.1`` (the newest) and so on.
-        max_bytes: size after which a new file is begun.
-        keep: number of old files that are kept.
-        on_problem: gets a fault, or None once it works again.
+        path: path of the file; old files are ``<path>.1`` (the newest) and so on.
+        max_bytes: size at which the file is rotated.
+        keep: number of old files kept.
+        on_problem: called with a fault, or None once writing works again.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class DecisionLog:
         self._keep = keep
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
-        self._lines: list[bytes] = []  # of the next piece
-        self._torn = b""  # ends a line that a full disk cut off
+        self._lines: list[bytes] = []  # lines of the next piece
+        self._torn = b""  # newline to end a line cut off by a full disk
         self.written = 0
         self.dropped = 0
 
@@ -67,7 +67,7 @@ class DecisionLog:
         self._append(record)
 
     def judged(self, decision_id: str, correct: bool) -> None:
-        """Queue the outcome of a decision, whose own line was written long before."""
+        """Queue the outcome of a decision whose own line was written earlier."""
         line = {"decision_id": decision_id, "correct": correct}
         self._append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
@@ -78,7 +78,7 @@ class DecisionLog:
         self._queue.append(entry)
 
     async def run(self) -> None:
-        """Write until cancelled, then the rest of the queue."""
+        """Write until cancelled, then write the rest of the queue."""
         try:
             while True:
                 await asyncio.sleep(_INTERVAL_S)
@@ -90,7 +90,7 @@ class DecisionLog:
                 self._note(len(lines), self._write(b"".join(lines)))
 
     async def flush(self) -> None:
-        """Write all lines that are queued now."""
+        """Write all lines queued now."""
         for _ in range(len(self._queue)):
             self._lines.append(self._line(self._queue.popleft()))
             if len(self._lines) % _SLICE == 0:
@@ -112,7 +112,7 @@ class DecisionLog:
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:
-        """Append, after rotating if it is time; return the fault, if any."""
+        """Append, after rotating if due; return the fault, if any."""
         try:
             self._rotate()
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
@@ -126,13 +126,13 @@ class DecisionLog:
         except OSError as error:
             return (
                 f"decisions.log {self._path} can't be written ({error.strerror}); these lines are "
-                "lost, and it's tried again with the next"
+                "lost; retrying with the next"
             )
         return None
 
     def _rotate(self) -> None:
-        """Begin a new file when it is time. Workers write one log: one of them moves it."""
-        with contextlib.suppress(FileNotFoundError):  # there is none, or another has moved it
+        """Rotate the file if due. Workers share one log; one of them moves it."""
+        with contextlib.suppress(FileNotFoundError):  # missing, or another worker moved it
             if self._path.stat().st_size < self._max_bytes:
                 return
             handle = os.open(self._path, os.O_WRONLY)

@@ -1,9 +1,9 @@
-"""What the picker counts on the request path: plain numbers, dictionaries and fixed arrays.
+"""Counters on the request path: plain numbers, dictionaries and fixed arrays.
 
-A prometheus-client counter with labels costs a microsecond and a lock each time it is touched; a
-dictionary entry costs a tenth of that. `laar.server.admin.metrics` reads them at each scrape.
-Labels are names from the settings (models, endpoints, policies, reasons), never anything a client
-sent; tasks alone are, and have a cap.
+A prometheus-client counter with labels costs a microsecond and a lock per update; a dictionary
+entry costs a tenth of that. `laar.server.admin.metrics` reads them at each scrape. Labels are names
+from the settings (models, endpoints, policies, reasons), never sent by clients, except tasks, which
+are capped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar.core.decision import Completion, Decision
 from laar.explain.decision_record import DecisionRecord
 
 MAX_LABELS = 64
-"""Tasks with series of their own; the others share the one called ``other``."""
+"""Maximum tasks with their own series; the rest share ``other``."""
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -25,7 +25,7 @@ _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, *_LATENCY_BOUNDS_S[3:])
 _ANSWER_BOUNDS_S = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
-"""Bounds of predicted over measured; between the third and the fourth the prediction held."""
+"""Bounds of predicted over measured; between the third and the fourth the prediction was right."""
 
 
 class Histogram:
@@ -50,7 +50,7 @@ class Histogram:
 
 
 class Metrics:
-    """The counters; the parts of the picker write some of them themselves."""
+    """The counters; other parts of the picker update some of them directly."""
 
     def __init__(self) -> None:
         self.streams_open = 0
@@ -89,7 +89,7 @@ class Metrics:
             self.prefills_apart[decision.model] += 1
 
     def decided_in(self, seconds: float) -> int:
-        """Count the time of a decision, without a wait; return it in microseconds."""
+        """Count the time of a decision, excluding waits; return it in microseconds."""
         overhead_s = max(0.0, seconds)
         self.overhead_s.observe(overhead_s)
         return round(overhead_s * 1e6)
@@ -107,7 +107,7 @@ class Metrics:
         self.refusals[str(status), reason] += 1
 
     def recorded(self, record: DecisionRecord) -> None:
-        """Compare what was predicted with what was measured, at the end of a request."""
+        """Compare predicted with measured values at the end of a request."""
         if record.shadow:
             agreed = "yes" if record.served == record.picked else "no"
             self.shadow[agreed if record.served else "unknown"] += 1

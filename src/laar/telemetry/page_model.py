@@ -1,7 +1,7 @@
-"""The model of the live page, as plain JSON values: the fleet, the last decisions, their outcomes.
+"""The data of the live page, as plain JSON values: fleet, recent decisions, outcomes.
 
-Everything is worked out here and now from the table and the decision memory; nothing is counted on
-the request path for it. Percentiles are over the last thousand decisions; Prometheus has all time.
+Everything is computed on demand from the table and the decision memory, without extra counting on
+the request path. Percentiles cover the last thousand decisions; Prometheus has longer history.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Endpoints shown; of more, the ones in trouble and the busiest."""
+"""Maximum endpoints shown; of more, those with problems and the busiest."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
-"""Decisions that percentiles and shares are over: a p99 worth showing, for 3 ms a frame."""
+"""Decisions used for percentiles and shares: a meaningful p99, at 3 ms per frame."""
 
-_RECENT = 64  # decisions that P(correct) of an endpoint is averaged over
+_RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
-_POINTS = 80  # of predicted against measured
+_POINTS = 80  # in the plot of predicted against measured
 
 
 class HitRates:
-    """Share of prompt tokens that each engine found in its cache recently, from its counters."""
+    """Share of prompt tokens recently found in each engine's cache, from its counters."""
 
     _WEIGHT = 0.3
 
@@ -43,7 +43,7 @@ class HitRates:
         self._rates: dict[str, float] = {}
 
     def read(self, address: str, reading: Reading) -> None:
-        """Read one scrape; a rate needs two."""
+        """Add a scrape; a rate needs two."""
         queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
         before = self._counters.get(address)
         self._counters[address] = (queries, hits)
@@ -54,26 +54,26 @@ class HitRates:
         self._rates[address] = old + self._WEIGHT * (rate - old)
 
     def keep(self, addresses: Iterable[str]) -> None:
-        """Forget every other endpoint."""
+        """Forget all other endpoints."""
         wanted = set(addresses)
         for known in (self._counters, self._rates):
             for address in known.keys() - wanted:
                 del known[address]
 
     def of(self, address: str) -> float:
-        """Return the rate in 0..1; NaN while it is not known."""
+        """Return the rate in 0..1; NaN while unknown."""
         return self._rates.get(address, math.nan)
 
 
 class PageModel:
-    """Makes frames for the page.
+    """Builds frames for the page.
 
     Args:
-        director: its endpoints and its filters.
-        memory: the last decisions.
+        director: source of the endpoints and filters.
+        memory: the recent decisions.
         problems: the open problems.
         hit_rates: hit rates of the engines' caches.
-        about: version, mode, policy; the owner may change it.
+        about: version, mode, policy; the owner may modify it.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class PageModel:
         return rows
 
     def _probability(self, records: Sequence[DecisionRecord]) -> Floats:
-        """Return the mean P(correct) that the last requests gave each endpoint; NaN without one."""
+        """Return each endpoint's mean P(correct) over recent requests; NaN without any."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
             if record.view is not None:
@@ -192,7 +192,7 @@ class PageModel:
         if learned is not None and (said := learned.state(slot, now)):
             return said
         if math.isnan(table.read_at[slot]):
-            # Without a metrics page its probes are all there is to see.
+            # Without a metrics page only probes tell.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
@@ -223,7 +223,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
 
 
 def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
-    """Return predicted and measured figures, where the picked endpoint served."""
+    """Return predicted and measured figures of requests served by the picked endpoint."""
     ttft, latency, cached = [], [], []
     for record in records:
         end, view, at = record.end, record.view, record.position
@@ -250,7 +250,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
 
 
 def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
-    """Return attempts by number, and the time to a correct answer of complete chains."""
+    """Return counts of attempts, and the time to a correct answer of complete chains."""
     attempts: dict[int, list[int]] = {}
     times = []
     for record in records:
@@ -273,7 +273,7 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[
 
 
 def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None:
-    """Return the time of a chain's first decision; None when a link is not remembered."""
+    """Return the time of a chain's first decision; None if a link is not remembered."""
     for _ in range(len(record.tried)):
         previous = memory.reports.previous_of(record.id) if memory.reports else None
         found = memory.get(previous) if previous is not None else None
@@ -286,8 +286,8 @@ def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
     """Return how often the serving picker agreed with laar, and the gain of laar's choice.
 
-    `saved_s` and `more_correct` are means over the requests whose served endpoint was a candidate:
-    expected seconds to a correct answer, and P(correct), by laar's own estimate.
+    `saved_s` and `more_correct` are means over requests whose serving endpoint was a candidate:
+    expected seconds to a correct answer, and P(correct), as estimated by laar.
     """
     seen = [a for a in records if a.shadow and a.served]
     saved, more = [], []

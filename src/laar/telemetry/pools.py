@@ -1,17 +1,16 @@
-"""A pool's shortage, for autoscalers: seconds of work that wait, and first tokens too late.
+"""A pool's shortage, for autoscalers: seconds of waiting work, and late first tokens.
 
-Work waits at endpoints (prompts sent there and not yet read, at the endpoint's learned pace) and in
-flow control. Both are seconds of one engine: the sum over a pool, divided by its endpoints, is the
-time for which a new request finds the engines busy.
+Work waits at endpoints (unread prompts, at the endpoint's learned prefill speed) and in flow
+control. Both are in seconds of one engine: the sum over a pool, divided by its endpoints, is how
+long a new request finds the engines busy.
 
-A request counts as late at its decision, before it is: where the time to its first token that the
-decision expected, and the time it was held, exceed its objective. So the signal rises before the
-answers show it. Objectives are those of flow control, also while that is off. Policies that do not
-price expect nothing, and count no request.
+A request counts as late at its decision, if its expected TTFT plus the time it was held exceed its
+objective. So the signal rises before answers are late. Objectives are those of flow control, even
+while that is off. Policies without a cost have no expectation, and count no request.
 
-A pool's name is the label `laar.dev/pool` of its endpoints; empty without. Of a virtual name's
-requests the model is the one that was chosen; while they are held it is empty. Names of endpoints
-that have left stay known: what is held for them is the sign to start one again.
+A pool's name is the label `laar.dev/pool` of its endpoints, or empty. For requests to a virtual
+name the model is the chosen one, or empty while they are held. Names of endpoints that have left
+are kept: requests held for them are the signal to start one again.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 MAX_POOLS = 1024
-"""Pairs of pool and model that are counted; names are of endpoints, and change with them."""
+"""Maximum pairs of pool and model counted; names come and go with endpoints."""
 
 _CLIENTS_OR_OURS = (CANCELLED, SHUTTING_DOWN)
-"""Reasons to shed a request that show no shortage."""
+"""Reasons to shed a request that do not indicate a shortage."""
 
 _Pool = tuple[str, str]
 
@@ -45,10 +44,10 @@ class PoolMetrics:
     """Counts decisions, and reads the rest at each scrape.
 
     Args:
-        director: director of the endpoints and engines to read.
-        settings: settings of flow control, for the objectives of first tokens.
-        admission: flow control itself; None where it is off.
-        clock: monotonic seconds.
+        director: source of the endpoints and engines.
+        settings: settings of flow control, for the TTFT objectives.
+        admission: flow control; None if it is off.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class PoolMetrics:
             self._count(decision, self._late)
 
     def waited(self, outcome: Outcome) -> None:
-        """Count a request that was held: its decision counted it without that time."""
+        """Count a held request, whose decision did not include the wait."""
         decision = outcome.verdict
         if isinstance(decision, Decision):
             expected = self._expected(decision)
@@ -86,32 +85,32 @@ class PoolMetrics:
                 self._count(decision, self._late)
 
     def requests(self) -> Counter[_Pool]:
-        """Return the requests with an expected time to first token, and those shed."""
+        """Return the number of requests with an expected TTFT, and those shed."""
         found = self._requests.copy()
         found.update(self._shed())
         return found
 
     def expected_late(self) -> dict[_Pool, int]:
-        """Return the requests whose first token is expected too late, and those shed."""
+        """Return the number of requests whose first token is expected late, and those shed."""
         late, shed = self._late, self._shed()
         return {pool: late[pool] + shed[pool] for pool in self.requests()}
 
     def _shed(self) -> Counter[_Pool]:
-        """Return the requests of clients that still asked, refused at once or after a wait."""
+        """Return the requests shed at once or after a wait, whose clients still waited."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()
         return Counter({("", ""): sum(n for why, n in sheds if why not in _CLIENTS_OR_OURS)})
 
     def _expected(self, decision: Decision) -> tuple[float, float] | None:
-        """Return the seconds to the first token, expected and wanted."""
+        """Return the expected TTFT and its objective, in seconds."""
         view, at = decision.view, decision.position
         if view is None or view.terms is None or view.terms.ttft_s is None:
             return None
         uncached = view.tokens - view.cached_tokens
         alone_s = float(np.minimum.reduce(view.seconds_per_token * uncached))
         request, settings = decision.request, self.settings
-        if request.ttft_objective_s is None and not request.objective:  # as nearly always
+        if request.ttft_objective_s is None and not request.objective:  # the usual case
             objective_s = settings.objective_base_s + settings.objective_factor * alone_s
         else:
             objective_s = settings.objective_of(request, alone_s)
@@ -119,7 +118,7 @@ class PoolMetrics:
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
         spec = self._director.table.by_slot.get(decision.slot)
-        if spec is None or spec.address != decision.address:  # it has left since
+        if spec is None or spec.address != decision.address:  # has left since
             return
         pool = spec.labels.get(POOL_LABEL, ""), decision.model
         if pool in self._requests or len(self._requests) < MAX_POOLS:

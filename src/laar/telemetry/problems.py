@@ -1,9 +1,9 @@
-"""Problems of the parts of a running picker: one log, for the page, the counter and stderr.
+"""Current problems of a running picker, for the page, a counter and the log.
 
-A part reports under a source: its kind, and for one of many a blank and its name, such as
-``scrape 10.0.0.7:8000``. A new problem is logged once, and its end once; every report is counted by
-kind. When a whole fleet vanishes, thousands of sources report. A problem beyond the cap is counted,
-but neither remembered nor logged.
+Each part reports under a source: a kind, optionally with a name, such as ``scrape 10.0.0.7:8000``.
+The start and end of a problem are each logged once; every report is counted by kind. If a whole
+fleet vanishes, thousands of sources report: problems above the cap are counted, but neither
+remembered nor logged.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from collections.abc import Iterator, Mapping
 _LOG = logging.getLogger(__name__)
 
 MAX_PROBLEMS = 1000
-"""Problems remembered, one for each source; more sources than that have one common cause."""
+"""Maximum problems remembered, one per source; more sources than that share a cause."""
 
 
 _EVENTS = 40
 
 
 class Events(logging.Handler):
-    """The last lines of laar's log, for the page: what began, ended or changed, and when."""
+    """Recent lines of laar's log, for the page: what started, ended or changed, and when."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.latest: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember a line."""
+        """Remember a log line."""
         self.latest.append((record.created, record.getMessage()))
 
 
 class Problems(Mapping[str, str]):
-    """The present problems: a message by source."""
+    """The current problems: messages by source."""
 
     def __init__(self) -> None:
         self._messages: dict[str, str] = {}
         self.since_s: dict[str, float] = {}
-        """When each began, in seconds since the epoch."""
+        """When each problem began, in seconds since the epoch."""
         self.counts: Counter[str] = Counter()
-        """Reports since the start, by kind."""
+        """Reports by kind since the start."""
 
     def report(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, again at each failure.
+        """Report a problem of `source`; call again at each failure.
 
-        None ends it; an empty message as well, since the source is no longer watched.
+        None ends it; an empty message too, if the source is no longer watched.
         """
         known = self._messages.get(source)
         if not message:

@@ -1,10 +1,10 @@
-"""Decisions as spans of their clients' traces: what OpenTelemetry is sent.
+"""Export decisions to OpenTelemetry as spans of their clients' traces.
 
-A span lasts from the request for a decision to the decision, waiting in the queue included; it is
-sent when its request has ended, so that it can hold the outcome of the decision. It is made from
-the record that `/decisions` shows, so both agree, and holds nothing of a prompt.
+A span covers the decision, including time in the queue; it is sent when the request has ended, so
+that it can include the outcome. It is built from the record that `/decisions` shows, so both agree,
+and contains nothing of a prompt.
 
-Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*``, ``error.type``).
+Names follow OpenTelemetry's conventions, if any (``gen_ai.*``, ``http.*``, ``error.type``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 
 LAST_S = 1.0
-"""At the end, for spans that wait still; a collector that is down must not hold up a picker that
-leaves."""
+"""Seconds at shutdown to send waiting spans: a collector that is down must not delay a picker's
+exit."""
 
 _POLL_S = 0.01
 
@@ -44,22 +44,22 @@ Metadata = Iterable[tuple[str, str]]
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
 _MAX_CHARS = 1024
-"""Characters of one attribute: names that clients send have no limit of their own."""
+"""Maximum characters of an attribute: names sent by clients are otherwise unlimited."""
 
 
 class Spans:
-    """Makes spans of the decisions whose trace is sampled; the SDK sends them, and logs its faults.
+    """Creates spans for decisions whose trace is sampled; the SDK sends them and logs its faults.
 
     Args:
-        url: URL of the collector; None for the environment's.
-        version: laar's own, for the resource.
+        url: URL of the collector; None to use the environment's.
+        version: laar's version, for the resource.
 
     Raises:
-        ValueError: the environment gives the SDK numbers that can't be.
+        ValueError: the environment has invalid numbers for the SDK.
     """
 
     def __init__(self, url: str | None, version: str) -> None:
-        # A client can send any number of wrong headers, each a line of the SDK's.
+        # Clients can send any number of invalid headers, each logged by the SDK.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         logging.getLogger("opentelemetry.exporter").setLevel(logging.WARNING)
         self._exporter: Any = OTLPSpanExporter(url)
@@ -72,39 +72,39 @@ class Spans:
         self._tracer = self._provider.get_tracer("laar")
 
     def begin(self) -> None:
-        """Start the thread that sends.
+        """Start the sending thread.
 
         Raises:
-            ValueError: the environment gives it numbers that can't be.
+            ValueError: the environment has invalid numbers for it.
         """
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
 
     def end(self) -> None:
-        """Send what waits, and end the thread; blocks."""
+        """Send waiting spans and end the thread; blocks."""
         self._provider.shutdown()
 
     async def run(self) -> None:
-        """Wait until cancelled, then a second at most for spans that wait."""
+        """Wait until cancelled, then at most a second for waiting spans."""
         try:
             await asyncio.Event().wait()
         finally:
-            # Not in the loop's own threads: a picker that ends waits for these.
+            # Not in the event loop's thread pool: shutdown would wait for it.
             ending = threading.Thread(target=self.end, daemon=True)
             ending.start()
             last = time.monotonic() + LAST_S
-            while ending.is_alive() and time.monotonic() < last:  # noqa: ASYNC110 - a thread's end
+            while ending.is_alive() and time.monotonic() < last:  # noqa: ASYNC110 - awaits a thread
                 await asyncio.sleep(_POLL_S)
             if ending.is_alive():
                 self._exporter.shutdown()
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
-        """Return the trace of a decision that is asked for now; None if it is in none.
+        """Return the trace for a decision requested now; None if it belongs to none.
 
         Args:
-            caller: metadata of the call. A proxy that traces names its own span of the call there,
-                which is in the client's trace, or knows that it is not wanted.
+            caller: metadata of the call. A tracing proxy names its own span of the call there,
+                which is part of the client's trace, or says that it is not sampled.
             parent: ``traceparent`` of the client's request.
-            state: its ``tracestate``.
+            state: ``tracestate`` of that request.
         """
         carrier = {name: str(value) for name, value in caller if name in _HEADERS}
         kind = SpanKind.SERVER
@@ -114,7 +114,7 @@ class Spans:
             carrier = {"traceparent": parent, "tracestate": state}
             kind = SpanKind.INTERNAL
         if carrier["traceparent"].endswith("-00"):
-            return None  # unsampled, without the 20 us that the SDK takes to find out
+            return None  # unsampled; saves the 20 us that the SDK takes to find out
         span = self._tracer.start_span(NAME, _W3C.extract(carrier), kind)
         if not span.is_recording():
             return None
@@ -127,7 +127,7 @@ class Spans:
             self._end(record.trace, values, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
-        """End the span of a request that got no endpoint, if it has one."""
+        """End the span of a request without an endpoint, if it has one."""
         if request.trace is not None:
             request.trace.span.set_status(StatusCode.ERROR)
             values = {
@@ -139,13 +139,13 @@ class Spans:
             self._end(request.trace, values)
 
     def _end(self, trace: Trace, values: Mapping[str, object], end_ns: int | None = None) -> None:
-        span, trace.span = trace.span, None  # a remembered decision need not keep it
+        span, trace.span = trace.span, None  # remembered decisions need not keep it
         span.set_attributes(_non_empty(values))
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
 
 
 def resource(version: str) -> Resource:
-    """Return the sender's resource, named by the environment or laar."""
+    """Return the sender's resource, named by the environment or by laar."""
     ours = {
         "service.name": "laar",
         "service.version": version,
@@ -155,7 +155,7 @@ def resource(version: str) -> Resource:
 
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
-    """Return a span's attributes from a record; those of the chosen candidate: `laar.chosen.*`."""
+    """Return a span's attributes from a record; the chosen candidate's are `laar.chosen.*`."""
     values = _renamed(of, fields.ATTRIBUTES)
     for name, value in of["candidates"][of["picked"]].items():
         if name in fields.OF_CHOSEN:

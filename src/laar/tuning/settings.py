@@ -1,4 +1,4 @@
-"""Settings of the tuner: what it climbs over, by which measure, and for how long."""
+"""Settings of the tuner: weights, objective and duration of the climb."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
 SIGMA_MAX = 1.0
-"""A factor of e: wider jumps leave the usual boxes at once."""
+"""A factor of e: wider steps leave the usual bounds at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunerSettings:
-    """How to climb.
+    """Settings of the hill climb.
 
     Raises:
-        SettingError: naming the setting and its range.
+        SettingError: a value is out of range.
     """
 
     section: ClassVar = "tuner"
     applies: ClassVar = Applies.AFTER_RESTART
 
     bounds: Mapping[str, tuple[float, float]]
-    """Floor and cap of each weight that is tuned."""
+    """Floor and cap of each tuned weight."""
     objective: str = "e2e-p95"
-    """Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Whole answers by default, since
-    every request has that time; first tokens are seen only in answers that are read
+    """Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. End-to-end time by default,
+    since it is known for every request; first tokens are seen only in answers that are read
     (bodies.sample_answers)."""
     window: Annotated[int, Ge(20), Le(100_000)] = 128
-    """Requests on which one set of weights is measured. A p95 needs 20 at least, and the published
-    runs had 64 to 256."""
+    """Requests per measurement of one set of weights. A p95 needs at least 20; the published runs
+    used 64 to 256."""
     max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
     """Windows after which the climb ends."""
     tolerance: Annotated[float, FIXED, Ge(0), Le(0.5)] = 0.005
-    """Part by which a candidate must be better; below it differences are noise."""
+    """Relative improvement required of a candidate; smaller differences are noise."""
     sigma: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
-    """First step, standard deviation of the logarithm of a weight; 0.7 is a factor of two."""
+    """Initial step: standard deviation of a weight's logarithm; 0.7 is a factor of two."""
     sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
-    """The tuner freezes when the step falls below."""
+    """Step below which the tuner freezes."""
     window_s: Annotated[float, FIXED, Ge(1)] = 900.0
-    """A window takes no more decisions after this long."""
+    """Seconds after which a window takes no more decisions."""
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
-    """Outcomes that come later than this after the last decision are failures."""
+    """Seconds after the last decision after which missing outcomes count as failures."""
     seed: Annotated[int, FIXED] = 0
     """Random seed of all proposals."""
 

@@ -1,8 +1,8 @@
-"""One ext_proc stream without input or output: events in, actions out.
+"""State machine of one ext_proc stream, without I/O: events in, actions out.
 
-Read `phases` first: its table is the protocol. `machine` moves through it; `request_half` and
-`answer_half` handle the events; `dialect` has the three ways in which Envoy speaks. The other
-modules each do one step of the work. Contract: the endpoint-picker protocol v1.0.0.
+Read `phases` first: its table is the protocol. `machine` follows it, `request_half` and
+`answer_half` handle the events, and `dialect` has Envoy's three body modes. Each other module does
+one step. Contract: the endpoint-picker protocol v1.0.0.
 """
 
 from laar.protocol.settings import StreamSettings

@@ -1,4 +1,4 @@
-"""The endpoint's answer as it passes: status, first byte, errors, usage, and how it ended."""
+"""Track the endpoint's answer as it passes: status, first byte, errors, usage and end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laar.protocol.usefulness import flaw_of_type
 
 _OK = Reply(status=200)
 _PROGRESS_S = 0.5
-"""A stream's progress is reported so often at the most."""
+"""Minimum seconds between two reports of a stream's progress."""
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class Answer:
     """The state of one answer.
 
     Args:
-        status: None while there is none, or where it is not the endpoint's.
-        accepted: the endpoint took the request, by that status.
-        restorers: put the client's names back, for the model and for documents.
-        names: the model's names, as the client and the decision have them.
-        complete: the answer passed to its end.
-        let_go: its end will not be seen.
+        status: the endpoint's status; None until known, or if Envoy sent its own.
+        accepted: the status shows that the endpoint accepted the request.
+        restorers: restore the client's names of the model and of documents.
+        names: the model's names, as used by the client and the decision.
+        complete: the answer has ended.
+        let_go: the stream ends before the answer, whose end will not be seen.
     """
 
     status: int | None = None
@@ -57,13 +57,13 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Return how the endpoint replied; None while only the body can show a full queue's 503.
+        """Return the endpoint's reply; None if only the body can tell a full queue's 503.
 
         Args:
             decision: decision on the request.
-            event: holds the status.
-            read: the answer's body will be seen.
-            stored: the engine keeps the answer, under an id that is to be read.
+            event: the response headers.
+            read: the answer's body will be read.
+            stored: the engine stores the answer, so read its id.
         """
         if event.status is None:
             return None
@@ -79,7 +79,7 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.EMPTY)
         elif flaw_of_type(event.media_type, request.api, stream=request.stream):
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
-        elif read and event.encoded:  # its head is all that can be read
+        elif read and event.encoded:  # only its headers can be read
             reply = Reply(status=event.status, found=GOOD)
         self._seen, self._is_read = event, read
         self._is_known = reply.found is not None or not self.accepted
@@ -90,10 +90,10 @@ class Answer:
     def read(
         self, decision: Decision, data: bytes, now: float, *, end: bool
     ) -> list[Replied | Stored | Answering]:
-        """Read a piece, or no more than the end: a refusal's text, an error, usage, an id.
+        """Read a piece or just the end: text of a refusal, an error, usage, an id.
 
-        A piece of the body is noted as well, but for most that follow on the first. One without an
-        event, such as a comment, is no progress.
+        Progress is reported too, but not for every piece. A piece without an event, such as a
+        comment, is no progress.
         """
         found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
@@ -130,12 +130,12 @@ class Answer:
         )
 
     def fail(self) -> None:
-        """Note that there is none: the status was Envoy's."""
+        """Record that there is no answer: the status was Envoy's."""
         self.status, self.accepted, self._unanswered = None, False, True
 
     @property
     def usage(self) -> Usage:
-        """The engine's own counts, if the answer was read to its end."""
+        """The engine's token counts, if the answer was read to its end."""
         return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
     def completion(self, decision: Decision, now: float) -> Completion:
@@ -156,9 +156,10 @@ class Answer:
         )
 
     def _cause(self) -> str:
-        """Return the cause of the end. That of an unread answer looks the same, cut off or not.
+        """Return the cause of the end.
 
-        It counts as complete. An answer that was being read and stopped was cut off.
+        The end of an unread answer looks the same whether cut off or not, so it counts as complete.
+        An answer that was being read and stopped was cut off.
         """
         if self._unanswered:
             return "error"
@@ -170,15 +171,14 @@ class Answer:
 
 
 def made_by_envoy(event: ResponseHeaders) -> bool:
-    """Return whether Envoy made this 5xx, since it got no answer from any endpoint."""
+    """Return whether Envoy generated this 5xx because no endpoint answered."""
     return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
 
 
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
-    """Return the endpoints that failed, as far as the list shows: Envoy goes through it in order.
+    """Return the endpoints that failed, inferred from Envoy trying the list in order.
 
-    Where it was in a hurry, the answer may be an earlier one's, and who was asked after that, or
-    it again, did not fail.
+    After hedging, the answer may come from an earlier endpoint; those tried later did not fail.
     """
     ranked = (decision.address, *decision.fallbacks)
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
@@ -188,7 +188,7 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
-    """Return the error, in place of Envoy's, that no endpoint for the model answered."""
+    """Return the error that replaces Envoy's when no endpoint for the model answered."""
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
     return RequestError(

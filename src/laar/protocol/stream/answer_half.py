@@ -1,6 +1,6 @@
-"""The answer's half of a stream: from its headers to its last byte.
+"""The response half of a stream: from the headers to the last byte.
 
-Each handler returns the phase that follows.
+Each handler returns the next phase.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
 
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
-"""APIs whose answers hold JSON of the model's or the client's making: arguments of tools, metadata.
-The model's is text in events, and in the other APIs."""
+"""APIs whose answers embed JSON by the model or the client: tool arguments, metadata. In events,
+and in the other APIs, the model's JSON is text."""
 
 
 class AnswerHalf(StreamState):
-    """The answer, on its way to the client."""
+    """The handlers of the response half."""
 
     answer_phase = ResponsePhase.HEADERS
     _headers: ResponseHeaders | None = None
-    """While the reservation moves."""
+    """The response headers, held while the reservation moves."""
     held_pieces = 0
-    """Pieces that came and are not passed yet, for a name may be cut in two."""
+    """Pieces received but not passed on yet, since a name may be split across them."""
     _held = b""
-    """What they are passed as."""
+    """The restored bytes to pass on for them."""
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]
@@ -52,7 +52,7 @@ class AnswerHalf(StreamState):
         answer, decision, status = self.answer, self.decision, event.status
         answer.status = status
         answer.accepted = status is not None and 200 <= status < 300
-        if event.shape is not None:  # a filter in front of ours has answered the request
+        if event.shape is not None:  # an earlier filter has answered the request
             self.dialect = DIALECTS[event.shape]
         if (
             (event.attempts > 1 or event.details != agreed.FROM_ENDPOINT)
@@ -66,7 +66,7 @@ class AnswerHalf(StreamState):
             if made_by_envoy(event):
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
-            if answer.accepted:  # before the client sees it and sends its next turn
+            if answer.accepted:  # before the client sees it and sends the next turn
                 known = (decision.address, decision.request.id) if decision else ("", "")
                 decided = decision.id if decision else ""
                 self.rework.accepted(event.served or known[0], known[1], now, decision=decided)
@@ -74,7 +74,7 @@ class AnswerHalf(StreamState):
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
                     answer.restorers = (restorer,)
-                    event.forged += ("content-length",)  # its length will be another one
+                    event.forged += ("content-length",)  # its length will change
             else:
                 self.refuse_rework()
         if decision is None:
@@ -127,7 +127,7 @@ class AnswerHalf(StreamState):
     def _unanswered(
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
-        """Answer in Envoy's place, which got no answer from any endpoint."""
+        """Replace Envoy's own answer after no endpoint answered."""
         self.refuse_rework()
         self.answer.fail()
         self._end(now, out)
@@ -155,7 +155,7 @@ class AnswerHalf(StreamState):
         self._held += data
 
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass all pieces that were waiting for the rest of a name, `last` the last of them."""
+        """Pass on all held pieces, with `last` as the last of them."""
         held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
         same = pieces == 1 and held == last
         self.dialect.pass_answer(pieces, held, out, end=end, same=same)
@@ -182,7 +182,7 @@ class AnswerHalf(StreamState):
         self.answer.let_go = True
 
     def _end(self, now: float, out: list[Action]) -> None:
-        """Report how the request ended, if one was decided."""
+        """Report how the request ended, if there was a decision."""
         answer, decision = self.answer, self.decision
         if decision is None:
             return
@@ -199,4 +199,4 @@ ANSWER_HANDLERS: Mapping[type, Callable[[AnswerHalf, Any, float, list[Action]], 
     ResponseBody: AnswerHalf._response_body,
     ResponseTrailers: AnswerHalf._response_trailers,
 }
-"""Handlers by the event that they handle."""
+"""Handlers by event type."""

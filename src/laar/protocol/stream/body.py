@@ -1,4 +1,4 @@
-"""The request's body while it is collected, the limit on all such bodies, and bodies in pieces."""
+"""Collect request bodies under a common byte limit, and send bodies in pieces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from laar.protocol.events import Action, AnswerBody, Direction
 
 PIECE_BYTES = 62_000
-"""Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
-and the frame around it needs room."""
+"""Longest body piece per message in the gateway shape: some Envoys cap a piece at 64 KiB, including
+the frame."""
 
 
 _SLOW_BYTES_PER_S = 16 << 10
-"""A body that comes more slowly gives way: a poor mobile link is faster, and 32 MB would take half
+"""Rate below which a body may be evicted: a poor mobile link is faster, and 32 MB would take half
 an hour."""
 
 _WINDOW_S = 10.0
@@ -23,13 +23,13 @@ _LOOK_EVERY_S = 1.0
 
 
 class HeldBytes:
-    """Bytes of bodies, unfinished or waiting to be read, that all streams together hold.
+    """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
-    Where they are at their limit, unfinished bodies that hardly grow give way, the largest first: a
-    few clients that send a body but for its end would have all others refused.
+    At the limit, slow incomplete bodies are evicted, largest first: otherwise a few clients that
+    never finish theirs would cause all others to be refused.
 
     Args:
-        limit_bytes: most bytes held; may be changed.
+        limit_bytes: maximum bytes held; may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -63,18 +63,18 @@ class HeldBytes:
 
 @dataclass(slots=True, eq=False)
 class Collected:
-    """One request's body, as far as it has arrived.
+    """One request's body, as received so far.
 
     Args:
-        held: counts the bytes collected by all streams; None sets no limit.
-        data: the bytes collected, possibly none; None where no body came.
-        size_bytes: bytes of all that came, dropped or not; of the changed body once there is one.
-        is_complete: nothing of it is still to come.
-        trailers: trailers follow it.
-        changed: it differs from the client's.
-        held_bytes: bytes counted among those of all streams.
-        stays: it never gives way: it is to pass, whatever becomes of the decision.
-        gave_way: its bytes are gone, since they were needed for others.
+        held: counter of the bytes of all streams; None for no limit.
+        data: the bytes collected, possibly empty; None if there is no body.
+        size_bytes: bytes received, dropped ones included; after a change, the size of the new body.
+        is_complete: the whole body was received.
+        trailers: trailers follow the body.
+        changed: the body differs from the client's.
+        held_bytes: bytes counted in `held`.
+        stays: never evict it: it is forwarded whatever the decision.
+        gave_way: the body was evicted in favour of others.
     """
 
     held: HeldBytes | None = None
@@ -91,7 +91,7 @@ class Collected:
     _speed: float = math.inf
 
     def add(self, data: bytes) -> None:
-        """Add a piece of the body to one buffer: a piece of one byte is 40 as an object."""
+        """Append a piece to one buffer, since a one-byte object takes 40 bytes."""
         self.size_bytes += len(data)
         if self.data is None:
             self.data = data
@@ -101,7 +101,7 @@ class Collected:
             self.data += data
 
     def hold(self, count: int, now: float) -> bool:
-        """Count bytes among those of all streams until `release`; False beyond their limit."""
+        """Count bytes towards the common limit until `release`; return False beyond it."""
         if not now - self._window_at < _WINDOW_S:
             if self.held_bytes:
                 self._speed = self._speed_at(now)
@@ -114,7 +114,7 @@ class Collected:
         return True
 
     def is_slow(self, now: float) -> bool:
-        """Return whether less has come recently than any client with a body to send would send."""
+        """Return whether the body arrives more slowly than from any real client."""
         full = now - self._window_at >= _WINDOW_S
         return (self._speed_at(now) if full else self._speed) < _SLOW_BYTES_PER_S
 
@@ -122,18 +122,18 @@ class Collected:
         return (self.size_bytes - self._window_bytes) / (now - self._window_at)
 
     def give_way(self) -> None:
-        """Drop what has come, for other bodies; the stream is to be refused at its next event."""
+        """Evict the bytes in favour of other bodies; the next event refuses the request."""
         self.gave_way = True
         self.take()
 
     def release(self) -> None:
-        """Count this body no longer: it is complete, read, or not wanted any more."""
+        """Stop counting this body: it was read or is no longer needed."""
         if self.held is not None and self.held_bytes:
             self.held.give_back(self)
             self.held_bytes = 0
 
     def complete(self) -> bytes:
-        """Return the complete body; an empty one where none came."""
+        """Return the complete body; empty if there is none."""
         if self.held_bytes:
             self.release()
         self.is_complete = True
@@ -141,19 +141,19 @@ class Collected:
         return data
 
     def replace(self, data: bytes) -> None:
-        """Put another body in the place of the complete one."""
+        """Replace the complete body."""
         self.data, self.changed = data, True
         self.size_bytes = len(data)
 
     def take(self) -> bytes | None:
-        """Return the bytes collected, and keep them no longer."""
+        """Return the collected bytes and drop them."""
         data, self.data = self.data, None
         self.release()
         return None if data is None else bytes(data)
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Add a body in pieces that Envoy takes; an empty one is one empty piece."""
+    """Add a body in pieces that Envoy accepts; an empty body is one empty piece."""
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
         out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))

@@ -1,4 +1,4 @@
-"""The headers of the contract: on an answer, on a refusal, and with the decision on the request."""
+"""Build the contract's headers for answers, refusals, and requests with their decision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from laar.protocol.since import Since
 from laar.protocol.stream.sending import Sending
 
 MAX_HEADERS_TO_ADD_TO = 90
-"""Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
-and fails the request. Above this many, laar adds none: its headers are worth less than that."""
+"""Envoy rejects a mutation that exceeds its header limit, 100 unless configured, and fails the
+request. Above this count laar adds no headers, since they are not worth a failed request."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
-"""The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
+"""The same for the size, which Envoy limits to 60 KiB; laar's headers take under a kilobyte."""
 
 _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 
@@ -33,11 +33,11 @@ def headers_of_answer(
     """Return the headers that clients get with an answer.
 
     Args:
-        decision: names the endpoint that serves.
-        answers: which of them are wanted.
-        shadow: another component chose, so they only show how to look the decision up.
+        decision: the decision, with the serving endpoint.
+        answers: which headers to send.
+        shadow: another component chose, so send only what is needed to look the decision up.
         overhead_us: microseconds from the complete body to the decision.
-        since: stamps a question with the time of its first attempt; None for no stamp.
+        since: creates the stamp of a question's first attempt; None for no stamp.
         asked_at: when this question was first asked.
     """
     if answers is _NONE:
@@ -67,7 +67,7 @@ def headers_of_answer(
         latency_s, sure = terms.latency_s.item(at), terms.probability.item(at)
         if terms.answers is not None:
             sure *= terms.answers.item(at)
-        ttft_s = latency_s - terms.base_s.item(at)  # where the policy estimates none
+        ttft_s = latency_s - terms.base_s.item(at)  # for policies without an estimate
         if terms.ttft_s is not None:
             ttft_s = terms.ttft_s.item(at)
         expected_s = latency_s / max(sure, MIN_PROBABILITY)  # to a correct answer, by itself
@@ -77,10 +77,9 @@ def headers_of_answer(
 
 
 def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """Return the headers to set on the request with the decision, and those to remove.
+    """Return the request headers to set with the decision, and those to remove.
 
-    Where none may be added the metadata alone names the destination, but a client's own value is
-    overwritten.
+    If none may be added, only metadata names the destination, but a client's value is overwritten.
     """
     control, may_add = sending.head.control, sending.may_add_headers
     changes = []
@@ -94,7 +93,7 @@ def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[s
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:
-    """Return the answer to a request that no endpoint answers."""
+    """Return laar's own answer to a refused request."""
     headers = [("content-type", "application/json"), (names.REASON, error.reason)]
     if error.retry_after_s is not None:
         headers.append((names.RETRY_AFTER, str(error.retry_after_s)))

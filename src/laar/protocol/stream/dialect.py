@@ -1,13 +1,13 @@
-"""The ways in which an Envoy shows an exchange, known by its stream's first message.
+"""The body modes of Envoy, detected from the first message of a stream.
 
-* Native: the request's headers first, then its body as one message; the answer's body only where
-  the picker asks to read it.
-* Streamed: the same, but the body of every answer in pieces. Envoy keeps each piece until it is
-  answered, so that nothing is lost with the picker.
+* Native: the request's headers, then its body as one message; the answer's body only if the picker
+  asks for it.
+* Streamed: the same, but every answer's body in pieces. Envoy keeps each piece until answered, so
+  nothing is lost if the picker fails.
 * Kept headers: either of these, but Envoy keeps the request's headers. The body is the first
   message, and the metadata alone names the destination.
-* Gateway (full duplex): the body in pieces, all of which the picker sends back, after the headers;
-  the same of every answer. Envoy keeps nothing.
+* Gateway (full duplex): headers, then the body in pieces, all of which the picker sends back; the
+  same for every answer. Envoy keeps nothing.
 
 A dialect has no state. It writes the actions, and the machine decides when.
 """
@@ -30,7 +30,7 @@ _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 
 class Dialect:
-    """How one Envoy is spoken to; each method adds actions to `out`. Here the native one.
+    """How to talk to an Envoy; methods append actions to `out`. This is the native dialect.
 
     Args:
         shows_answers: whether the body of each answer passes through the picker.
@@ -39,7 +39,7 @@ class Dialect:
     sends_whole_bodies = True
     """Whether a request's body is one message."""
     reads_by_server = False
-    """Whether the choice which answers are read waits for the endpoint that answers."""
+    """Whether the choice of answers to read depends on the serving endpoint."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         self.shows_answers = shows_answers
@@ -80,7 +80,7 @@ class Dialect:
         )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Pass the request on as it came, and read its body."""
+        """Forward the request unchanged, and read its body."""
         if body.take() is None:
             out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:
@@ -94,19 +94,19 @@ class Dialect:
         *,
         read: bool,
     ) -> None:
-        """Pass the answer's headers, with some added and others off; `read` asks for its body."""
+        """Pass the response headers with changes; `read` requests the response body."""
         out.append(
             AnswerHeaders(_RESPONSE, headers, forged and _but(forged, headers), read_answer=read)
         )
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass a further piece of the request's body."""
+        """Pass on another piece of the request's body."""
         out.append(AnswerBody(_REQUEST, None, end, []))
 
     def pass_answer(
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
-        """Pass so many pieces of the answer's body as `data`, which may be the `same` bytes."""
+        """Pass pieces of the answer's body on as `data`; `same` if the bytes are unchanged."""
         if same:
             out.append(AnswerBody(_RESPONSE, None, end, []))
             return
@@ -116,7 +116,7 @@ class Dialect:
 
 
 class _KeptHeaders(Dialect):
-    """The same for an Envoy that keeps the headers; its routes remove the control headers."""
+    """The dialect of an Envoy that keeps headers; its routes remove the control headers."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         super().__init__(shows_answers=shows_answers)
@@ -142,12 +142,12 @@ class _KeptHeaders(Dialect):
 
 
 class _Gateway(Dialect):
-    """Envoy hands every byte over, in full duplex, and forwards the bytes that it gets back."""
+    """Envoy sends every byte in full duplex, and forwards the bytes it gets back."""
 
     sends_whole_bodies = False
 
     def await_body(self, out: list[Action]) -> None:
-        """Await the body: the headers are answered with the decision."""
+        """Wait for the body: the headers are answered with the decision."""
 
     def send(self, sending: Sending, out: list[Action]) -> None:
         headers, remove = headers_of_request(sending)
@@ -180,7 +180,7 @@ class _Gateway(Dialect):
 
 
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the forged headers that none of laar's own replaces."""
+    """Return the forged headers that laar's own do not replace."""
     own = {name for name, _ in headers}
     return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
@@ -202,6 +202,6 @@ DIALECTS: dict[Shape, Dialect] = {
 KEPT_HEADERS: dict[Shape, Dialect] = {
     Shape.NATIVE: _KeptHeaders(shows_answers=False),
     Shape.STREAMED: _KeptHeaders(shows_answers=True),
-    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # no Envoy announces this
+    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # never announced by any Envoy
 }
-"""The same where Envoy keeps the request's headers."""
+"""Dialects by shape for Envoys that keep the request's headers."""

@@ -1,12 +1,12 @@
-"""The machine of one stream. It moves through the phases of `TRANSITIONS`, and decides nothing.
+"""The state machine of one stream. It follows the phases of `TRANSITIONS` and decides nothing.
 
-It asks instead: `Read`, `Ask` and `Served` are questions, each the last action of its list, and the
-driver feeds the answer (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages
-to Envoy, or notes to the driver.
+Instead it asks: `Read`, `Ask` and `Served` are questions, each the last action of its list, and the
+driver feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages
+to Envoy or notifications of the driver.
 
-`receive` is eager: when it returns, the machine is done with the event, and nothing of it moves
-while the driver writes. `Ended` is noted before the last message of an answer, since Envoy closes
-the stream on getting that one, often before writing it has returned.
+`receive` is eager: when it returns, the event is fully handled, and no state changes while the
+driver writes. `Ended` comes before the last message of an answer, since Envoy closes the stream on
+that message, often before the write returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.protocol.stream.request_half import REQUEST_HANDLERS, RequestHalf
 
 _WITH_ENVOY = (RequestPhase.SENT, RequestPhase.PASSING)
-_OVER = RequestPhase.OVER  # to look a member up takes as long as a call
+_OVER = RequestPhase.OVER  # an enum member lookup costs as much as a call
 _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Any]] = {
     **REQUEST_HANDLERS,
     **ANSWER_HANDLERS,
@@ -28,13 +28,13 @@ _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Any]] = {
 
 
 class Stream(RequestHalf, AnswerHalf):
-    """The life of one stream; the arguments are those of `StreamState`."""
+    """One stream; takes the arguments of `StreamState`."""
 
     ignored = 0
-    """Events that had no entry in the phase in which they came."""
+    """Number of events without an entry in the current phase."""
 
     def receive(self, event: Event, now: float) -> list[Action]:
-        """Handle an event; return the actions that it causes, in order."""
+        """Handle an event; return the resulting actions in order."""
         kind = type(event)
         allowed = TRANSITIONS[self.request_phase].get(kind)
         of_request = allowed is not None
@@ -61,12 +61,12 @@ class Stream(RequestHalf, AnswerHalf):
 
     @property
     def phases(self) -> tuple[RequestPhase, ResponsePhase]:
-        """The phases of both halves."""
+        """The current phases of both halves."""
         return self.request_phase, self.answer_phase
 
     @property
     def can_be_let_go(self) -> bool:
-        """Whether Envoy has the whole request with its decision, and passes the answer alone."""
+        """Whether Envoy has the whole request and decision, and passes the answer on its own."""
         return (
             self.request_phase in _WITH_ENVOY
             and self.answer_phase is not ResponsePhase.OVER

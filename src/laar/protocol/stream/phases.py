@@ -1,12 +1,11 @@
 """The protocol of one stream as data: its phases, and the events that move between them.
 
-Envoy shows a request and its answer side by side: an answer may begin before a long upload ends. So
-a stream has two halves, each with a phase of its own, and an event moves one of them. There is one
-exception: an event that brings the request's half to OVER (a refusal, the stream's end) ends the
-answer's half too.
+Request and answer overlap: an answer may begin before a long upload ends. So a stream has two
+halves, each with its own phase, and an event moves one of them. The exception: an event that moves
+the request half to OVER (a refusal, the stream's end) also ends the response half.
 
-An event that has no entry in the present phase is counted and ignored. So the doubled end of stream
-of some Envoys does no harm, nor does an answer without a request.
+An event without an entry in the current phase is counted and ignored, so neither the duplicate end
+of stream of some Envoys nor an answer without a request does harm.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from laar.protocol.events import (
 
 
 class RequestPhase(enum.Enum):
-    """Phases of the request's half."""
+    """Phases of the request half."""
 
-    __hash__ = object.__hash__  # Enum's own is Python, and every event looks two phases up
+    __hash__ = object.__hash__  # Enum's is Python code, and every event looks up two phases
 
     HEADERS = "waits for the request's first message"
     BODY = "collects the request's body"
@@ -46,7 +45,7 @@ class RequestPhase(enum.Enum):
 
 
 class ResponsePhase(enum.Enum):
-    """Phases of the answer's half."""
+    """Phases of the response half."""
 
     __hash__ = object.__hash__
 
@@ -97,4 +96,4 @@ TRANSITIONS: Mapping[Phase, Mapping[type, tuple[Phase, ...]]] = {
     _A.ANSWER: {ResponseBody: (_A.ANSWER, _A.OVER), ResponseTrailers: (_A.OVER,)},
     _A.OVER: {},
 }
-"""Phase, then event, to the phases that may follow. `Stream` moves nowhere else."""
+"""Allowed next phases by phase and event."""

@@ -1,6 +1,6 @@
-"""The request's half of a stream: its messages from Envoy, the decision, and the request sent on.
+"""The request half of a stream: Envoy's messages, the decision, and the forwarded request.
 
-Each handler returns the phase that follows.
+Each handler returns the next phase.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
-"""Digits of a length in bytes; Python refuses to read thousands."""
+"""Maximum digits of a content length; Python refuses to parse thousands."""
 
 _KEPT_CHARS = 500
-"""Characters of a question's head and of its tail that are kept once the request is decided: whole
-prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
-more."""
+"""Characters kept of a question's head and of its tail after the decision: in a busy fleet whole
+prompts, held while their answers run, would take gigabytes. No feature reads more."""
 
 _UNSTEERED = (None, None, None, False, PLAIN)
 _UNANSWERED = (
@@ -64,11 +63,11 @@ _UNANSWERED = (
 
 
 class RequestHalf(StreamState):
-    """The request, on its way to an endpoint."""
+    """The handlers of the request half."""
 
     request_phase = RequestPhase.HEADERS
     unspliced = 0
-    """Bodies that went to their endpoint as they came, since they could not be changed."""
+    """Number of bodies forwarded unchanged because they could not be spliced."""
     _head = _NO_HEAD
     _id = ""
     _begun = False
@@ -93,7 +92,7 @@ class RequestHalf(StreamState):
         if facts.denied:
             return self._refuse_denied(out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
-            # Some engines answer it as a plain POST, whose body was not read then.
+            # Some engines treat it as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
         if event.end and (phase := self._list_models(out)) is not None:
             return phase
@@ -105,7 +104,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
-        """Answer for the models of the fleet or a pool, or for one; None for other requests."""
+        """Answer a request for the fleet's or pool's models, or for one; None otherwise."""
         head, name = self._head, model_of(self._head.path)
         path, _, _ = head.path.partition("?")
         if (
@@ -140,12 +139,12 @@ class RequestHalf(StreamState):
         return self._read_body(now, out)
 
     def _refuse_denied(self, out: list[Action]) -> RequestPhase:
-        """Refuse a path that is for an engine's operators."""
-        self.shadow = False  # no engine is to see it, wherever it is chosen
+        """Refuse a path reserved for an engine's operators."""
+        self.shadow = False  # must reach no engine, in shadow either
         return self._refuse(denied_path_error(), out)
 
     def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a body beyond the limit is announced: it is refused before it comes."""
+        """Return whether `content-length` exceeds the limit, to refuse the body early."""
         length = headers.get("content-length", "")
         return (
             length.isdecimal()
@@ -160,12 +159,12 @@ class RequestHalf(StreamState):
         return self._refuse(error, out)
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
-        """Ask for an endpoint by the headers alone."""
+        """Ask for an endpoint using the headers alone."""
         self.api = _OPAQUE
         return self._ask(Body(model=model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest) -> PathFacts:
-        """Read the headers, and settle what depends on them alone."""
+        """Read the headers, and set what depends on them alone."""
         env = self.env
         self._begun = True
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
@@ -185,7 +184,7 @@ class RequestHalf(StreamState):
         return facts
 
     def _select_for_test(self, value: str) -> None:
-        """Narrow the choice to the endpoints that a conformance test names."""
+        """Restrict the choice to the endpoints that a conformance test names."""
         wanted = names.read_subset(value) if value else None
         if wanted is not None:
             self._subset = wanted if self._subset is None else self._subset & wanted
@@ -211,7 +210,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _refuse_held(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body that those of all streams leave no bytes for."""
+        """Refuse a body for which the common byte limit has no room."""
         error = RequestError(
             503,
             "bodies-full",
@@ -251,10 +250,10 @@ class RequestHalf(StreamState):
         return self._ask(event.read, now, out)
 
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body:
-        """Let the hook look at the body; return it as read again if it was changed.
+        """Pass the body to the hook; return it, read again if it was changed.
 
         Raises:
-            RequestError: the changed one cannot be read.
+            RequestError: the changed body cannot be read.
         """
         body = self.body.complete()
         rework = self.rework = hook.apply(
@@ -283,7 +282,7 @@ class RequestHalf(StreamState):
         if self.api is not _OPAQUE and not self.dialect.shows_answers:
             self.read_answer = (
                 env.sampled(now)
-                or self.api is Api.RESPONSES  # to learn which engine keeps the answer
+                or self.api is Api.RESPONSES  # to learn which engine stores the answer
                 or (self.rework is not None and self.rework.renames)
                 or (env.hook is not None and env.hook.reads_answer(head, now))
             )
@@ -299,10 +298,10 @@ class RequestHalf(StreamState):
         return RequestPhase.DECIDING
 
     def _request_of(self, read: Body) -> Request:
-        """Return the core's request, made from headers and body."""
+        """Build the core's request from headers and body."""
         head, rules, body, is_opaque = self._head, self.env.rules, self.body, self.api is _OPAQUE
         model, salt = read.model, read.salt
-        if not is_opaque:  # by the cluster's rules, the gateway's header, or as asked
+        if not is_opaque:  # from the cluster's rules, the gateway's header, or the client
             rewrite = rules.rewrite(model, self._pool) if self._pool in rules.rewrites else None
             model = rewrite or head.rewrite or model
         if head.tenant and self.env.settings.by_tenant:
@@ -345,7 +344,7 @@ class RequestHalf(StreamState):
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
         request, came = decision.request, self.body
-        # Of the prompt, only the part is kept that features are read from after the decision.
+        # Keep only the part of the prompt that features read after the decision.
         request.spans, request.body, question = (), b"", request.question
         if len(question) > 2 * _KEPT_CHARS:
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
@@ -353,7 +352,7 @@ class RequestHalf(StreamState):
         if self.shadow:
             return self._stand_aside(out)
         body, changed = came.data, came.changed
-        assert not isinstance(body, bytearray)  # it is complete, or none came
+        assert not isinstance(body, bytearray)  # it is complete or absent
         if body is not None and (decision.rewrite or request.model) != self.asked:
             fitted = self._fitted(body, decision.rewrite or request.model)
             body, changed = fitted, changed or fitted is not body
@@ -380,15 +379,15 @@ class RequestHalf(StreamState):
             () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
         )
         self.dialect.send(sending, out)
-        came.data = None  # not before: after a fault it goes on as it came
+        came.data = None  # only now: after a fault it is forwarded unchanged
         return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
 
     def _fitted(self, body: bytes, target: str) -> bytes:
-        """Return the body as its endpoint takes it; the same object where it can't be changed."""
+        """Return the body with the endpoint's model name; unchanged if it can't be spliced."""
         try:
             body = splice_model(body, target, self._model_span)
             self.target = target
-        except (ValueError, RequestError):  # the destination stays: it may not be any other
+        except (ValueError, RequestError):  # keep the destination: no other is allowed
             self.unspliced += 1
         return body
 
@@ -404,18 +403,16 @@ class RequestHalf(StreamState):
         return RequestPhase.OVER
 
     def _stand_aside(self, out: list[Action]) -> RequestPhase:
-        """Pass the request on as it came."""
+        """Forward the request unchanged."""
         self.dialect.stand_aside(self.body, out)
         return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
-        """Pass the request on as it came; do nothing if it is too late.
+        """Forward the request unchanged, unless it is too late.
 
-        It is refused instead where the gateway's route restricts it to a pool or a subset: without
-        a destination Envoy takes any endpoint, of any pool.
-
-        In the gateway shape Envoy keeps no copy of a body, and takes a stream that just ends for
-        the end of the body.
+        Refuse it instead if the gateway's route restricts it to a pool or subset: without a
+        destination Envoy would take any endpoint of any pool. In the gateway shape Envoy keeps no
+        copy of a body, and treats a stream that just ends as the end of the body.
         """
         if not self._begun or self.request_phase not in _UNANSWERED:
             return self.request_phase
@@ -440,7 +437,7 @@ class RequestHalf(StreamState):
 
 
 def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers by which the engine is steered, besides the destination."""
+    """Return the headers that control the engine, besides the destination."""
     found, way = [], decision.way
     if way.base != PLAIN.base:
         found.append((":path", way.path(path)))
@@ -468,4 +465,4 @@ REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]]
     Failed: RequestHalf._failed,
     Closed: RequestHalf._closed,
 }
-"""Handlers by the event that they handle."""
+"""Handlers by event type."""

@@ -1,4 +1,4 @@
-"""The request on its way to the endpoint: where it goes, with which body, and how long to wait."""
+"""Prepare a request for its endpoint: destinations, body, and how long to wait."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from laar.protocol.events import Patience
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
-"""Silence that is allowed: an engine's hiccup, ten times the expected time to the first token, and
-five tokens a second. A timeout here costs an answer, and one too long costs only a wait."""
+"""Allowed silence: an engine's hiccup, ten times the expected TTFT, and five tokens a second. A
+premature timeout costs an answer; a late one costs only waiting."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
-"""The same for the answer's head, after which another endpoint is asked as well. Too short costs
-work done twice, too long a wait: so half as much will do."""
+"""The same for the response headers, after which the request is hedged. Too short costs duplicate
+work, too long costs waiting, so half as much suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)
-"""For a request that is tried once; there is one route for these."""
+"""For requests tried once; there is one route for these."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """A decision, ready to be written.
+    """A decision with everything needed to send it.
 
     Args:
         destination: the endpoints in order, separated by commas.
-        patience: how long an endpoint may send nothing.
+        patience: how long an endpoint may stay silent.
         head: the request's headers.
-        request_id: the client's, or laar's where it gave none.
-        may_add_headers: their number and size allow it.
-        body: the complete body; None where none is here.
+        request_id: the client's, or else laar's.
+        may_add_headers: number and size of the headers allow it.
+        body: the complete body; None if not available.
         changed: the body differs from the client's.
-        is_complete: nothing of the body is still to come.
+        is_complete: the whole body was received.
         trailers: trailers follow the body.
-        engine_headers: headers by which the engine is steered.
+        engine_headers: headers that control the engine.
     """
 
     destination: str
@@ -55,10 +55,10 @@ class Sending:
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """Return the endpoints in order, one for each of Envoy's attempts; all have the body's model.
+    """Return the endpoints in order, one per attempt of Envoy; all serve the body's model.
 
-    Where attempts are left, the list repeats: with no endpoint left, an engine's own error would
-    never reach the client.
+    The list repeats for remaining attempts: with none left, an engine's error would not reach the
+    client.
     """
     ranked = (decision.address, *decision.fallbacks)
     rounds = -(-attempts // len(ranked))
@@ -66,10 +66,10 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
 
 
 def patience(decision: Decision) -> Patience:
-    """Return how long the endpoint may send nothing, by its expected latency.
+    """Return how long the endpoint may stay silent, derived from its expected latency.
 
-    An answer that is not streamed is silent until its last token. Where no other endpoint answers
-    for the model, Envoy asks none while this one has not begun.
+    An unstreamed answer is silent until its last token. If no other endpoint serves the model,
+    Envoy does not hedge.
     """
     if decision.once:
         return ONCE

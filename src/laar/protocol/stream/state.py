@@ -1,4 +1,4 @@
-"""What all streams of a picker share, and what both halves of one share."""
+"""State shared by all streams of a picker, and by both halves of one stream."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _NO_RULES = NoRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What all streams of a picker share: made when settings change, and read by each request.
+    """State shared by all streams of a picker: rebuilt when settings change, read per request.
 
     Args:
         settings: limits.
-        new_id: makes a request id when the client sent none.
-        sampled: decides, at a time, whether the answer is read. Asked of a model's work in the
-            native shape: the gateway shape shows every answer anyway.
-        enforced: decides whether a request's decision counts; None: all do. One that does not is
-            made and recorded, and the request passes as if there were no picker.
+        new_id: creates a request id if the client sent none.
+        sampled: decides, given the time, whether to read the answer. Called for inference requests
+            in the native shape; the gateway shape shows every answer anyway.
+        enforced: returns whether a request's decision is enforced; None enforces all. Otherwise the
+            decision is made and recorded, but the request passes as if there were no picker.
         rules: priorities and model rewrites.
-        hook: may change request bodies; None leaves all as they are.
-        held: counts the bytes that all streams collect in the gateway shape; None sets no limit.
+        hook: may change request bodies; None changes none.
+        held: counter of the bytes that all streams collect in the gateway shape; None for no limit.
         since: returns when a question was first asked; None: every question is new.
-        catalog: returns the list of the fleet's models, or of a pool's, or its entry of a name, as
-            JSON; None where there is no list. Raises `RequestError` for an unknown name.
+        catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
+            for no list. Raises `RequestError` for an unknown name.
     """
 
     settings: StreamSettings
@@ -49,17 +49,17 @@ class Environment:
 
 
 Join = Callable[[str, str], Trace | None]
-"""Returns the trace that a decision is seen in, by ``traceparent`` and ``tracestate``."""
+"""Returns a decision's trace from ``traceparent`` and ``tracestate``."""
 
 
 class StreamState:
-    """One stream's state, as both halves use it.
+    """One stream's state, shared by both halves.
 
-    Most of it stays for most streams as it stands in the class, so that to open one is cheap.
+    Most streams keep most of the class-level defaults, which makes opening one cheap.
 
     Args:
         env: what all streams share.
-        join: joins a client's trace; None when nothing is traced.
+        join: joins a client's trace; None if tracing is off.
     """
 
     dialect: Dialect = NATIVE
@@ -69,23 +69,23 @@ class StreamState:
     api = Api.OPAQUE
     """The body's format."""
     asked = ""
-    """The model's name in the client's body."""
+    """The requested model's name in the client's body."""
     asked_at = 0.0
     """When this question was first asked."""
     target: str | None = None
-    """The name that took the model's place; None where it stays."""
+    """The name that replaced the model's; None if unchanged."""
     rework: Rework | None = None
-    """The hook's result for the body; None once it is of no more use."""
+    """The hook's result for the body; None when no longer needed."""
     taken = False
     """An endpoint has accepted the request."""
     shadow = False
-    """The decision does not count, and the request passes unchanged."""
+    """The decision is not enforced, and the request passes unchanged."""
     decision: Decision | None = None
     """The decision; None until there is one."""
     overhead_us = 0
-    """Microseconds that it took."""
+    """Microseconds that the decision took."""
     hurried_at = math.inf
-    """From then on Envoy asks other endpoints beside the chosen one."""
+    """Time from which Envoy hedges to other endpoints."""
 
     def __init__(self, env: Environment, join: Join | None = None) -> None:
         self.env = env
@@ -94,7 +94,7 @@ class StreamState:
         self.answer = Answer()
 
     def refuse_rework(self) -> None:
-        """Report to the hook that no endpoint took its result."""
+        """Tell the hook that no endpoint accepted the request."""
         if self.rework is not None:
             self.rework.refused()
             self.rework = None
