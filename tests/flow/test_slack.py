@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.slack import ORDERS, RHO_MAX, Prefill, height, pack, turn
-from laar_lab.sim.engine.medha import relative_slack, slack_s
+from laar.flow.slack import RHO_MAX, Prefill, height, pack, turn
+from laar_lab.sim.engine.medha import ORDERS, relative_slack, slack_s
 from support.exploring import examples
 
 

@@ -83,8 +83,8 @@ class Limits:
     section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
 
-    order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
-    """Order of the queue: `lars` by relative slack; the others to compare with."""
+    order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"
+    """Order of the queue: `lars` by relative slack, `fcfs` by arrival, to compare with."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
     """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body. With 10,000 a
     dispatch takes some 100 us."""

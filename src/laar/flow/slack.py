@@ -7,7 +7,7 @@ different risks when one has 5 s of work ahead and the other 100 s.
 Each order is a function of a request's numbers that returns a line, `(offset_s, rate)`, whose
 height at any time is `(offset_s - now) * rate`; the lowest goes first. A line holds until the
 remaining work changes, so a queue keeps two floats for each request and never re-keys as time
-passes. All five orders of the paper's table fit, which is why they are one interface.
+passes. All five orders of the paper's table fit; the lab has the other three.
 
 `pack` is algorithms 1 and 2: decodes are in the batch already, prefills come in slack order, each
 with the largest chunk that fits. Two things differ from the paper: the first prefill always gets a
@@ -53,30 +53,12 @@ def _lars(arrival_s: float, objective_s: float, total_s: float, remaining_s: flo
     return Line(arrival_s + objective_s - remaining_s, 1.0 / max(total_s, MIN_WORK_S))
 
 
-def _lrs(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
-    return Line(arrival_s + objective_s - remaining_s, 1.0)
-
-
-def _edf(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
-    return Line(arrival_s + objective_s, 1.0)
-
-
 def _fcfs(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
     return Line(arrival_s, 1.0)
 
 
-def _srpt(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
-    return Line(remaining_s, 1.0)
-
-
-ORDERS: Mapping[str, Order] = {
-    "lars": _lars,
-    "fcfs": _fcfs,
-    "edf": _edf,
-    "lrs": _lrs,
-    "srpt": _srpt,
-}
-"""Length-aware relative slack; first come; earliest deadline; least slack; shortest remaining."""
+ORDERS: Mapping[str, Order] = {"lars": _lars, "fcfs": _fcfs}
+"""Length-aware relative slack; first come, first served, to compare with."""
 
 
 def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:

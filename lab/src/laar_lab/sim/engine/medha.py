@@ -17,12 +17,13 @@ prompt's blocks in each iteration would cost more than the iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from heapq import merge
 
 from laar.errors import SettingError, unknown
-from laar.flow.slack import MIN_WORK_S, ORDERS, Line, Prefill, height, pack
+from laar.flow import slack
+from laar.flow.slack import MIN_WORK_S, Line, Order, Prefill, height, pack
 from laar_lab.sim.engine.cost import CostModel, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
@@ -56,6 +57,22 @@ def _table(cost: CostModel, target_s: float) -> PrefillTable:
         return cost.stage_s(work)
 
     return PrefillTable.build(chunk_s, target_s=target_s / cost.stages)
+
+
+def _lrs(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s + objective_s - remaining_s, 1.0)
+
+
+def _edf(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(arrival_s + objective_s, 1.0)
+
+
+def _srpt(arrival_s: float, objective_s: float, total_s: float, remaining_s: float) -> Line:
+    return Line(remaining_s, 1.0)
+
+
+ORDERS: Mapping[str, Order] = {**slack.ORDERS, "edf": _edf, "lrs": _lrs, "srpt": _srpt}
+"""The paper's five: relative slack; first come; earliest deadline; least slack; shortest left."""
 
 
 class _Batch:
