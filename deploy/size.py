@@ -15,13 +15,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_715,
+    "lines": 55_695,
     "statements": 32_960,
-    "modules": 233,
-    "lines loaded": 34_695,
+    "modules": 239,
+    "lines loaded": 36_680,
     "settings": 148,
 }
-"""The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules."""
+"""The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules.
+
+The gate for sessions is on by default, so that its six modules are loaded by every picker.
+"""
 
 SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
 
