@@ -590,7 +590,7 @@ async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
     [spec] = runner.picker.table.specs()
     assert spec.labels["laar.dev/pod"] == "ml/good-rank-0"
     problem = runner.picker.problems["kubernetes ml/app=vllm pods read"]
-    faults = ("both have 10.9.0.1:8000", "no target port", "unreal is ignored")
+    faults = ("both have 10.9.0.1:8000", "not a target port", "unreal is ignored")
     assert all(fault in problem for fault in faults)
 
 
