@@ -1,16 +1,15 @@
-"""How likely a document is in a request, given the others in it: popularity and co-occurrence.
+"""Estimate how likely a document is in a request given the others: popularity and co-occurrence.
 
-Documents behind the aligned part are sorted by this, so that branches begin with documents that the
-next requests with that prefix are likely to hold. Popularity alone would put a passage first that
-is popular on another topic, where nothing follows it; with its neighbours counted it sorts last.
-On the topic load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this takes the hit rate from
-0.32 to 0.35.
+Documents after the aligned part are sorted by this, so that branches begin with documents that
+later requests with that prefix likely contain. Popularity alone would put a passage first that is
+popular on another topic, where nothing follows it; with co-occurrence it sorts last. On the topic
+load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this raises the hit rate from 0.32 to 0.35.
 
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y
 
-Counts live in fixed tables (count-min, conservative update), so memory does not depend on how many
-documents there are; a collision only ever makes a guess about order worse. They decay by growing
-the weight of new counts instead of touching old ones.
+Counts are in fixed tables (count-min, conservative update), so memory does not depend on the number
+of documents; a collision only makes a guess about order worse. They decay by increasing the weight
+of new counts instead of updating old ones.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 PRIOR = 20.0
-"""Weight of plain popularity, in requests; 10 to 30 measured alike on all loads."""
+"""Weight of plain popularity, in requests; 10 to 30 performed alike on all loads."""
 
 PARTNERS = 64
-"""Most documents of one request that pairs are counted for: the work grows with its square."""
+"""Maximum documents per request for which pairs are counted: the work is quadratic."""
 
 KNOWN = 0.05
 """Decayed sightings below which a document counts as new: 4 half-lives after a single one."""
@@ -54,7 +53,7 @@ class Affinity:
     """Decayed counts of documents and pairs for one scope; 768 KiB.
 
     Args:
-        half_life_s: after which a sighting counts half.
+        half_life_s: half-life of a sighting.
     """
 
     def __init__(self, half_life_s: float) -> None:
@@ -65,7 +64,7 @@ class Affinity:
         self._origin: float | None = None
 
     def likely(self, docs: Sequence[int], now: float) -> Likely:
-        """Return the scores of a request's documents (64-bit hashes), whatever their order."""
+        """Return the scores of a request's documents (64-bit hashes), in any order."""
         ordered = sorted(docs)
         hashes = _hashes(ordered)
         weight = self._weight(now)
@@ -73,7 +72,7 @@ class Affinity:
         partners = min(len(ordered), PARTNERS)
         mixed = hashes[:, None] ^ hashes[:partners]
         together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
-        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # a document and itself
+        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # a document with itself
         inverse = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse
@@ -95,7 +94,7 @@ class Affinity:
         self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
 
     def _weight(self, now: float) -> float:
-        """Return the weight of one sighting now; rescale the tables before they could overflow."""
+        """Return the current weight of a sighting; rescale tables before they overflow."""
         if self._origin is None:
             self._origin = now
         age = max(0.0, now - self._origin) / self._half_life_s
@@ -114,7 +113,7 @@ class Affinity:
         return least
 
     def _add(self, table: _Floats, slots: npt.NDArray[np.intp], weight: float) -> None:
-        """Raise both counters to the estimate plus one: less noise than adding to each."""
+        """Raise both counters to the estimate plus one: less noise than incrementing each."""
         raised = self._read(table, slots) + np.float32(weight)
         for row in (0, 1):
             table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
@@ -122,7 +121,7 @@ class Affinity:
 
 @cache
 def _pairs_of(count: int) -> npt.NDArray[np.intp]:
-    """Return places of all pairs in a flat square table."""
+    """Return the indices of all pairs in a flat square table."""
     first, second = np.triu_indices(count, 1)
     return first * count + second
 
@@ -132,7 +131,7 @@ def _hashes(docs: Sequence[int]) -> _Hashes:
 
 
 def _slots(hashes: _Hashes, bits: int) -> npt.NDArray[np.intp]:
-    """Return places in the two rows of a table with 2^bits counters, by multiplicative hashing."""
+    """Return slots in both rows of a table of 2^bits counters, by multiplicative hashing."""
     slots = hashes * _ODD_BY_NDIM[hashes.ndim]
     slots >>= np.uint64(64 - bits)
     return slots.view(np.intp)

@@ -1,25 +1,23 @@
-"""The online aligner: follow orders sent before, then put likely shared documents first.
+"""The online aligner: follow orders sent before, then put documents likely to be shared first.
 
-The index holds the orders that were sent, as a trie; a search finds the longest path that earlier
-requests took through the same documents, in any order. The rest is sorted by `affinity`; documents
-never seen keep their retrieval order, since moving them gains nothing.
-This replaces the paper's online search, whose greedy descent by distance was measured to reach 0.20
-of the topic load where this one reaches 0.35 or more (`laar lab run context-hits`), at a cost that
-grows with the tree's fan-out.
+The index holds the orders sent as a trie; a search finds the longest path of earlier requests
+through the same documents, in any order. The rest is sorted by `affinity`; unseen documents keep
+their retrieval order, since moving them gains nothing. This replaces the paper's online search,
+whose greedy descent by distance reaches a hit rate of 0.20 on the topic load, where this one
+reaches 0.35 or more (`laar lab run context-hits`), at a cost that grows with the tree's fan-out.
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
-documents. Two prompts that differ there share no cache, so they share no path, and a seed that was
-never sent leaves its documents in the order they came.
+documents. Two prompts that differ there share no cache, so they share no path, and documents under
+an unknown seed keep the order received.
 
-Nodes exist only for the shared part of orders. From the point where an order is alone, the trie
-points at the order itself: its tail costs 8 bytes a document and a search compares it without
-probing.
+Only the shared part of orders has nodes. Where an order is alone, the trie points to the order
+itself: its tail costs 8 bytes per document and a search compares it without probing.
 
-Guarantees: the result is a permutation; it never shares a shorter path than the received order
-does; aligning the result again, against the same index, returns it. Orders are dropped oldest first
+Guarantees: the result is a permutation; it never shares a shorter path than the received order;
+aligning the result again, against the same index, returns it. Orders are evicted oldest first
 beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
-caches, and by `forget` when an engine reports evictions: each order has the endpoint that it last
-went to and the request that it first came with. Hash collisions cost order, never content.
+caches, and by `forget` when an engine reports evictions: each order records its last endpoint and
+its first request. Hash collisions affect order, never content.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ from itertools import takewhile
 from laar.context.affinity import Affinity
 
 MAX_BRANCHES = 60
-"""Branches entered in one search, some 0.06 ms. A cut search is still an alignment, only maybe a
-shorter one; the measured loads lose 0.0007 at most against 100, and 0.002 with 40."""
+"""Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, maybe a
+shorter one; measured loads lose at most 0.0007 of hit rate against 100, and 0.002 with 40."""
 
 _SHALLOW = 32
-"""Documents a list may have for `MAX_BRANCHES` to reach its end; a longer one may enter one more
-for each, or no path through it could ever be found whole."""
+"""Documents for which `MAX_BRANCHES` suffices; a longer list may enter one more branch for each
+further document, or no complete path could ever be found."""
 
 _MOST_SHARED = 32
-"""Documents of all orders, 8 bytes each, for each position of the capacity: long orders that differ
-in their last document alone take a position each."""
+"""Maximum documents of all orders, 8 bytes each, per position of the capacity: long orders that
+differ only in their last document take one position each."""
 
-_EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost one request a millisecond
-_FORGET_AT_ONCE = 256  # some 2 ms, when an endpoint's cache is gone; the rest as above
+_EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost a request a millisecond
+_FORGET_AT_ONCE = 256  # about 2 ms, if an endpoint's cache is gone; the rest later
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ class Alignment:
 
     Args:
         permutation: received positions in sending order.
-        matched: leading documents, as sent, that follow an order sent before.
-        baseline: the same for the order as received.
+        matched: leading documents, as sent, that follow an earlier order.
+        baseline: the same for the received order.
     """
 
     permutation: tuple[int, ...]
@@ -65,7 +63,7 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """One order that was sent: its last time, seed, documents, last endpoint and first request."""
+    """An order that was sent: its last time, seed, documents, last endpoint and first request."""
 
     sent_at: float
     seed: int
@@ -76,32 +74,31 @@ class _Order:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A path that `count` orders share, and what follows it in them."""
+    """A path shared by `count` orders, and their continuations."""
 
     count: int
     below: dict[int, _Branch | _Order]
 
 
 TTL_S = 900.0
-"""Seconds after which an order is forgotten unless it was sent again: about the age of what the
-endpoints' caches still hold."""
+"""Seconds after which an order is forgotten unless sent again: about the age of the endpoints'
+caches."""
 
 MAX_SCOPES = 32
-"""Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently used is
-dropped."""
+"""Maximum pairs of tenant and model with popularity counts, 0.8 MB each; LRU eviction."""
 
-_HALF_LIFE_S = 600.0  # of a document's popularity
+_HALF_LIFE_S = 600.0  # half-life of a document's popularity
 
 
 class OrderIndex:
-    """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
+    """Index of orders sent, over all scopes; 80 to 190 bytes per document position.
 
-    Up to 900 where many orders differ in their last document only.
+    Up to 900 if many orders differ only in their last document.
 
     Args:
-        capacity_docs: positions held; the documents of all endpoints' caches together.
-        ttl_s: an order not sent again for this long is dropped.
-        max_scopes: scopes with popularity counts.
+        capacity_docs: maximum positions; the documents in all endpoints' caches together.
+        ttl_s: seconds after which an order not sent again is dropped.
+        max_scopes: maximum scopes with popularity counts.
     """
 
     def __init__(
@@ -124,11 +121,11 @@ class OrderIndex:
         self._roots: dict[int, _Branch] = {}  # by seed
         self._orders: OrderedDict[int, _Order] = OrderedDict()  # by hash of the whole; oldest first
         self._sent_to: dict[str, dict[int, None]] = {}  # by endpoint; oldest first
-        # By hash of the request's id: text would double the room.
+        # By hash of the request's id, since strings would double the memory.
         self._brought: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._positions = 0
-        self._docs = 0  # of all orders, each by itself
+        self._docs = 0  # summed over all orders
 
     def __len__(self) -> int:
         """Return the number of document positions held."""
@@ -136,25 +133,25 @@ class OrderIndex:
 
     @property
     def orders(self) -> int:
-        """Orders held."""
+        """Number of orders held."""
         return len(self._orders)
 
     @property
     def capacity_docs(self) -> int:
-        """Most document positions held."""
+        """Maximum document positions held."""
         return self._capacity
 
     @property
     def scopes(self) -> int:
-        """Scopes with popularity counts."""
+        """Number of scopes with popularity counts."""
         return len(self._affinities)
 
     def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
         """Return an order for `docs` (distinct 64-bit hashes).
 
         Args:
-            scope: see above.
-            seed: the same.
+            scope: hash of tenant, route and model.
+            seed: hash of the scope and everything before the documents.
             docs: documents as received.
             now: seconds, monotonic.
         """
@@ -168,9 +165,9 @@ class OrderIndex:
         # By content where scores tie, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
-        # Of equally long paths the one whose next document makes the likeliest new prefix: a later
-        # request must hold all of it to gain. Where only their order differs, the one that begins
-        # with the rarer one: branches that begin with popular documents live on without it.
+        # Of equally long paths take the one whose next document makes the likeliest new prefix, all
+        # of which a later request must contain. If only the order differs, take the one that begins
+        # with the rarer document: branches with popular beginnings survive without it.
         paths = _descend(root, set(ranked), tuple(docs[:own]))
         path = paths[0]
         if len(paths) > 1:
@@ -185,7 +182,7 @@ class OrderIndex:
         return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
-        """Return how many leading documents, in this very order, follow an order sent before."""
+        """Return how many leading documents, in exactly this order, follow an order sent before."""
         at = self._roots.get(seed)
         for depth, doc in enumerate(docs if at else ()):
             assert at is not None
@@ -207,9 +204,9 @@ class OrderIndex:
         endpoint: str = "",
         request: str = "",
     ) -> None:
-        """Record an order: of a request that is on its way, or that an endpoint has accepted.
+        """Record the order of a request in flight, or of one accepted by an endpoint.
 
-        `forget` finds it again by either name.
+        `retract` and `forget` find it by request or endpoint.
         """
         self._affinity(scope).observe(docs, now)
         self.place(seed, docs, now, endpoint=endpoint, request=request)
@@ -217,7 +214,7 @@ class OrderIndex:
     def place(
         self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str = ""
     ) -> None:
-        """Record where an order is that was recorded before; the request counts no second time."""
+        """Record the endpoint of an order recorded before, without counting the request again."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
@@ -242,10 +239,10 @@ class OrderIndex:
         self._expire(now)
 
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
-        """Drop the orders that an endpoint was the last to get.
+        """Drop the orders whose last endpoint is the given one.
 
-        Beyond some hundred they go in steps, with the next requests. `before`, in seconds, spares
-        orders that the endpoint has got since.
+        Beyond a few hundred they are dropped in steps, with later requests. `before`, in seconds,
+        spares orders that the endpoint received since.
 
         Returns:
             The number of orders.
@@ -258,20 +255,20 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, request: str) -> None:
-        """Remove a request's order, unless an endpoint has it all the same."""
+        """Remove a request's order, unless an endpoint has it anyway."""
         whole = self._brought.get(hash(request))
         if whole is not None and not self._orders[whole].endpoint:
             self._drop(whole)
 
     def resize(self, capacity_docs: int) -> None:
-        """Set another capacity; the excess is dropped with the next orders."""
+        """Change the capacity; the excess is dropped with the next orders."""
         self._capacity = max(1, capacity_docs)
 
     def _is_full(self) -> bool:
         return self._positions > self._capacity or self._docs > _MOST_SHARED * self._capacity
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Note where an order is now, the latest there; nowhere that is known, without a name."""
+        """Record an order as the latest of an endpoint; an empty name means unknown."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
             del there[whole]
@@ -296,7 +293,7 @@ class OrderIndex:
         return affinity
 
     def _thread(self, order: _Order) -> None:
-        """Count an order in along its path, down to where it is alone."""
+        """Add an order along its path, down to where it is alone."""
         at = self._roots.setdefault(order.seed, _Branch(0, {}))
         at.count += 1
         docs = order.docs
@@ -306,7 +303,7 @@ class OrderIndex:
                 at.below[doc] = order
                 self._positions += len(docs) - depth
                 return
-            if isinstance(below, _Order):  # until now alone here: goes one document further down
+            if isinstance(below, _Order):  # alone here until now: move it one document down
                 other = below
                 below = at.below[doc] = _Branch(1, {})
                 if len(other.docs) > depth + 1:
@@ -353,12 +350,12 @@ class OrderIndex:
 
 
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the longest paths through documents that are `asked` for, depth first, or else `own`.
+    """Return the longest paths through `asked` documents, depth first, or else `own`.
 
-    No path holds a document twice, so documents taken on the way need no record.
+    No path contains a document twice, so visited documents need not be tracked.
     """
     best, longest = [own], len(own)
-    toll = 1 + len(asked) // 32  # the cost of a branch grows with the documents asked for
+    toll = 1 + len(asked) // 32  # the cost of a branch grows with the number of documents
     left = MAX_BRANCHES + toll * max(0, len(asked) - _SHALLOW)
     stack: list[tuple[tuple[int, ...], dict[int, _Branch | _Order], set[int]]]
     stack = [((), root.below, root.below.keys() & asked)]
@@ -377,7 +374,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
                 left -= toll
                 if left > 0 and (further := child.below.keys() & asked):
                     stack.append((here, child.below, further))
-                    continue  # so that there is a longer one
+                    continue  # so there is a longer one
             if len(here) > longest:
                 best, longest = [here], len(here)
             elif len(here) == longest:
@@ -398,8 +395,8 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:
-    """Return the chance that a request holds the path and the likeliest document after it."""
+    """Return the probability that a request contains the path and the likeliest next document."""
     chance = next((score[doc] for doc in ranked if doc not in path), 1.0)
-    for doc in sorted(path):  # a fixed order, so that equal sets are exact ties
+    for doc in sorted(path):  # fixed order, so that equal sets tie exactly
         chance *= score[doc]
     return chance

@@ -1,7 +1,7 @@
-"""Blocks of documents, as the scanners find them: spans of a text.
+"""Blocks of documents found by the scanners, as spans of a text.
 
-All places are offsets into the text as received. Nothing is rendered again, so attributes, gaps and
-whatever a scanner does not know stay unchanged.
+All positions are offsets into the text as received. Nothing is re-rendered, so attributes, gaps and
+anything unknown to a scanner stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laar.context.settings import Reason
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
-    """Raised to end a scan; the text is then forwarded as it came."""
+    """Raised to end a scan; the text is then forwarded unchanged."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -28,12 +28,12 @@ Span = tuple[int, int, int, int]
 
 
 class Item(NamedTuple):
-    """One document; a tuple, because a scan makes dozens in microseconds.
+    """One document; a tuple, because a scan creates dozens in microseconds.
 
     Args:
-        start, end: the span that moves.
-        text_start, text_end: the document's own text inside it, which a duplicate note replaces.
-        label: its name in the prompt, if it has one.
+        start, end: span that moves. text_start, text_end: span of the document's own text, which a
+        duplicate note replaces.
+        label: name in the prompt, if any.
     """
 
     start: int
@@ -48,14 +48,14 @@ class Block:
     """A run of documents in a text.
 
     Args:
-        items: documents in the order received.
-        end: place of a note about their order: after everything that belongs to them.
-        labels_stay: the labels are outside the items, so that they number places, not documents.
+        items: documents in received order.
+        end: position for a note about their order, after everything that belongs to them.
+        labels_stay: the labels are outside the items, so they number positions, not documents.
         quoted: the documents' own text is inside a JSON string.
-        shape: how it was found.
-        held: why the items must not be moved, where they must not.
-        numbers: where the labels' numbers are, each with the place that it is the number of, if
-            ids may take their place.
+        shape: format in which the block was found.
+        held: reason why the items must not move; None if they may.
+        numbers: positions of the labels' numbers, each with the position that it numbers, if ids
+            may replace them.
     """
 
     items: tuple[Item, ...]
@@ -68,7 +68,7 @@ class Block:
 
     @property
     def documents(self) -> int:
-        """Return how many there are."""
+        """Return the number of documents."""
         return len(self.items)
 
     def part(self, first: int, stop: int) -> Block:
@@ -80,7 +80,7 @@ class Block:
         return replace(self, items=items, end=end, numbers=numbers)
 
     def shifted(self, by: int) -> Block:
-        """Return the same block in a text that has `by` more characters before it."""
+        """Return the block shifted by `by` characters."""
         items = tuple(
             Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
         )
@@ -91,10 +91,10 @@ DOCUMENT_BLOCKS = ("document", "search_result")
 """Types of blocks that hold one document each."""
 
 MAX_MARKS = 8
-"""Delimiters looked at for each document allowed: bounds a scan of text that is nothing else."""
+"""Maximum delimiters examined per allowed document: bounds a scan of text full of delimiters."""
 
 MAX_SEPARATOR = 16
-"""Longest text that may stand between documents; it must be the same in all places."""
+"""Longest text between documents, which must be the same everywhere."""
 
 
 def block_of(
@@ -112,12 +112,12 @@ def block_of(
         text: the text in which they were found.
         spans: spans of the documents.
         end: see `Block`.
-        names: for each item its names for itself (attributes, short fields), in order of worth.
+        names: each item's candidate names (attributes, short fields), best first.
         quoted: see `Block`.
         shape: see `Block`.
 
     Raises:
-        Refused: something stands between the items.
+        Refused: there is other text between the items.
     """
     gaps = {gap.strip() for gap in {text[a[1] : b[0]] for a, b in pairwise(spans)}}
     if len(gaps) > 1 or any(len(gap) > MAX_SEPARATOR for gap in gaps):
@@ -126,7 +126,7 @@ def block_of(
     for name in names[0]:
         values = [own.get(name, "") for own in names]
         if count_up(values):
-            if name.lower() not in _PLACES:  # a page, a chapter: it is of the text below it
+            if name.lower() not in _PLACES:  # a page or chapter, which belongs to the text
                 whole = tuple(Item(*span) for span in spans)
                 stays = Reason.POSITIONAL_LABELS
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)
@@ -144,13 +144,13 @@ _PLACES = frozenset(
      "key", "doc", "document", "source", "label", "name", "title", "doc_id", "source_id",
      "document_id", "doc_index", "document_index", "citation_id", "ref_id")
 )  # fmt: skip
-"""Names under which documents are counted."""
+"""Names used to number documents."""
 
 
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Return items that begin with their number: it stays, and the text behind it moves."""
+    """Return items that begin with their number, which stays while the text after it moves."""
     items: list[Item] = []
     heads: set[str] = set()
     counted = re.compile(  # of any number, so that `re` remembers it
@@ -166,10 +166,10 @@ def _counted(
 
 
 MAX_HEAD = 40
-"""Longest text before the number of an item that counts itself: a tag's or a field's name."""
+"""Longest text before the number of a self-numbered item: name of a tag or field."""
 
 MAX_LABEL = 64
-"""Longest label that is worth repeating in a note."""
+"""Longest label worth repeating in a note."""
 
 
 def count_up(names: Sequence[str]) -> bool:

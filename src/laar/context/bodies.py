@@ -1,10 +1,10 @@
-"""The texts of a prompt in a request body, with their roles and what the engine reads before them.
+"""Extract the texts of a prompt from a request body, with roles and preceding content.
 
 Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
 completions (`prompt`) bodies. A text is *fresh* when it came with the last turn, after the last
-answer of the assistant. Only fresh text may be reordered; older text must be sent as it was in its
-own turn, or the conversation's own prefix in the cache is lost. Messages with cache marks, and all
-that is not text, are left out.
+answer of the assistant. Only fresh text may be reordered; older text must be sent as in its own
+turn, or the conversation loses its cached prefix. Messages with cache marks and non-text content
+are skipped.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Text(NamedTuple):
         path: its path in the body.
         value: the string, decoded.
         role: role of its message.
-        fresh: it belongs to the last turn.
-        parts: it is the JSON of a message's content, blocks and all, as the body has it.
+        fresh: the text belongs to the last turn.
+        parts: the text is the raw JSON of a message's content with its blocks.
     """
 
     path: Path
@@ -46,11 +46,11 @@ class Text(NamedTuple):
 
 
 Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
-"""A function that returns the JSON of values of the body as it was written."""
+"""A function that returns the raw JSON of values in the body."""
 
 
 def api_of(body: dict[str, object]) -> str | None:
-    """Return the API that a body is for, by its fields; None for none that is known."""
+    """Return the API of a body, detected by its fields; None if unknown."""
     if "messages" in body:
         return "messages" if "system" in body else "chat"
     return "completions" if "prompt" in body else "responses" if "input" in body else None
@@ -62,8 +62,8 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: reads contents whose blocks are documents; without it these are left out. They come
-            before the texts of their blocks.
+        raw: reads contents whose blocks are documents; without it these are skipped. They precede
+            the texts of their blocks.
 
     Raises:
         Refused: `api` is none of ``chat``, ``messages``, ``responses``, ``completions``.
@@ -81,7 +81,7 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
         return _prompts(body.get("prompt"))
     if api == "chat":
         return list(_messages("messages", body.get("messages"), whole))
-    if api == "messages":  # Anthropic's: the system prompt stands beside the messages
+    if api == "messages":  # Anthropic's system prompt is outside the messages
         messages = body.get("messages")
         first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
         return [
@@ -103,7 +103,7 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
 
 
 def _prompts(prompt: object) -> list[Text]:
-    """Return the texts of a prompt, or of several that are answered independently."""
+    """Return the texts of a prompt, or of a batch of independent prompts."""
     if isinstance(prompt, str):
         return [Text(("prompt",), prompt, "user", True)]
     if not isinstance(prompt, list):
@@ -116,9 +116,9 @@ def _prompts(prompt: object) -> list[Text]:
 
 
 def said_before(body: dict[str, object], path: Path) -> bytes:
-    """Return the parts of the prompt that the engine reads before the string at `path`, to hash.
+    """Return the parts of the prompt that precede the string at `path`, for hashing.
 
-    Two prompts that differ here share no cached prefix beyond this point, whatever follows.
+    Two prompts that differ here share no cached prefix beyond this point.
     """
     before: list[object] = [body.get("tools")]
     if path[0] == "prompt":
@@ -157,7 +157,7 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
 def _content(
     path: Path, value: object, role: Role, fresh: bool, whole: bool = False
 ) -> Iterator[Text]:
-    """Yield the texts of a message's content; none if any of its parts has a cache mark."""
+    """Yield the texts of a message's content; none if any part has a cache mark."""
     if isinstance(value, str):
         yield Text(path, value, role, fresh)
         return
@@ -179,7 +179,7 @@ def _content(
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
-    """Return whether several blocks may be a document each."""
+    """Return whether several blocks may each be a document."""
     if len(parts) > _MOST_PARTS:
         return False
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
@@ -191,12 +191,12 @@ def _has_documents(parts: Sequence[object], role: Role) -> bool:
 _MOST_PARTS = 1024
 
 
-_TEXTS = ("text", "input_text", "output_text")  # no set: the value looked up may be a list
+_TEXTS = ("text", "input_text", "output_text")  # not a set: the value looked up may be unhashable
 _DEEPEST = 5
 
 
 def _role(message: object) -> Role | None:
-    """Return the role of a message; None for a message that is never changed."""
+    """Return the role of a message; None if the message is never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")
@@ -207,12 +207,12 @@ def _role(message: object) -> Role | None:
 
 
 def _is_answer(message: object) -> bool:
-    """Return whether the model wrote it: an answer, a call of a tool, its reasoning."""
+    """Return whether the model wrote the message: an answer, a tool call, reasoning."""
     return _role(message) is None
 
 
 def _turns(roles: Sequence[Role | None]) -> list[int | None]:
-    """Return the turn of each message; None for what the model wrote."""
+    """Return the turn of each message; None for the model's own."""
     turns: list[int | None] = []
     turn, answered = 0, False
     for role in roles:

@@ -1,8 +1,8 @@
-"""A model of an engine's prefix cache that holds documents, to count expected hits.
+"""A model of an engine's prefix cache at document granularity, to count expected hits.
 
-Documents are of equal size and reuse is by leading documents only. The least recently used leaf
-goes first. The system prompt, the question, decoded tokens and the rounding to KV blocks are left
-out.
+Documents have equal size, and only leading documents are reused. The least recently used leaf is
+evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are
+ignored.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 class DocCache:
     """An LRU prefix cache of one endpoint.
 
-    A node is a chained hash. A path is touched from its end to its root, so a parent is always at
-    least as recent as its children and the oldest entry is always a leaf.
+    Nodes are chained hashes. A path is touched from its end to the root, so a parent is always at
+    least as recent as its children and the oldest entry is a leaf.
 
     Args:
-        capacity_docs: nodes held; None is unbounded (for expected hits without eviction).
+        capacity_docs: maximum nodes; None for unbounded (expected hits without eviction).
     """
 
     def __init__(self, capacity_docs: int | None) -> None:
         self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, int] = OrderedDict()  # the last request to use each
+        self._nodes: OrderedDict[int, int] = OrderedDict()  # the last request that used each
         self._requests = 0
 
     def __len__(self) -> int:
@@ -31,11 +31,11 @@ class DocCache:
 
     @property
     def oldest(self) -> int:
-        """Return the request, counted from 0, that last used the entry to be evicted first."""
+        """Return the number, from 0, of the request that last used the next entry to evict."""
         return next(iter(self._nodes.values()), self._requests)
 
     def resize(self, capacity_docs: int) -> None:
-        """Set how many nodes are held; `put` evicts."""
+        """Set the maximum nodes; `put` evicts."""
         self._capacity = capacity_docs
 
     def match(self, docs: Sequence[int]) -> int:
@@ -48,7 +48,7 @@ class DocCache:
         return len(docs)
 
     def put(self, docs: Sequence[int]) -> int:
-        """Cache a request's documents and return how many leading ones were there before."""
+        """Cache a request's documents; return how many leading ones were cached before."""
         hit = self.match(docs)
         path = [0]
         for doc in docs:

@@ -1,13 +1,13 @@
-"""Ids in place of numbers, so that documents which answers cite may move and citations stay right.
+"""Replace numbers by ids, so that cited documents may move and citations stay correct.
 
-Where a prompt numbers its documents by place (`<source id="1">`, `[2] ...`), a document in another
-place has another text. So each gets an id that is the same in all prompts, a note says which number
-it came with, and in the answer ids are replaced by the numbers.
+If a prompt numbers documents by position (`<source id="1">`, `[2] ...`), a moved document gets a
+different text. So each gets an id that is the same in all prompts, a note maps the original numbers
+to ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: longer than the numbers of lists, no year, and not in the prompt. So where an
-answer passes unread (a picker that died), a citation names no document rather than a wrong one.
+An id has four digits: longer than list numbers, no year, and not in the prompt. So if an answer
+passes unread (a picker that died), a citation names no document rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _PLAIN = frozenset(
      "chat_template_kwargs", "cache_salt", "ignore_eos", "session_id", "chat_id", "stop",
      "prompt_cache_key", "safety_identifier", "keep_alive", "include_reasoning", "stop_token_ids")
 )  # fmt: skip
-"""Fields with which an answer is text alone; others may ask for tokens, calls or a grammar."""
+"""Request fields that keep the answer plain text; others may request tokens, calls or a grammar."""
 
 _FIELDS = ("content", "reasoning_content", "reasoning", "text")
-"""Fields of an answer's choice that hold text of the model."""
+"""Fields of an answer's choice with the model's text."""
 
 MAX_HELD_BYTES = 1 << 20
-"""Longest answer, or line of a stream, that is kept to its end."""
+"""Longest answer, or stream line, that is buffered whole."""
 
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
@@ -50,7 +50,7 @@ _OPEN = re.compile(r"(?<![\w.$])([0-9]{4}(?=\.?\Z)|[0-9]{1,3}\Z)")
 
 
 def can_restore(body: Mapping[str, Any], api: str) -> bool:
-    """Return whether the answer to a request is text alone, of which all parts are known."""
+    """Return whether the answer to a request is plain text with known fields only."""
     return (
         api in ("chat", "completions")
         and body.get("n") in (None, 1)
@@ -59,9 +59,9 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 
 
 def numbered(text: str, block: Block) -> Block:
-    """Return the block, free to move where all its numbers are plain to see; else as it was.
+    """Return the block, movable if all its numbers are unambiguous; else unchanged.
 
-    Each label has the number once, before the document, or once more behind it.
+    Each label has its number once before the document, and maybe once more after it.
     """
     return (block.held and block.labels_stay and not block.quoted and _freed(text, block)) or block
 
@@ -106,12 +106,12 @@ def _freed(text: str, block: Block) -> Block | None:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id for each document, the same in all prompts; none where one would be ambiguous.
+    """Return an id per document, the same in all prompts; none if any would be ambiguous.
 
     Args:
         scope: hash of tenant, route and model.
         keys: hashes of the documents.
-        texts: all texts of the prompt, in which no id may stand.
+        texts: all texts of the prompt, which must not contain an id.
     """
     ids: list[str] = []
     taken = _numbers_in("\n".join(texts))
@@ -128,7 +128,7 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
 
 
 def _numbers_in(text: str) -> set[int]:
-    """Return the value of every four digits in a row."""
+    """Return the values of all runs of four digits."""
     signs = np.frombuffer(text.encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
     at = np.flatnonzero(signs < 10)
     last = at[_DIGITS - 1 :]
@@ -138,7 +138,7 @@ def _numbers_in(text: str) -> set[int]:
 
 
 class _Text:
-    """One text of an answer, fed in pieces; the beginning of an id is held until the rest comes."""
+    """One text of an answer, fed in pieces; the start of an id is held until the rest arrives."""
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
@@ -146,7 +146,7 @@ class _Text:
         self.held = ""
 
     def feed(self, piece: str, *, end: bool) -> str:
-        """Return the piece with numbers for ids, without what is held back."""
+        """Return the piece with ids replaced by numbers, without what is held back."""
         at = len(self._before)
         text = self._before + self.held + piece
         begun = None if end else _OPEN.search(text, max(at, len(text) - _DIGITS - 1))
@@ -165,7 +165,7 @@ class _Text:
 
 
 class Citations:
-    """Restore numbers in an answer that passes in pieces; implements `ports.Restorer`.
+    """Restores numbers in an answer that arrives in pieces; implements `ports.Restorer`.
 
     Args:
         numbers: the client's number of each id.
@@ -179,7 +179,7 @@ class Citations:
 
     @property
     def holds_back(self) -> bool:
-        """Return whether a part of the pieces so far waits for the next one."""
+        """Return whether bytes are held back until the next piece."""
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
@@ -201,7 +201,7 @@ class Citations:
         return line if made is own else line.replace(own, made)
 
     def _document(self, text: bytes, *, whole: bool) -> bytes:
-        """Return an event, or a whole answer; the same object where nothing is to be changed."""
+        """Return an event or a whole answer; the same object if nothing changes."""
         try:
             choices = (value := orjson.loads(text))["choices"]
             changed = [self._choice(choice, whole=whole) for choice in choices]

@@ -1,6 +1,6 @@
-"""Diagnosis of a body: the documents that the hook finds in it, and why it moves no more.
+"""Diagnose a body: the documents that the hook finds, and why it moves no more.
 
-Earlier bodies are learned from first, as the hook would have done.
+Learns from earlier bodies first, as the hook would.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the hook finds in a body.
+    """The hook's view of a body.
 
     Args:
         documents: number of documents in all lists.
-        bytes: their length, where they may be moved.
-        shape: shape of the longest list; None where there is none.
-        movable: documents that the hook may move, some of them maybe only among others.
-        reason: why it moves none; None where all is well.
-        why: the same in a sentence.
-        api: the API by which the body was read.
+        bytes: total length of the movable ones.
+        shape: format of the longest list; None without one.
+        movable: number of documents that the hook may move, perhaps only within a part of the list.
+        reason: why it moves none; None if it may.
+        why: the reason in a sentence.
+        api: the API used to read the body.
     """
 
     documents: int
@@ -72,14 +72,13 @@ def diagnose(
     api: str | None = None,
     earlier: Sequence[bytes] = (),
 ) -> Diagnosis:
-    """Return what the hook makes of a body; never raise.
+    """Return the hook's view of a body; never raise.
 
     Args:
-        body: JSON; a line of a batch file counts by its ``body``.
+        body: JSON; of a line of a batch file its ``body`` is used.
         settings: settings of the route; None for the defaults.
-        api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it by its
-            fields.
-        earlier: bodies that came before, to learn documents from.
+        api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it.
+        earlier: previous bodies, to learn documents from.
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
     for earlier_body in earlier:
@@ -99,7 +98,7 @@ def diagnose(
 
 
 def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResult, str | None]:
-    """Return what the hook makes of a body, and by which API it was read."""
+    """Return the hook's result for a body, and the API used to read it."""
     try:
         value = orjson.loads(body)
         if isinstance(value, dict) and isinstance(value.get("body"), dict):

@@ -1,18 +1,18 @@
-"""Whether reordering pays on a route: the cached share of prompts, less the share without it.
+"""Decide whether reordering pays on a route: cached share of prompts, less the share without it.
 
 Comparing with a control group would flatter the hook, since a small group can only share prefixes
 with itself. Instead all documents pass through two simulated caches, one in the order sent and one
-in the order received. The difference of the hits that the two expect is the gain, scaled to what
-engines report: the reported share is fitted on the expected one, because routing and eviction lose
-a part of both. The fit also sees windows in which new conversations are left as received. A route
-is switched off when its gain plus two standard errors stays below the required one, or when its
-answers are reported to be worse than without reordering; it stays off until `reset`.
+in the order received. The difference in expected hits is the gain, scaled to what engines report:
+the reported share is fitted on the expected one, because routing and eviction lose part of both.
+The fit includes windows in which new conversations are left unchanged. A route is switched off if
+its gain plus two standard errors stays below the required one, or if its answers are reported to be
+worse than without reordering; it stays off until `reset`.
 
 A conversation counts once, by its mean, and stays in its group with all turns and retries.
-Otherwise a few popular questions would decide, by how hard they are.
+Otherwise the difficulty of a few popular questions would decide.
 
-De-duplication always saves what it leaves out, so only its harm is measured: a slice of the
-conversations tries it, and all but such a slice get it once reported outcomes show no harm.
+De-duplication always saves what it removes, so only its harm is measured: a share of the
+conversations tries it, and all but such a share get it once reported outcomes show no harm.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_ROUTES = 256
-"""Routes come from the settings; this bounds the memory if a caller invents names."""
+"""Maximum routes. They come from the settings; this bounds memory if a caller invents names."""
 
 MAX_CONVERSATIONS = 2048
-"""Conversations of a mean that may still change, some 0.2 KB each. An older one that continues
-counts as a new one."""
+"""Conversations per mean that may still change, about 0.2 KB each. An older one that continues
+counts as new."""
 
 MAX_SIDES = 20_000
-"""Conversations whose group is remembered; an older one joins that of the current window."""
+"""Conversations whose group is remembered; older ones join the group of the current window."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. The test is repeated after each outcome, so two
-would be exceeded by chance sooner or later."""
+"""Standard errors by which answers must be worse. The test repeats after each outcome, so two would
+be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
-"""Increase in the share of prompt tokens found cached that reordering must reach: less is not worth
-touching prompts. Otherwise the route switches itself off."""
+"""Minimum increase in the cached share of prompt tokens, since less does not justify changing
+prompts. Below it the route switches itself off."""
 
 MIN_REQUESTS = 200
-"""Conversations whose usage must be read before the gain is judged; requests that begin with the
-same text are one."""
+"""Conversations with usage needed to judge the gain; requests that begin with the same text are one
+conversation."""
 
 MIN_OUTCOMES = 50
-"""Conversations of each side with reported outcomes before their correctness is compared."""
+"""Conversations per side with reported outcomes needed to compare correctness."""
 
 WINDOW = 50
-"""New conversations of a window: enough to share orders with each other."""
+"""New conversations per window: enough to share orders with each other."""
 
-_PRIOR = 0.01  # weight of the guess that all that is expected is found
+_PRIOR = 0.01  # weight of the prior that all expected hits occur
 
 
 @dataclass(slots=True)
 class MeanOfMeans:
-    """Mean over conversations, each by the mean of its values, and its standard error squared."""
+    """Mean over conversations of the mean of each one's values, with its squared standard error."""
 
     n: int = 0
     _sum: float = 0.0
@@ -80,7 +80,7 @@ class MeanOfMeans:
             self._open.popitem(last=False)
 
     def error_squared(self) -> float:
-        """Return the squared error of the mean; 0 while there is one conversation only."""
+        """Return the squared standard error of the mean; 0 with only one conversation."""
         if self.n < 2:
             return 0.0
         return max(0.0, self._squares / self.n - self.mean**2) / (self.n - 1)
@@ -88,15 +88,15 @@ class MeanOfMeans:
 
 @dataclass(slots=True)
 class _Sides:
-    """Shares of correct answers to prompts that were changed, and to others."""
+    """Shares of correct answers to changed prompts and to others."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
 
     def harms(self, least: int) -> bool | None:
-        """Return whether answers are worse than chance explains; None where too few are known.
+        """Return whether answers are significantly worse; None if too few are known.
 
-        The error is that of equally good sides: 50 right answers of 50 have none of their own.
+        The error is that of equally good sides, since 50 correct answers of 50 have no variance.
         """
         changed, left = self.changed, self.left
         if min(changed.n, left.n) < least:
@@ -110,7 +110,7 @@ class _Sides:
 class _Route:
     ahead: MeanOfMeans = field(default_factory=MeanOfMeans)
     products: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
-    """Sums over answers of the products of 1, the expected share and the found one."""
+    """Sums over answers of products of 1, the expected share and the reported one."""
     moved: _Sides = field(default_factory=_Sides)
     noted: _Sides = field(default_factory=_Sides)
     begun: int = 0
@@ -119,7 +119,7 @@ class _Route:
     dedup: str = "trial"
 
     def gain(self) -> tuple[float, float]:
-        """Return the gain and its standard error: hits found per hit expected, times the lead."""
+        """Return gain and standard error: reported hits per expected one, times the lead."""
         n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
         (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
         slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
@@ -133,14 +133,14 @@ class RouteGain:
     """Measurements of a route; means over conversations.
 
     Args:
-        gain: share of the prompt found cached that the order as received would have missed.
+        gain: cached share of prompts that the received order would have missed.
         error: its standard error.
-        seen: conversations that it is the mean of.
-        off: reordering was switched off.
-        harm: the reason was that answers were worse.
+        seen: number of conversations averaged.
+        off: whether reordering was switched off.
+        harm: whether it was switched off because answers were worse.
         treated_correct: share of correct answers among reported outcomes; None without any.
-        left_alone_correct: the same, where documents were left as received.
-        dedup: whether repeated documents give way to notes: ``trial``, ``on`` or ``off``.
+        left_alone_correct: the same for unchanged prompts.
+        dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
     """
 
     gain: float
@@ -154,15 +154,15 @@ class RouteGain:
 
 
 class GainGuard:
-    """Decide by route whether reordering and de-duplication go on.
+    """Decides by route whether reordering and de-duplication continue.
 
     Args:
-        share: share of conversations left alone, in windows, and of others de-duplicated on trial;
-            0 for no judgement.
-        min_gain: least gain, in cached share of the prompt.
-        requests: conversations to see before judging.
+        share: share of conversations left unchanged, in windows, and of others de-duplicated on
+            trial; 0 disables the guard.
+        min_gain: minimum gain, in cached share of the prompt.
+        requests: conversations needed before judging.
         outcomes: the same with reported outcomes, before judging correctness.
-        window: new conversations of a window.
+        window: new conversations per window.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class GainGuard:
         self._sides: OrderedDict[int, bool] = OrderedDict()
 
     def holds_out(self, route: str, conversation: int) -> bool:
-        """Return whether a conversation, given its hash, began in a window that is left alone."""
+        """Return whether a conversation, given its hash, began in an unchanged window."""
         side = self._sides.get(conversation)
         if side is None:
             of = self._of(route)
@@ -198,7 +198,7 @@ class GainGuard:
         return route in self._routes and self._routes[route].off
 
     def dedups(self, route: str, conversation: int) -> bool:
-        """Return whether repeated documents of a conversation give way to notes."""
+        """Return whether repeated documents of a conversation are replaced by notes."""
         state = self._of(route).dedup
         if state == "off" or not self._share:
             return False

@@ -1,17 +1,17 @@
-"""The hook that the server calls with each request body, and that returns the one to forward.
+"""The hook that the server calls with each request body; returns the body to forward.
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
 Its state is bounded: orders sent (hashes), decisions for running conversations (hashes and
-positions), counts. No text is kept beyond a request's commit, so none can leak into another
-request: a duplicate note only ever names text earlier in the same outgoing body.
+positions), counts. No text is kept after a request's commit, so none can leak into another request:
+a duplicate note only refers to text earlier in the same outgoing body.
 
-A request never fails because of the hook. A body is forwarded unchanged, with a reason, where it is
-not plainly a list of documents, takes too long or causes a fault. What a request teaches is stored
-at `commit`, once an endpoint has accepted it; a commit that never comes costs a cache hit at most.
+A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
+not clearly a list of documents, takes too long or causes a fault. What is learned from a request is
+stored at `commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
 
 Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
-has counts of its own.
+has separate counts.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
 
 _SIZE_GAIN = 0.01
-"""Weight of a request in the mean size of documents."""
+"""Weight of a request in the moving average of document sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """State to store once the request is accepted; pass it to `ContextHook.commit` unchanged."""
+    """State to store once the request is accepted; pass it unchanged to `ContextHook.commit`."""
 
     scope: int
     route: str
@@ -53,34 +53,34 @@ class Receipt:
     held_out: bool
     document_bytes: int
     deduplicated: bool | None = None
-    expected: float = 0.0  # share of the prompt, in the order sent
-    ahead: float = 0.0  # of the order received
+    expected: float = 0.0  # expected cached share of the prompt, in the order sent
+    ahead: float = 0.0  # its lead over the received order
     received: tuple[tuple[int, ...], ...] = ()
     seen: list[Seen] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookResult:
-    """What the hook made of a body.
+    """The hook's result for a body.
 
     Args:
         body: the body to forward; the same object as the input unless it was changed.
-        reason: the reason of the outcome, from a fixed list.
+        reason: reason for the result.
         permutation: received positions in sending order, for the first block of the last turn.
         documents: number of documents in the blocks of the last turn.
-        document_bytes: their length.
-        predicted_hit_bytes: length of the leading ones that follow an order sent before, so that
-            they may be cached; of a request that is left alone, in the order received.
-        baseline_hit_bytes: the same if all requests had been sent as received, so that the
-            difference of the two is the hook's gain.
-        removed_bytes: text replaced by notes, notes deducted.
-        shapes: shapes of the blocks of the last turn, each with its documents; ``unknown_...``
-            where documents were announced in a shape that is not known.
-        receipt: the argument of `commit`; None when there is nothing to remember.
-        numbers: the client's numbers of documents, by the ids that took their place: an answer that
-            names an id means the number (`laar.context.citations`).
-        context: hashes of its first documents, as sent, each of more of them than the one before;
-            requests that share these share the beginning of their prompts.
+        document_bytes: total bytes of these documents.
+        predicted_hit_bytes: bytes of the leading documents that follow an order sent before, and so
+            may be cached; in the received order if the request is left unchanged.
+        baseline_hit_bytes: the same if all requests had been sent as received; the difference is
+            the hook's gain.
+        removed_bytes: bytes of text replaced by notes, less the notes.
+        shapes: number of documents by format of the blocks of the last turn; ``unknown_...`` for
+            announced documents in an unknown format.
+        receipt: the argument for `commit`; None if there is nothing to remember.
+        numbers: the client's document numbers by the ids that replaced them, to restore in answers
+            (`laar.context.citations`).
+        context: hashes of increasing numbers of its first documents, as sent; requests that share
+            these share the beginning of their prompts.
     """
 
     body: bytes
@@ -98,16 +98,16 @@ class HookResult:
 
 
 MAX_ADDED_MS = 4.0
-"""Milliseconds after which the body is forwarded unchanged, checked between two steps. 95 documents
-of 4 KB take 2 to 3."""
+"""Milliseconds after which the body is forwarded unchanged, checked between steps. 95 documents of
+4 KB take 2 to 3."""
 
 
 class ContextHook:
-    """Reorder and de-duplicate the documents in request bodies.
+    """Reorders and de-duplicates the documents in request bodies.
 
     Args:
         settings: settings of the routes it serves.
-        clock: seconds, monotonic; for `MAX_ADDED_MS`. None: no time limit.
+        clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
     """
 
     def __init__(
@@ -138,18 +138,18 @@ class ContextHook:
         document: dict[str, Any] | None = None,
         restores: bool = False,
     ) -> HookResult:
-        """Return the body to forward, and what was found in it; never raise.
+        """Return the body to forward and the findings; never raise.
 
         Args:
             body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
-            route: name of the route, for the same, and for the guard.
+            route: name of the route, which separates requests too; used by the guard.
             now: seconds, monotonic.
-            mode: ``observe`` does everything but change the body.
-            document: the body as `orjson` reads it, if it was read before; half of the time that
-                is spent on a body without documents.
-            restores: whether the numbers of the result will be put back in the answer.
+            mode: ``observe`` does everything except change the body.
+            document: the body as parsed by `orjson`, if available; saves half of the time for a
+                body without documents.
+            restores: whether the caller will restore the result's numbers in the answer.
         """
         if mode == "off":
             result = HookResult(body=body, reason=Reason.OFF)
@@ -163,15 +163,15 @@ class ContextHook:
                 result = HookResult(body=body, reason=refused.reason)
             except orjson.JSONEncodeError:  # nested deeper than orjson writes
                 result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
-            except Exception:  # noqa: BLE001 (a defect must cost the gain, not the request)
+            except Exception:  # noqa: BLE001 (a bug may cost the gain, never the request)
                 result = HookResult(body=body, reason=Reason.ERROR)
         self._reasons[result.reason] += 1
         return result
 
     def note(self, receipt: Receipt | None, now: float, *, request: str) -> None:
-        """Remember the order of a request on its way, so that a burst shares one.
+        """Remember the order of a request in flight, so that a burst shares it.
 
-        `commit` or `retract` has to follow.
+        `commit` or `retract` must follow.
         """
         if receipt is None:
             return
@@ -181,7 +181,7 @@ class ContextHook:
             self._sequences.observe(receipt.scope, docs)
 
     def retract(self, request: str) -> None:
-        """Remove the orders recorded for a request: no endpoint has accepted it."""
+        """Remove the orders recorded for a request that no endpoint accepted."""
         self._index.retract(request)
 
     def commit(
@@ -211,7 +211,7 @@ class ContextHook:
             self._memo.put(key, what, now)
         for docs in () if noted else receipt.received:
             self._sequences.observe(receipt.scope, docs)
-        while receipt.seen:  # the receipt may be kept until an outcome is reported
+        while receipt.seen:  # the receipt may live until an outcome is reported
             self._recurrences.learn(receipt.seen.pop())
         if receipt.orders:
             count = sum(len(docs) for _, docs in receipt.orders)
@@ -220,15 +220,15 @@ class ContextHook:
             self._resize()
 
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
-        """Unlearn the orders that an endpoint was the last to get.
+        """Forget the orders whose last endpoint is the given one.
 
-        For caches that were emptied, and endpoints that restarted or left. The popularity of
-        documents stays, and the memory of conversations.
+        For emptied caches, and endpoints that restarted or left. Documents' popularity and the
+        memory of conversations are kept.
 
         Args:
             endpoint: name of the endpoint, as in `commit`.
-            before: seconds, monotonic; only orders that the endpoint has not got again since, which
-                a cache that evicts the least recently used first holds no longer.
+            before: monotonic seconds; only forget orders not sent to the endpoint since, which an
+                LRU cache no longer holds.
 
         Returns:
             The number of orders.
@@ -236,10 +236,10 @@ class ContextHook:
         return self._index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Set the size of all engines' caches together, in bytes of prompt; None if not known.
+        """Set the total size of all engines' caches, in bytes of prompt; None if unknown.
 
-        The index then holds as many documents, of the mean size it sees, as the caches do, and
-        `capacity_docs` at most.
+        The index then holds as many documents, at their mean size, as the caches, and at most
+        `capacity_docs`.
         """
         self._cache_bytes = cache_bytes
         self._resize()
@@ -375,7 +375,7 @@ class ContextHook:
         )
 
     def _deadline(self) -> Callable[[], None]:
-        """Return a function to call between two steps, which raises when the time is spent."""
+        """Return a function to call between steps, which raises when time is up."""
         clock = self._clock
         if clock is None:
             return lambda: None
@@ -389,15 +389,15 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope, apart for orders that are observed and never sent."""
+    """Return the hash of a request's scope; observed orders, never sent, have their own."""
     named = (body.get(name) for name in ("model", "cache_salt"))
-    texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
+    texts = [name if isinstance(name, str) else None for name in named]  # others may be nested
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Numbers of documents that identify a context: a queue keeps an entry for each."""
+"""Numbers of leading documents that identify a context: a queue keeps an entry for each."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

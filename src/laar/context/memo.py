@@ -1,8 +1,8 @@
-"""The changes made to the texts of running conversations, so that later turns repeat them.
+"""Remember changes to the texts of running conversations, so that later turns repeat them.
 
 Clients resend the history as they wrote it, so the key is a hash of the text as *received*. With a
-key of the text as sent, as in the published program, the next turn looks new and loses documents.
-Only places, orders and hashes are kept, never text.
+hash of the text as sent, as in the published program, the next turn would look new and lose
+documents. Only positions, orders and hashes are kept, never text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from laar.context.rewrite import Change
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The changes to a text; none where it was sent as received.
+    """The changes to a text; empty if it was sent unchanged.
 
     Args:
         changes: the changes to its blocks.
-        docs: hashes of the documents that went out in full, for later turns to point at.
+        docs: hashes of documents sent in full, which later turns may refer to.
     """
 
     changes: tuple[Change, ...] = ()
@@ -28,19 +28,19 @@ class Remembered:
 
 
 MAX_ENTRIES = 20_000
-"""Messages of running conversations whose order is remembered, so that later turns repeat it;
-0.7 KB each and 0.3 KB for each document that was moved."""
+"""Maximum messages of running conversations whose order is remembered; 0.7 KB each and 0.3 KB per
+moved document."""
 
 TTL_S = 3600.0
 """Seconds of silence after which a conversation's messages may be ordered again."""
 
 
 class Memo:
-    """A bounded map with a time to live, least recently used first out.
+    """A bounded LRU map with a time to live.
 
     Args:
-        entries: most texts remembered.
-        ttl_s: after the last use.
+        entries: maximum texts remembered.
+        ttl_s: seconds kept after the last use.
     """
 
     def __init__(self, entries: int = MAX_ENTRIES, ttl_s: float = TTL_S) -> None:
@@ -52,7 +52,7 @@ class Memo:
         return len(self._entries)
 
     def get(self, key: int, now: float) -> Remembered | None:
-        """Return the changes to a text, None if unknown; a look-up keeps the entry alive."""
+        """Return the changes to a text, None if unknown; a lookup refreshes the entry."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None
@@ -60,7 +60,7 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered, now: float) -> None:
-        """Keep the changes to a text, and drop the oldest entry beyond the capacity."""
+        """Store the changes to a text, and evict the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:

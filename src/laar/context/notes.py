@@ -1,8 +1,8 @@
 """The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
 
-An order note follows documents that were moved; before them it would end the shared prefix. A
-duplicate note stands where the text was, and only ever names text earlier in the same body. The
-wording is part of every prompt: changing it empties caches.
+An order note follows moved documents; before them it would end the shared prefix. A duplicate note
+replaces the text, and only refers to text earlier in the same body. The wording is part of every
+prompt: changing it invalidates caches.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 HEAD_CHARS = 60
-"""Characters of the removed text in a note: enough to distinguish documents, fewer than the text
-that they replace."""
+"""Characters of the removed text quoted in a note: enough to distinguish documents, fewer than the
+text replaced."""
 
 
 WORTH_A_NOTE = 256
-"""Length from which a repeated document gives way to a note of about 100 bytes."""
+"""Minimum length of a repeated document to be replaced by a note of about 100 bytes."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     """Return the note on the order of relevance after documents were moved.
 
     Args:
-        labels: labels of the documents as sent; where any is missing they are counted from 1.
-        order: places in `labels`, most relevant first.
+        labels: labels of the documents as sent; if any is missing they are counted from 1.
+        order: positions in `labels`, most relevant first.
     """
     if any(label is None for label in labels):
         names = " > ".join(str(place + 1) for place in order)
-        count = len(order)  # others may stand before these, which did not move
+        count = len(order)  # unmoved documents may precede these
         return f"(The last {count} documents above, counted from 1, by relevance: {names}.)"
     names = " > ".join(f"[{labels[place]}]" for place in order)
     return f"(The documents above by relevance, most relevant first: {names}.)"
 
 
 def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
-    """Return the order note where ids replace numbers, which a question may name."""
+    """Return the order note that maps numbers, which a question may mention, to ids."""
     names = ", ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
     return f"(The documents above as the user counts them, most relevant first: {names}.)"
 
@@ -45,11 +45,11 @@ def order_note_bytes(documents: int) -> int:
 
 
 def duplicate_note(text: str) -> str:
-    """Return the note that replaces a document whose full text is earlier in the conversation."""
+    """Return the note that replaces a document whose full text occurs earlier."""
     return f"(Same text as the earlier document that begins: {_head(text)})"
 
 
 def _head(text: str) -> str:
-    """Return the beginning on one line, without characters of markup or that end a JSON string."""
+    """Return the beginning on one line, without markup characters or JSON string terminators."""
     head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
     return "".join(sign for sign in head if sign not in '<>`"\\').strip()

@@ -1,21 +1,21 @@
-"""Documents learned by recurrence: a span that came before between other neighbours is a document.
+"""Learn documents by recurrence: a span seen before between other neighbours is a document.
 
-No shape, word or language is known here. A text is a sequence of lines; a *long* line identifies
-itself. Two adjacent lines are joined as long as either was only seen beside the other, and parted
-once both were seen beside others too. A span between two partings that comes again, with another
-line before it and another one behind it, is a document; from then on it is found wherever it
-stands. Overlaps of chunks, paragraphs that many chunks share and headings that all of them have do
-not qualify: a part that always comes with the same neighbour is no document of its own.
+Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line
+identifies itself. Two adjacent lines are joined as long as either was only seen next to the other,
+and parted once both were seen next to others. A span between two partings that recurs with a
+different line before it and a different one after it is a document; from then on it is found
+anywhere. Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qualify: a
+part that always has the same neighbour is not a separate document.
 
     learn:  lines -> partings -> pieces -> (other neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> what short lines between them belong to
 
 Short lines (labels, rules, fences) identify nothing. Those that always follow a document are its
-tail, those that always precede it its head; lines that both neighbours claim, or neither, and that
-are alike in all gaps are the separator. In doubt two neighbours stay one item, so that no document
-is cut; a first or last document whose outer edge is in doubt stays in place.
+tail, those that always precede it its head; lines claimed by both neighbours or neither, and alike
+in all gaps, are the separator. In doubt two neighbours stay one item, so that no document is cut; a
+first or last document with an uncertain outer edge stays in place.
 
-Only hashes are kept, salted by the process, in tables of fixed size. The scope (tenant, route and
+Only hashes are kept, salted per process, in tables of fixed size. The scope (tenant, route and
 model) is part of each.
 """
 
@@ -35,37 +35,37 @@ import numpy as np
 from laar.context.blocks import Block, Item
 
 MAX_LINES = 4_000
-"""Lines of a text above which it is not looked at, some 4 ms."""
+"""Maximum lines of a text to examine, about 4 ms."""
 
 LONG_LINE = 24
-"""Characters from which on a line identifies itself, labels and rules aside."""
+"""Minimum characters of a line that identifies itself, excluding labels and rules."""
 
 LEAST_CHARS = 40
-"""Characters of a piece that may be a document; shorter ones are labels and headings."""
+"""Minimum characters of a document; shorter pieces are labels and headings."""
 
 MOST_SHORT = 24
-"""Short lines in a row that may be the tail or the head of a document; of more nothing is known."""
+"""Maximum consecutive short lines considered as tail or head of a document."""
 
 MAX_DOCUMENTS = 30_000
 MAX_PIECES = 30_000
-"""Documents known, and pieces seen that may become some, 0.5 KB each; the least recent one goes."""
+"""Maximum documents and candidate pieces, 0.5 KB each; LRU eviction."""
 
 MAX_ALIKE = 12
-"""Documents that begin with the same line; the least recent goes."""
+"""Maximum documents with the same first line; LRU eviction."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
-"""Times that one line stands in one text, and texts that hold it so often more than others that do
-not, from which on it is part of the frame, not of a document."""
+"""A line that occurs this often in a text, in this many more texts than not, belongs to the frame,
+not to a document."""
 
 MAX_LOOKS = 30_000
-"""Lines of which is remembered how they are taken apart, 0.2 KB each; then it begins anew."""
+"""Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Lines counted for that."""
+"""Maximum lines counted for that."""
 
 _MOSTLY = 0.5
-"""Share of a line's sightings beside another one from which on the two are taken for one piece."""
+"""Share of a line's sightings next to another one above which the two count as one piece."""
 
 _SLOT_BITS = 17
 _MASK = (1 << _SLOT_BITS) - 1
@@ -78,27 +78,27 @@ _LABEL = re.compile(
     r"(?:[\])】>.:|]{1,3}\s*|\s*+[=*\-_#]{1,8}$|\s+))?)"
     r"((?:[^\s:]{1,40}:(?:\s+|$))?)"
 )
-"""What may stand before a document on its first line: a bullet or a number, a name with a colon."""
+"""What may precede a document on its first line: a bullet or number, a name with a colon."""
 
 _NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
 
 
 _Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
-"""A line taken apart: where it begins, where its number, its label and the line itself end, the
-hash of what identifies it, and whether it is long. The end is 0 for a blank one."""
+"""A parsed line: its start, the ends of its number, its label and the line itself, the hash of what
+identifies it, and whether it is long. The end is 0 for a blank line."""
 
 
 class Lines(NamedTuple):
-    """The lines of a text that are not blank; a known document is one of them, however long.
+    """The nonblank lines of a text; a known document counts as one line.
 
     Args:
-        starts: where each begins, indented or not.
-        cores: where it goes on behind what may be a label.
-        ends: where it ends, without blanks.
-        keys: hash of it from its core on; of all of it for a short one; of a document's first line.
-        last_keys: the same of a document's last line.
-        long: indices of the long ones, documents among them.
+        starts: start of each line, including indentation.
+        cores: start of the text after a possible label.
+        ends: end without trailing blanks.
+        keys: hash from the core on; of a short line, the whole; of a document, its first line.
+        last_keys: the same for a document's last line.
+        long: indices of long lines, including documents.
     """
 
     starts: list[int]
@@ -114,11 +114,11 @@ class _Piece:
     """A span that was seen, from its first long line to its last.
 
     Args:
-        before, after: keys of the long lines beside it; 0 once these were different ones.
-        tail, head: short lines that always stood behind and before it, among others; None: unknown.
-        labels: number and name that always began its first long line, and each line of its head
+        before, after: keys of the adjacent long lines; 0 once they varied. tail, head: short lines
+        always seen after and before it, maybe among others; None: unknown.
+        labels: number and name that always began its first long line and each line of its head.
             from the last one up, among others; None where they differed.
-        previous, next: the documents that stood beside it; 0 once these were different ones.
+        previous, next: the adjacent documents; 0 once they varied.
     """
 
     before: int
@@ -131,12 +131,12 @@ class _Piece:
 
     @property
     def own_head(self) -> tuple[int, ...] | None:
-        """Its head, once it was seen behind different documents."""
+        """Its head, once seen after different documents."""
         return self.head if not (self.previous and self.head) else None
 
     @property
     def own_tail(self) -> tuple[int, ...] | None:
-        """Its tail, once different documents were seen behind it."""
+        """Its tail, once seen before different documents."""
         return self.tail if not (self.next and self.tail) else None
 
     @property
@@ -146,7 +146,7 @@ class _Piece:
 
 
 class Place(NamedTuple):
-    """A document in a text: its line, the place among the long ones, and what is known of it."""
+    """A document in a text: its line, its index among long lines, and its piece."""
 
     line: int
     nth: int
@@ -155,7 +155,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """A text as it was looked at, to be learned from once its request was accepted."""
+    """A text as examined, to learn from once its request is accepted."""
 
     scope: int
     text: str
@@ -165,9 +165,9 @@ class Seen:
 
 
 class _Neighbours:
-    """For each key the one neighbour it was seen with, or that there were several.
+    """Records each key's single neighbour, or that there were several.
 
-    A table of fixed size: a key that falls on the slot of another one takes it over.
+    A table of fixed size: a colliding key takes over the slot.
     """
 
     def __init__(self) -> None:
@@ -191,12 +191,12 @@ class _Neighbours:
 
 
 def part(key: int) -> int:
-    """Return the part of a key that is kept of a neighbour; never 0 nor `_VARIED`."""
+    """Return the partial key stored for a neighbour; never 0 or `_VARIED`."""
     return (key & 0x3FFFFFFF) + 1
 
 
 class _Together:
-    """How often two lines followed each other, and each at all; some counts may be too high."""
+    """Counts of pairs of adjacent lines, and of each line; some may be too high."""
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
@@ -218,20 +218,20 @@ class _Together:
 
 
 class Recurrences:
-    """The documents of all scopes, and what may become one."""
+    """The documents of all scopes, and pieces that may become documents."""
 
     def __init__(self) -> None:
         self._together = _Together()
         self._after = _Neighbours()
         self._before = _Neighbours()
-        self._frame: OrderedDict[int, int] = OrderedDict()  # texts that hold a line often
+        self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which a line is frequent
         self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
-        # By the key of the first line: the length and the last line's key of each, by its hash.
+        # By key of the first line: length and last line's key of each document, by its hash.
         self._documents: OrderedDict[int, dict[int, tuple[int, int]]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Pieces held."""
+        """Return the number of pieces held."""
         return len(self._pieces)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
@@ -244,7 +244,7 @@ class Recurrences:
         return _Bounds(seen, self._together).block(), seen
 
     def _read(self, scope: int, text: str) -> Seen:
-        """Return the lines of a text, known documents whole, and the labels of those with one."""
+        """Return the lines of a text, with known documents whole, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
         looks, frame, documents = self._looks, self._frame, self._documents
@@ -265,7 +265,7 @@ class Recurrences:
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
                     elif not known and core > number and self._begins(scope, line[core:]):
-                        # The frame's own words stand before the first document: a line by itself.
+                        # Words of the frame precede the first document: a separate line.
                         at += core
                         continue
                     long.append(n)
@@ -283,14 +283,14 @@ class Recurrences:
         return seen
 
     def _begins(self, scope: int, line: str) -> bool:
-        """Return whether a document is known that begins with such a line."""
+        """Return whether a known document begins with such a line."""
         looks = self._looks.get(hash(line)) or self._look(line)
         return hash((scope, looks[4])) in self._documents
 
     def _known(
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
-        """Return the end, the last line's key and the piece of the longest document that begins."""
+        """Return end, last line's key and piece of the longest known document that begins here."""
         alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
         for whole, (size, last_key) in alike:
             end = begin + size
@@ -301,14 +301,14 @@ class Recurrences:
         return None
 
     def _look(self, line: str) -> _Looks:
-        """Take a line apart, and remember how: most lines come again."""
+        """Parse a line, cached since most lines recur."""
         if len(self._looks) >= MAX_LOOKS:
             self._looks.clear()
         looks = self._looks[hash(line)] = _taken_apart(line)
         return looks
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Return the places, without those in a longer piece: they never part from a neighbour."""
+        """Return the places, without parts of a longer piece, which are never parted."""
         known = {place.nth for place in places}
         return [
             place
@@ -320,7 +320,7 @@ class Recurrences:
         ]
 
     def _joins(self, lines: Lines, nth: int, known: _Neighbours) -> bool:
-        """Return whether the one neighbour that a long line or the next one has is the other."""
+        """Return whether a long line or the next one has the other as its only neighbour."""
         if not 0 <= nth < len(lines.long) - 1:
             return False
         a, b = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
@@ -342,7 +342,7 @@ class Recurrences:
                     del self._frame[key]
         while len(self._frame) > MAX_FRAME:
             self._frame.popitem(last=False)
-        # A parting stands before each long line that does not belong to the one before it.
+        # There is a parting before each long line that is not joined to the previous one.
         documents = {place.nth for place in seen.places}
         starts = [0]
         for n in range(1, len(lines.long)):
@@ -360,14 +360,14 @@ class Recurrences:
             piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
             if piece is None:
                 continue
-            # The frame of a text, before and behind all documents, tells nothing of their edges.
+            # The frame of a text, before and after all documents, says nothing about their edges.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if n < len(starts) - 2 or (n < len(starts) - 1 and stop in documents):
                 self._learn_end(seen, piece, stop - 1, after)
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
-        """Record a span between two partings, and its neighbours; return None for a short one."""
+        """Record a span between two partings and its neighbours; return None if it is short."""
         lines = seen.lines
         begin, end = lines.cores[first], lines.ends[last]
         if end - begin < LEAST_CHARS:
@@ -397,7 +397,7 @@ class Recurrences:
 
     @staticmethod
     def _learn_start(seen: Seen, piece: _Piece, nth: int, before: int) -> None:
-        """Record what stands before a piece that follows a document."""
+        """Record what precedes a piece that follows a document."""
         lines, first = seen.lines, seen.lines.long[nth]
         head = tuple(lines.keys[_before(lines, nth) : first][-MOST_SHORT:])
         if piece.head != head:
@@ -413,7 +413,7 @@ class Recurrences:
 
     @staticmethod
     def _learn_end(seen: Seen, piece: _Piece, nth: int, after: int) -> None:
-        """Record what stands behind a piece that a document follows."""
+        """Record what follows a piece that precedes a document."""
         lines = seen.lines
         tail = tuple(lines.keys[lines.long[nth] + 1 : _after(lines, nth)][:MOST_SHORT])
         if piece.tail != tail:
@@ -443,12 +443,12 @@ _NO_LABEL = ("", "")
 
 
 def _before(lines: Lines, nth: int) -> int:
-    """Return the first of the short lines right before a long one."""
+    """Return the first of the short lines directly before a long one."""
     return lines.long[nth - 1] + 1 if nth else 0
 
 
 def _after(lines: Lines, nth: int) -> int:
-    """Return the end of the short lines right behind a long one."""
+    """Return the end of the short lines directly after a long one."""
     return lines.long[nth + 1] if nth + 1 < len(lines.long) else len(lines.keys)
 
 
@@ -464,15 +464,15 @@ def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Gap(NamedTuple):
-    """The short lines between two documents, and which of the two claim them.
+    """The short lines between two documents, and which document claims them.
 
     Args:
-        first, stop: the lines.
-        start, end: those of them that both documents claim, or neither.
-        masked: what these say, without numbers.
-        tail, head: how many the one before claims, and the one behind.
-        both: both claim them.
-        sure: what is claimed is known, or nothing is there.
+        first, stop: range of the lines. start, end: range of the lines claimed by both documents or
+        neither.
+        masked: text of these lines, without numbers.
+        tail, head: number of lines claimed by the previous and the next document.
+        both: whether both documents claim them.
+        sure: whether the claims are certain, or there are no lines.
     """
 
     first: int
@@ -487,11 +487,11 @@ class _Gap(NamedTuple):
 
 
 _Bound: TypeAlias = "tuple[int, int]"
-"""The end of one item and the beginning of the next."""
+"""The end of one item and the start of the next."""
 
 
 class _Bounds:
-    """Decide where items begin and end, by the short lines around all documents of a text."""
+    """Decides where items begin and end, from the short lines around all documents of a text."""
 
     def __init__(self, seen: Seen, together: _Together) -> None:
         self._scope, self._text = seen.scope, seen.text
@@ -499,12 +499,12 @@ class _Bounds:
         self._lines = seen.lines
         self._places = seen.places
         self._labels = seen.labels
-        self._separator: tuple[str, ...] = ()  # short lines in all gaps, without their numbers
-        self._claimed: tuple[int, ...] = ()  # their keys, where the documents claim them
+        self._separator: tuple[str, ...] = ()  # short lines in all gaps, without numbers
+        self._claimed: tuple[int, ...] = ()  # their keys, if claimed by documents
         self._numbered = False
 
     def block(self) -> Block | None:
-        """Return the items from the first known document to the last; None for fewer than two."""
+        """Return the items from the first to the last known document; None if fewer than two."""
         places = self._places
         if len(places) < 2:
             return None
@@ -533,7 +533,7 @@ class _Bounds:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds in the most usual gap, blanks and all, where most are in it."""
+        """Return the bounds with the most common gap, including blanks, if most have it."""
         gaps = [self._text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds
@@ -561,7 +561,7 @@ class _Bounds:
         return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Find what separates documents: the most usual of what no single one of them claims."""
+        """Find the separator of documents: the most common text that no single one claims."""
         counted = Counter([gap.masked for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
@@ -574,7 +574,7 @@ class _Bounds:
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap without unknown text; None where it is in doubt."""
+        """Return the bound in a gap without unknown text; None if uncertain."""
         lines, size = self._lines, len(self._separator)
         if self._together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
@@ -594,7 +594,7 @@ class _Bounds:
         return None if begin is None else (lines.ends[start - 1], begin)
 
     def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """Return the bound in a gap of which only one document is known well."""
+        """Return the bound in a gap for which only one document is well known."""
         lines, size = self._lines, len(self._separator)
         end = self._tail(x)
         if end is not None:
@@ -611,7 +611,7 @@ class _Bounds:
         return None if start is None else (lines.ends[end - 1], start)
 
     def _core(self, place: Place, line: int) -> int | None:
-        """Return where a document begins on its first line; None where that is in doubt."""
+        """Return where a document begins on its first line; None if uncertain."""
         core = self._lines.cores[line]
         if line not in self._labels:
             return core
@@ -620,7 +620,7 @@ class _Bounds:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if name != own_name:  # what stands there belongs to the text before all documents
+        if name != own_name:  # this belongs to the text before all documents
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:
@@ -628,7 +628,7 @@ class _Bounds:
         return core - len(number) if number == own_number else None
 
     def _start(self, place: Place) -> int | None:
-        """Return where a document begins whose neighbour before it is not known; None in doubt."""
+        """Return the start of a document with an unknown previous neighbour; None if uncertain."""
         lines = self._lines
         first = _before(lines, place.nth)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
@@ -642,7 +642,7 @@ class _Bounds:
         return self._behind_name(at, own[0])
 
     def _behind_name(self, line: int, key: int) -> int | None:
-        """Return where a short line begins that stands behind words of the frame."""
+        """Return the start of a short line that follows words of the frame."""
         end = self._lines.ends[line]
         label = _LABEL.match(self._text, self._lines.starts[line], end)
         if label is None or not label[2]:
@@ -654,7 +654,7 @@ class _Bounds:
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
     ) -> tuple[int, ...] | None:
-        """Return which short lines beside a document are its own; None where that is not known."""
+        """Return which short lines next to a document are its own; None if unknown."""
         size = len(self._claimed)
         if lines is not None and len(lines) >= MOST_SHORT:
             return None
@@ -666,12 +666,12 @@ class _Bounds:
         return None
 
     def _end(self, place: Place) -> int | None:
-        """Return where a document ends whose neighbour behind it is not known; None in doubt."""
+        """Return the end of a document with an unknown next neighbour; None if uncertain."""
         end = self._tail(place)
         return None if end is None else self._lines.ends[end - 1]
 
     def _tail(self, place: Place) -> int | None:
-        """Return the line behind a document and its own short lines; None in doubt."""
+        """Return the line after a document and its own short lines; None if uncertain."""
         lines = self._lines
         first, stop = place.line + 1, _after(lines, place.nth)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
@@ -682,7 +682,7 @@ class _Bounds:
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
-        """Return the certain bounds of unknown text between two documents, which is one item."""
+        """Return the certain bounds of unknown text between two documents, treated as one item."""
         lines, size = self._lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)

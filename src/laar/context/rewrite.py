@@ -1,9 +1,9 @@
-"""A text with its documents in another order: spans move, nothing is rendered again.
+"""Rewrite a text with its documents in another order: spans move, nothing is re-rendered.
 
     before | item gap item gap item | rest of the block | order note | after
 
-Gaps belong to places, so a separator stays where it was. `verified` is the last check before a text
-is sent: it scans the result and compares the documents themselves, not the plan.
+Gaps belong to positions, so a separator stays where it was. `verified` is the last check before a
+text is sent: it compares the documents in the result themselves, not the plan.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Change:
     Args:
         block: the documents.
         order: received positions in sending order.
-        repeated: received positions whose text gives way to a note.
-        ids: of the documents, by received position, in place of the numbers; none: these stay.
+        repeated: received positions whose text is replaced by a note.
+        ids: ids by received position, which replace the numbers; empty to keep these.
     """
 
     block: Block
@@ -37,33 +37,33 @@ class Change:
 
     @property
     def moved(self) -> bool:
-        """Return whether the order differs from the received one, or the names do."""
+        """Return whether the order or the names differ from the received ones."""
         return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 
 def as_received(block: Block) -> Change:
-    """Return the change that changes nothing."""
+    """Return a change that keeps the block as received."""
     return Change(block, tuple(range(len(block.items))))
 
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
-    """Return the approximate length of the note that moving a block adds; 0 where it adds none."""
+    """Return the approximate length of the note that moving a block adds; 0 for no note."""
     return order_note_bytes(len(block.items)) if settings.annotate else 0
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Return whether a block of `size` bytes, fully cached, saves too little beyond its note."""
+    """Return whether a block of `size` bytes, if fully cached, saves too little for its note."""
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
-    """Carry out the changes of one text; they are in text order and do not overlap.
+    """Apply the changes to one text; they are in text order and do not overlap.
 
     Returns:
-        The text as it can be read again, and with the notes about orders.
+        The text without, and with the notes about orders.
     """
     parts: list[str] = []
-    notes: list[tuple[int, str]] = []  # by how many parts come before
+    notes: list[tuple[int, str]] = []  # with the number of parts before it
     done = 0
     for change in changes:
         items = change.block.items
@@ -74,7 +74,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
             end = change.block.end
             parts.append(_gap(text, change, done, end))
             note = _note(change)
-            if change.block.shape == "parts":  # a block of its own
+            if change.block.shape == "parts":  # needs its own block
                 kind = "input_text" if '"input_text"' in text[:end] else "text"
                 note = "," + orjson.dumps({"type": kind, "text": note}).decode()
             else:
@@ -89,9 +89,9 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
 
 
 def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
-    """Return whether `made` holds every document of `text`, or its note and the document before it.
+    """Return whether `made` has every document of `text`, or its note and an earlier copy.
 
-    Every character is compared at its new place, from end to end.
+    Every character is compared at its new position.
 
     Args:
         text: the text as received.
@@ -126,7 +126,7 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
 
 
 def _gap(text: str, change: Change, start: int, end: int) -> str:
-    """Return the text between two documents, with ids of those beside it where numbers were."""
+    """Return the text between two documents, with numbers replaced by their ids."""
     if not change.ids:
         return text[start:end]
     parts: list[str] = []
@@ -150,7 +150,7 @@ def _content(text: str, change: Change, at: int) -> str:
 
 
 def _note(change: Change) -> str:
-    """Return the note about the order received, by the labels as sent."""
+    """Return the note about the received order, using the labels as sent."""
     items = change.block.items
     if change.ids:
         return number_note([item.label for item in items], change.ids)

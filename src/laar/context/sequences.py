@@ -1,8 +1,8 @@
-"""Whether the order of documents means something, learned from the orders in which they came.
+"""Learn whether the order of documents is meaningful from the orders received.
 
-A search ranks the same documents differently from query to query; the parts of a story, the steps
-of a recipe and results that a client sorts keep their order. So a document may move among others
-once it was seen both before and behind another one.
+A search ranks the same documents differently per query; the parts of a story, the steps of a recipe
+and results sorted by a client keep their order. So a document may move among others once it was
+seen both before and after another one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 MAX_DOCUMENTS = 30_000
-"""Documents whose last place is remembered, 0.2 KB each; the least recent one goes."""
+"""Maximum documents whose last position is remembered, 0.2 KB each; LRU eviction."""
 
 
 @dataclass(slots=True)
 class _Last:
-    """The list and place in which a document came last, and whether it ever changed sides."""
+    """The last list and position of a document, and whether it ever changed sides."""
 
     whole: int
     place: int
@@ -26,23 +26,23 @@ class _Last:
 
 
 class Sequences:
-    """Documents by their last place; the scope (tenant, route and model) is part of the key."""
+    """Last positions of documents; the scope (tenant, route and model) is part of the key."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[int, _Last] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return documents held."""
+        """Return the number of documents held."""
         return len(self._last)
 
     def movable(self, scope: int, docs: Sequence[int]) -> tuple[int, int, bool]:
-        """Return the longest run of documents that may move among each other, maybe empty.
+        """Return the longest run of documents that may be reordered, perhaps empty.
 
         Returns:
-            its first place, the one behind it, and whether any two documents came together before.
+            Its start and end, and whether any two documents were seen together before.
 
-        A document that came with others of the list, always in one order, ends a run. A run has at
-        least two documents that were seen in several orders; new ones among them may move.
+        A document seen with others of the list, always in one order, ends a run. A run has at least
+        two documents seen in several orders; new ones among them may move.
         """
         free, met = self._compared(scope, docs)
         best = (0, 0)
@@ -66,7 +66,7 @@ class Sequences:
             self._last.popitem(last=False)
 
     def _compared(self, scope: int, docs: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """Return for each document whether it is free, and whether it came with others here."""
+        """Return for each document whether it is free, and whether it was seen with others here."""
         known = [self._last.get(hash((scope, doc))) for doc in docs]
         free = [last is not None and last.free for last in known]
         met = [False] * len(docs)

@@ -1,8 +1,8 @@
-"""Parts of a body that break prefixes, moved where they do not: tools sorted, some lines last.
+"""Move parts of a body that break shared prefixes: sort tools, and put some lines last.
 
-The order of tools means nothing to a model. A tool with a cache mark keeps its place, and the
-others stay on their side of it. The route's settings name the lines that move from the system
-prompt behind the last text of the user; `laar context advise` finds them.
+The order of tools is meaningless to a model. A tool with a cache mark keeps its position, and the
+others stay on their side of it. The route's settings name the system prompt lines to move after the
+user's last text; `laar context advise` finds them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MARK = "cache_control"
 def steadied(
     body: bytes, parsed: dict[str, Any], api: str, settings: ContextSettings
 ) -> tuple[bytes, dict[str, Any], str]:
-    """Return a body with tools sorted and lines taken out, the same parsed, and these lines.
+    """Return a body with tools sorted and lines removed, the same parsed, and these lines.
 
-    `with_last` puts the lines back. Body and `parsed` are those given where nothing changes.
+    `with_last` adds the lines again. If nothing changes, body and `parsed` are the given objects.
 
     Raises:
         Refused: the body cannot be changed safely.
@@ -46,13 +46,13 @@ def steadied(
 
 
 def with_last(body: bytes, api: str, lines: str) -> bytes:
-    """Return a body with lines behind the last text of the user.
+    """Return a body with lines appended to the user's last text.
 
     Raises:
         Refused: the body cannot be changed safely.
     """
     text = _last(prompt_texts(orjson.loads(body), api))
-    assert text is not None  # else `steadied` takes none out
+    assert text is not None  # else `steadied` removes no lines
     return splice(body, {text.path: f"{text.value}\n\n{lines}"})
 
 
@@ -61,7 +61,7 @@ def _last(texts: Sequence[Text]) -> Text | None:
 
 
 def _sorted_tools(body: bytes, parsed: dict[str, Any]) -> dict[Path, str]:
-    """Return the edits that sort the tools by name, each as it was written."""
+    """Return the edits that sort the tools by name, each as written."""
     tools = parsed.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return {}

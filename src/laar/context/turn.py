@@ -1,9 +1,9 @@
 """The plan of a request: the changes to each text of the prompt, in prompt order.
 
 Documents of the last turn are aligned with the index; older text repeats the changes of its own
-turn, if the memo has them, and stays as received otherwise. So later turns extend the text sent
-before and never rewrite it. A note may replace a document only if its full text is sent earlier in
-the same body, which is looked up by hash and then compared.
+turn if the memo has them, and otherwise stays unchanged. So later turns extend the text sent before
+and never rewrite it. A note may replace a document only if its full text is sent earlier in the
+same body, which is looked up by hash and then compared.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class TurnPlan:
 
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    received: list[tuple[int, ...]] = field(default_factory=list)  # orders as they came
+    received: list[tuple[int, ...]] = field(default_factory=list)  # received orders
     seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
-    conversation: int = 0  # hash of its beginning
+    conversation: int = 0  # hash of the conversation's beginning
     held_out: bool = False
     permutation: tuple[int, ...] = ()
     documents: int = 0
@@ -57,27 +57,27 @@ class TurnPlan:
     baseline_bytes: int = 0
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
-    deduplicated: bool | None = None  # None: nothing is repeated
-    numbers: dict[str, str] = field(default_factory=dict)  # the client's, by id
+    deduplicated: bool | None = None  # None if nothing is repeated
+    numbers: dict[str, str] = field(default_factory=dict)  # the client's numbers, by id
 
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """Plan the changes to a request.
+    """Plans the changes to a request.
 
     Args:
         settings: settings of the hook.
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
-        recurrences: documents known without a shape; only read.
-        sequences: whether their order means something; only read.
-        guard: decides which requests are left alone; None leaves none.
-        received: a cache that all documents pass in the order they came in.
+        recurrences: documents known without a format; only read.
+        sequences: whether their order is meaningful; only read.
+        guard: decides which requests are left unchanged; None for no guard.
+        received: simulated cache that all documents pass in the received order.
         scope: hash of tenant, route and model.
         route: name of the route, for the guard.
         now: seconds, monotonic.
-        check: called between steps; raises to stop.
-        restores: the answer will pass, and numbers can be put back for ids.
+        check: called between steps; may raise to stop.
+        restores: ids can be replaced by numbers in the answer.
     """
 
     settings: ContextSettings
@@ -95,19 +95,19 @@ class Turn:
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
-    _late: bool = field(init=False, default=False)  # the time is spent
+    _late: bool = field(init=False, default=False)  # time is up
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
-    _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
+    _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in them
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
-        """Go through the prompt once; `raw` as for `prompt_texts`."""
+        """Process the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
-        moved: Path | None = None  # a content whose blocks were moved; these stay as they are
+        moved: Path | None = None  # a content whose blocks were moved, so they stay unchanged
         for text in texts:
-            if text.path[0] == "prompt":  # of a batch, whose prompts are answered apart
+            if text.path[0] == "prompt":  # prompts of a batch are independent
                 self._sent, self._in_full = [], set()
             if moved is not None and text.path[: len(moved)] == moved:
                 self._sent.append(text.value)
@@ -122,7 +122,7 @@ class Turn:
     # -- one text ------------------------------------------------------------------------------
 
     def _outgoing(self, body: dict[str, object], text: Text) -> str:
-        """Return a text as it is sent."""
+        """Return the outgoing form of a text."""
         least = 0 if self.settings.delimiters else _SHORT
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
@@ -140,13 +140,13 @@ class Turn:
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
-            # What was sent before goes out again, whatever the clock says.
+            # Repeat what was sent before even if time is up.
             self._late, self._plan.reason = True, refused.reason
             self._plan.orders.clear()
             return text.value
 
     def _again(self, text: Text, known: Remembered) -> str:
-        """Return an older text as it was sent in its own turn."""
+        """Return an older text as sent in its own turn."""
         self._in_full.update(known.docs)
         if not known.changes:
             return text.value
@@ -163,7 +163,7 @@ class Turn:
         memo_key: int,
         known: Remembered | None,
     ) -> str:
-        """Return a text of the last turn, or one whose documents may be pointed at."""
+        """Return a text of the last turn, or one whose documents notes may refer to."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self.check()
@@ -187,7 +187,7 @@ class Turn:
         return made
 
     def _blocks(self, text: Text) -> list[Block]:
-        """Return the blocks of a text that may be changed; none where it stays as received."""
+        """Return the blocks of a text that may change; none if it stays unchanged."""
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
@@ -218,7 +218,7 @@ class Turn:
         return [] if reasons else blocks
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
-        """Return the text with its changes, checked; None where the check fails."""
+        """Return the text with its changes applied; None if verification fails."""
         if not any(change.moved or change.repeated for change in changes):
             return text.value
         bare, annotated = rewrite(text.value, changes)
@@ -230,7 +230,7 @@ class Turn:
         return self._made(text, changes, bare, annotated)
 
     def _made(self, text: Text, changes: Sequence[Change], bare: str, annotated: str) -> str:
-        """Return the changed text, counted."""
+        """Count the changes and return the changed text."""
         for change in changes:
             for item, own in zip(change.block.items, change.ids, strict=False):
                 self._plan.numbers[own] = item.label or ""
@@ -246,7 +246,7 @@ class Turn:
         *,
         is_changed: bool,
     ) -> None:
-        """Keep a text's changes for its next turn, and the documents that go out in full."""
+        """Remember a text's changes for later turns, and the documents sent in full."""
         in_full = array("Q")
         for own_keys, change in zip(docs, changes, strict=True):
             in_full.extend([key for i, key in enumerate(own_keys) if i not in change.repeated])
@@ -263,10 +263,10 @@ class Turn:
 
         Args:
             read: reads its text.
-            before: hash of the prompt before its text.
+            before: hash of the prompt before the text.
             block: the block.
             own_keys: see `_own_keys`.
-            own: the change when this text was sent last; None for a new one.
+            own: the change when this text was last sent; None for a new text.
         """
         repeated = own.repeated if own else self._repeated(block, own_keys)
         spans = [read(item.start, item.end) for item in block.items]
@@ -305,7 +305,7 @@ class Turn:
     def _changed(
         self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
     ) -> Change | None:
-        """Return the change to the order found; None where ids are needed and cannot be had."""
+        """Return the change for the order found; None if required ids are unavailable."""
         ids: tuple[str, ...] = ()
         if block.numbers:
             ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
@@ -314,7 +314,7 @@ class Turn:
         return Change(block, _whole(docs.live, found.permutation, repeated), repeated, ids)
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
-        """Return whether the documents are worth an order, and differ; notes the reason."""
+        """Return whether the documents are distinct and worth ordering; note why if not."""
         if is_too_small(block, sum(docs.sizes), self.settings):
             self._note(Reason.TOO_SMALL)
             return False
@@ -325,13 +325,13 @@ class Turn:
         return differ
 
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
-        """Return whether an order saves more than its note costs, or may in later requests."""
+        """Return whether an order saves more than its note costs, or may for later requests."""
         note = note_bytes(block, self.settings)
         gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
     def _count(self, change: Change, docs: _Documents, seed: int) -> None:
-        """Add a block to the plan: its order as sent, and the hits to expect from it."""
+        """Add a block to the plan: its order as sent and the expected hits."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
         order = tuple([docs.keys[i] for i in sent])
@@ -345,7 +345,7 @@ class Turn:
         plan.document_bytes += sum(docs.sizes)
 
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
-        """Return the items that notes replace, since their text is in the body before them."""
+        """Return the items to replace by notes, since their text occurs earlier in the body."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
         if self.settings.dedup == "off" or self._control or nothing_before:
             return frozenset()
@@ -365,7 +365,7 @@ class Turn:
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self) -> None:
-        """Draw the conversation's groups: whether it is left alone, and loses repetitions."""
+        """Assign the conversation's groups: left unchanged or not, de-duplicated or not."""
         settings, guard = self.settings, self.guard
         self._dedups = settings.dedup == "exact"
         if guard is None or not self._texts:
@@ -379,7 +379,7 @@ class Turn:
             self._dedups = guard.dedups(self.route, conversation)
 
     def _stays(self) -> bool:
-        """Return whether this request keeps the received order, by the guard."""
+        """Return whether the guard wants this request to keep the received order."""
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
@@ -400,7 +400,7 @@ class _Documents(NamedTuple):
     Args:
         keys: hashes of their spans.
         sizes: bytes of their spans.
-        live: positions of those that go out in full.
+        live: positions of documents sent in full.
         live_keys: their keys.
     """
 
@@ -413,16 +413,16 @@ class _Documents(NamedTuple):
         return sum([self.sizes[i] for i in positions])
 
     def matched(self, found: Alignment) -> list[int]:
-        """Return the positions that follow an order sent before, aligned."""
+        """Return the positions that follow an order sent before, once aligned."""
         return [self.live[j] for j in found.permutation[: found.matched]]
 
 
 _Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
-"""A function that returns a part of a text in UTF-8."""
+"""A function that returns part of a text in UTF-8."""
 
 
 def _reader(text: str, raw: bytes) -> _Read:
-    """Return a reader of `text`, which is `raw` in UTF-8; of ASCII it copies nothing."""
+    """Return a reader of `text`, which is `raw` in UTF-8; does not copy ASCII."""
     if len(raw) != len(text):
         return lambda start, end: text[start:end].encode()
     whole = memoryview(raw)
@@ -436,17 +436,17 @@ def _own_keys(read: _Read, block: Block) -> list[int]:
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")
-"""A short text with none of them holds one document at most, so it needs no scan."""
+"""A short text without any of these has at most one document, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""How many times a note's length documents must have for their order to be an investment: moved so
-that later requests may share it, though nothing is known to be shared yet."""
+"""Minimum length of documents, in multiples of their note's, to reorder them as an investment: for
+later requests to share, though nothing is known to be shared yet."""
 
 
 def _whole(
     live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
 ) -> tuple[int, ...]:
-    """Return the order of all items: repeated ones go last if anything moves."""
+    """Return the order of all items; repeated ones go last if anything moves."""
     if tuple(permutation) == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
     return (*(live[j] for j in permutation), *sorted(repeated))

@@ -1,1 +1,1 @@
-"""Explanations: the record of a decision, and a sentence that a person can read."""
+"""Explain decisions: the record of a decision, and a readable sentence."""

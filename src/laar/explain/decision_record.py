@@ -1,8 +1,9 @@
-"""The record of a decision without its prompt: a `DecisionRecord`, to explain it by.
+"""The record that explains a decision, without its prompt.
 
-Ids, names, counts, and references to the arrays the scorers saw. It costs some microseconds to
-make (`laar.telemetry.decisions`), so every decision can leave one; rows and words are made from it
-on request. It never holds a span of the prompt: the text must neither fill the memory nor be shown.
+It holds ids, names, counts, and references to the arrays that the scorers saw. Creating one takes a
+few microseconds (`laar.telemetry.decisions`), so every decision can have one; rows and text are
+built from it on demand. It never holds a span of the prompt: the text must neither fill memory nor
+be shown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Columns of the table at the decision, kept only when a filter left an endpoint out."""
+    """Columns of the table at the decision, kept only if a filter removed an endpoint."""
 
     failures: Floats
     waiting: Floats
@@ -36,15 +37,14 @@ class Readings:
 class DecisionRecord:
     """A decision without its prompt.
 
-    `view` is the scorers' view, without the request, and must not be written to; None when the body
-    was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the wall
-    clock's, for readers. `settings` were in force then. `tuner_window` is the tuner's window that
-    the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
-    that was picked. `adapter` answers in place of `model`, where one of its LoRA adapters was asked
-    for. `left_out` has by slot the reasons why health left candidates out. `generates` is the
-    request's, known where there are `readings`, and `goes_on` is true for one that goes on from an
-    answer that an endpoint keeps. `end`, `served`, the model that `answered`, and `failed`, those
-    that Envoy tried before, come later.
+    `view` is the scorers' view without the request, and read-only; None if the body was not read.
+    `specs` maps slots to the endpoints known at the time. `time_s` is wall-clock time, for readers.
+    `settings` are those in effect then. `tuner_window` is the tuner's window that the outcome
+    counts in, 0 for none. `prefiller` is the endpoint that prefills the prompt, if not the picked
+    one. `adapter` is the LoRA adapter of `model` that answers, if one was requested. `left_out` has
+    the reasons of health for excluding candidates, by slot. `generates` is the request's, set if
+    there are `readings`; `goes_on` is true if it continues an answer stored by an endpoint. `end`,
+    `served`, the model that `answered`, and `failed`, tried by Envoy before, are set later.
     """
 
     id: str

@@ -1,9 +1,9 @@
 """The fields of a decision's record, each declared once.
 
-The page, the decision log, `laar explain`, and spans are all made from these tables. A
-field has its name in the record, its source, and its attribute in OpenTelemetry: names by its
-conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
-without one is a count, a share in 0..1, or a text.
+The page, the decision log, `laar explain` and spans are all built from these tables. A field has a
+name in the record, a source, and an OpenTelemetry attribute, named by its conventions where they
+exist (``gen_ai.*``, ``http.*``). Units are in the names; a name without one is a count, a share in
+0..1, or text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord
 
 _TAKEN_OUT = -1.0
-"""The score that logs and spans show for a candidate that was taken out: they hold columns of
-numbers, without its mask (`DecisionRecord.eligible`)."""
+"""Score shown in logs and spans for excluded candidates: they hold columns of numbers without the
+mask (`DecisionRecord.eligible`)."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -50,7 +50,7 @@ class Column(Generic[T, V]):
 
     Args:
         name: its name in the record.
-        read: returns its value for a candidate, or those of all of them.
+        read: returns its value for a candidate, or for all of them.
     """
 
     name: str
@@ -77,7 +77,7 @@ HEAD: tuple[Field[DecisionRecord], ...] = (
     Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
     Field("model", lambda of: of.model, "laar.decision.model"),
 )
-"""The fields of a decision that stand before its candidates."""
+"""The fields of a decision before its candidates."""
 
 TAIL: tuple[Field[DecisionRecord], ...] = (
     Field(
@@ -88,17 +88,17 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
     Field("tried_models", lambda of: of.tried, "laar.request.tried_models"),
     Field("exhausted", lambda of: of.exhausted, "laar.decision.exhausted"),
 )
-"""Behind the candidates."""
+"""Fields after the candidates."""
 
 APART: tuple[Field[DecisionRecord], ...] = (
     Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
 )
-"""Behind those, where another endpoint reads the prompt than the one that was picked."""
+"""Then, if another endpoint than the picked one prefills the prompt."""
 
 ADAPTED: tuple[Field[DecisionRecord], ...] = (
     Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),
 )
-"""Behind those, where a LoRA adapter of the model answers: its outcomes are not the model's."""
+"""Then, if a LoRA adapter of the model answers: its outcomes are not the model's."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
@@ -116,7 +116,7 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     ),
     Field("failed", lambda of: of[0].failed),
 )
-"""How the request ended; a status of 0 stands for none."""
+"""How the request ended; status 0 means none."""
 
 ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
     Column("endpoint", lambda of: of.address),
@@ -135,10 +135,10 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
 """The estimates of a candidate."""
 
 SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
-"""The policy's score of the candidate; -1 for one that was taken out."""
+"""The policy's score of the candidate; -1 if it was excluded."""
 
 UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
-"""The column in place of the cost's terms, where the policy does not price."""
+"""The column that replaces the cost terms if the policy has no cost."""
 
 TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("rtt_s", lambda of: of.rtt_s),
@@ -153,10 +153,10 @@ TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("ttft_s", lambda of: of.all_ttft_s),
     Column("others_s", lambda of: of.all_others_s),
 )
-"""The cost taken apart."""
+"""The terms of the cost."""
 
 MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s)
-"""One more of its terms, where prompts may be read elsewhere."""
+"""An additional cost term, if prompts may be prefilled elsewhere."""
 
 
 def _scores(of: DecisionRecord) -> Floats:
@@ -186,7 +186,7 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
 ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in (*HEAD, *TAIL, *APART, *ADAPTED) if field.attribute
 }
-"""Attributes of spans, by the decision's field."""
+"""Attributes of spans by field of the decision."""
 
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute
@@ -195,4 +195,4 @@ END_ATTRIBUTES: Mapping[str, str] = {
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}
-"""The chosen candidate's fields in spans; these two are fields of the decision."""
+"""The chosen candidate's fields in spans; the two left out are fields of the decision."""

@@ -1,4 +1,4 @@
-"""The record of a decision: the terms of every candidate, and why the others were left out."""
+"""Render a decision's record: the terms of every candidate, and why others were excluded."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from laar.explain.fields import (
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
-"""Candidates and filtered endpoints in one record; the rest is cut."""
+"""Maximum candidates and filtered endpoints in a record; the rest is dropped."""
 
 
 def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
-    `picked` is the position in `candidates`, of which the best `MAX_ROWS` are there; terms of the
-    cost are missing where the policy does not price. `unlike` is there for a request unlike
-    anything measured, whose probabilities are mostly base rates. `tuner` is there while a tuner
-    sets the weights: `window` is the one that the outcome counts in, 0 for none.
+    `picked` is the position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing
+    if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
+    probabilities are mostly base rates. `tuner` is present while a tuner sets the weights: `window`
+    is the one that the outcome counts in, 0 for none.
 
     Args:
         record: record of the decision.
-        ranked: candidates by rank, the picked one first; else in no order, which costs less.
+        ranked: sort candidates by rank, the picked one first; unsorted is cheaper.
     """
     view = record.view
     fields = values_of(HEAD, record)
@@ -53,7 +53,7 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
 
 def explained(record: DecisionRecord) -> dict[str, object]:
-    """Return the record for a reader: candidates by rank, and the sentence."""
+    """Return the readable record: candidates by rank, and the sentence."""
     fields = shown(record, ranked=True)
     fields["sentence"] = sentence(record)
     return fields
@@ -91,7 +91,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
 
 
 def filtered(record: DecisionRecord) -> list[dict[str, object]]:
-    """Return the endpoints that were no candidates, each with the reason."""
+    """Return the endpoints that were not candidates, each with the reason."""
     if record.readings is None:
         return []
     assert record.view is not None

@@ -1,4 +1,4 @@
-"""Why an endpoint was picked, in one sentence that a person can read."""
+"""Explain why an endpoint was picked, in one readable sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
 from laar.explain.decision_record import DecisionRecord
 
-_MUCH = 1.2  # a ratio below it is not worth a reader's attention
+_MUCH = 1.2  # smaller ratios are not worth mentioning
 
 _LANGUAGES = {
     "en": "Latin-script text",
@@ -29,12 +29,12 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Return why it won, which part degraded, and where the prompt is read."""
+    """Return why it won, what degraded, and where the prompt is prefilled."""
     return _who_won(record) + _read_elsewhere(record)
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
-    """Say where the prompt is prefilled, if there was a choice, and the seconds saved."""
+    """Return where the prompt is prefilled, if there was a choice, and the seconds saved."""
     apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
@@ -99,7 +99,7 @@ def _who_won(record: DecisionRecord) -> str:
 
 
 def _blind(record: DecisionRecord, view: View) -> str:
-    """Return a warning that time alone chose between models; empty if accuracy is known."""
+    """Return a warning that only time decided between models; empty if accuracy is known."""
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
     if len(models) < 2 or view.evidence.any() or np.ptp(view.probability) > 0.0:
         return ""
@@ -118,13 +118,13 @@ _DEGRADED = {
 
 
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
-    """Return the rival's model, or its address when the winner serves the same one."""
+    """Return the rival's model, or its address if the winner serves the same one."""
     spec = record.specs[int(view.slots[rival])]
     return spec.address if spec.models[0] == record.model else spec.models[0]
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return the reasons against the rival, and for it."""
+    """Return the reasons against and for the rival."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.all_answers
@@ -145,7 +145,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
-    """Return the reason against the rival besides its time and its errors."""
+    """Return the reason against the rival other than time and errors."""
     others, ttft = terms.all_others_s, terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
@@ -158,8 +158,8 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     """Return cost and gain of leaving the model with the cached prompt; empty if no choice.
 
-    Staying is with the endpoint whose cache saves most; switching is to the model picked, or, if
-    that is the same, to the one that is most often right.
+    Staying refers to the endpoint whose cache saves most; switching to the picked model or, if that
+    is the same, to the most accurate one.
     """
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
@@ -195,7 +195,7 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return the term that makes most of the difference, in words."""
+    """Return the term that contributes most to the difference, in words."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
@@ -214,7 +214,7 @@ def _tokens(count: float) -> str:
 
 
 def _beside(one_s: float, other_s: float) -> str:
-    """Return two times with as many digits as show which is longer, up to three."""
+    """Return two times with enough digits, up to three, to show which is longer."""
     one, other = _seconds(one_s), _seconds(other_s)
     for digits in (2, 3):
         if one != other or one_s < 0.1:
@@ -232,7 +232,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """Return the cause that took out the candidate at a position, and its text, if any."""
+    """Return the cause that excluded the candidate at a position, and its text, if any."""
     cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
         assert record.view is not None

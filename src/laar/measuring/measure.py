@@ -52,7 +52,7 @@ class Target:
         base_url: URL of the endpoint.
         model: name of the model.
         base: the adapter's base model; None if it is no adapter.
-        window_tokens: maximum tokens of prompt and answer; None if unknown.
+        window_tokens: maximum tokens of prompt and answer; infinite if unknown.
     """
 
     base_url: str

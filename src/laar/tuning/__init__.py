@@ -1,1 +1,1 @@
-"""The tuner: a hill-climb over the cost's weights, judged by windows of requests."""
+"""The tuner: hill climbing over the cost's weights, judged on windows of requests."""

@@ -1,23 +1,23 @@
-"""The hill-climb over the cost's weights: a (1+1) evolution strategy in log space.
+"""Hill climbing over the cost's weights: a (1+1) evolution strategy in log space.
 
 Each trial perturbs every weight of the incumbent by an independent lognormal factor, clipped to its
 floor and cap, and measures the result on one window. The step grows on success and shrinks on
-failure so that it stays where one trial in five succeeds (Rechenberg). GORGO section 3, with these
-differences, each because the published form was seen to go wrong:
+failure so that one trial in five succeeds (Rechenberg). GORGO section 3, with these differences,
+each because the published form was observed to fail:
 
 * Windows are closed cohorts of the candidate's own decisions (see `windows`).
-* Noise. The authors measured identical weights again and got large swings, and their incumbent
-  keeps the luckiest score it ever had. Here the incumbent is measured again every few trials, and a
-  win counts only when it repeats, against an incumbent measured just before; the second window's
-  cost is the one kept. Interleaving the two would be cheaper but wrong: they share queues.
-* Safety. A candidate whose slow requests or failures already exceed the limits from the incumbent's
-  window is stopped at once and the incumbent serves again; any other candidate serves one window.
-* The incumbent's weights are exported, never the proposal that happened to be live.
-* The default objective counts the whole answer, and every weight has a floor and a cap.
+* Noise. The authors saw large swings between measurements of identical weights, and their incumbent
+  keeps its luckiest score. Here the incumbent is remeasured every few trials, and a win counts only
+  if it repeats against an incumbent measured just before; the second window's cost is kept.
+  Interleaving the two would be cheaper but wrong, since they share queues.
+* Safety. A candidate whose slow requests or failures exceed the limits from the incumbent's window
+  is stopped at once and the incumbent serves again; any other candidate serves one window.
+* The incumbent's weights are exported, never the proposal that happens to be live.
+* The default objective is end-to-end time, and every weight has a floor and a cap.
 
 A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
-time is an argument, and a proposal is a function of the seed and the trial's number, so no
-generator's state needs to survive a restart.
+time is an argument, and a proposal is a function of the seed and the trial's number, so no random
+state needs to survive a restart.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ UNMEASURED = 0
 """Version of decisions that belong to no window."""
 
 REMEASURE_EVERY = 4
-"""Trials lost in a row before the incumbent is measured again: load drifts."""
+"""Consecutive lost trials before the incumbent is remeasured, since load drifts."""
 
 GROWTH = 1.5
-"""Step factor on success; on failure its fourth root, inverted, so one in five is the balance."""
+"""Step factor on success; on failure its inverse fourth root, which balances at one in five."""
 
 SETTLING_SHARE = 8
-"""One decision for each eight of the window lets the queues of other weights drain first."""
+"""One settling decision per eight of the window lets queues of the previous weights drain first."""
 
 SLOW_RATIO = 1.5
 LEAST_STRIKES = 3
 STRIKES_SHARE = 0.03
-"""A candidate is stopped when more than 3 requests, or 3 % of the window, took 1.5 times the
-incumbent's p99, or failed beyond the incumbent's own share of failures."""
+"""A candidate is stopped if over 3 requests, or 3 % of the window, took 1.5 times the incumbent's
+p99, or failed beyond the incumbent's share of failures."""
 
 CORNER_DRAWS = 16
-"""Draws until a candidate differs from the incumbent: with n weights in a corner of the box one
-draw in 2**n is clipped back to it."""
+"""Maximum draws until a candidate differs from the incumbent: with n weights in a corner of the
+bounds one draw in 2**n is clipped back to it."""
 
 LONGEST_GAP_S = 60.0
-"""Time between two calls counts for at most this much, and never backwards: clocks jump."""
+"""Maximum time counted between two calls, never negative, since clocks jump."""
 
 HISTORY = 64
 """Windows kept for the export."""
@@ -64,7 +64,7 @@ HISTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of a decision, and the tag for the request's `Observed`."""
+    """The weights of a decision, and the version tag for its `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -78,7 +78,7 @@ class Tuner:
         initial: the weights to start from, clipped to the bounds.
 
     Raises:
-        SettingError: when the names differ from those in the bounds, or a weight is not positive.
+        SettingError: the names differ from those in the bounds, or a weight is not positive.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
@@ -86,17 +86,17 @@ class Tuner:
         self._incumbent = _checked(initial, settings)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
-        self._candidate: dict[str, float] | None = None  # has won once and must repeat it
+        self._candidate: dict[str, float] | None = None  # won once and must repeat it
         self._sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
-        self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
+        self._elapsed_s = self._since_s = 0.0  # internal time; when the window opened or closed
         self._now: float | None = None
         self._window: Window | None = None
         self._open_next()
 
     def weights(self, now: float) -> Weights:
-        """Return the weights for one decision; call it once for each: windows count them."""
+        """Return the weights for a decision; call once per decision, since windows count calls."""
         self._tick(now)
         window = self._window
         if window is None or window.closed:
@@ -107,7 +107,7 @@ class Tuner:
         return self._tagged if counted else self._settling
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Record the outcome of a request; those of other windows are ignored."""
+        """Record the outcome of a request; ignore those of other windows."""
         self._tick(now)
         window = self._window
         if window is None or sample.version != window.version:
@@ -130,16 +130,16 @@ class Tuner:
 
     @property
     def sigma(self) -> float:
-        """The step, as the standard deviation of the logarithm of a weight."""
+        """The step: standard deviation of the logarithm of a weight."""
         return self._sigma
 
     @property
     def under_way(self) -> dict[str, object]:
-        """The weights of the next decision, and their role: a window's, else the incumbent's."""
+        """Return the next decision's weights, a window's or else the incumbent's, and role."""
         window = self._window
         if window is None:
             return {"role": "frozen", "weights": dict(self._incumbent)}
-        # A closed window only waits for its answers, and the incumbent serves meanwhile.
+        # A closed window only waits for answers while the incumbent serves.
         weights = self._incumbent if window.closed else window.weights
         return {
             "role": window.role,
@@ -150,7 +150,7 @@ class Tuner:
         }
 
     def export(self) -> dict[str, object]:
-        """Return the best weights found and the windows they rest on, as plain values."""
+        """Return the best weights found and the supporting windows, as plain values."""
         return {
             "weights": dict(self._incumbent),
             "objective": self._settings.objective,
@@ -161,7 +161,7 @@ class Tuner:
         }
 
     def _tick(self, now: float) -> None:
-        """Let time pass: end a window that has waited too long for decisions or outcomes."""
+        """Advance time: end a window that has waited too long for decisions or outcomes."""
         if not math.isfinite(now):
             return
         if self._now is not None:
@@ -178,7 +178,7 @@ class Tuner:
             self._conclude(window)
 
     def _breached(self, window: Window) -> bool:
-        """Return whether the candidate can no longer end within the incumbent's limits."""
+        """Return whether the candidate already exceeds the incumbent's limits."""
         baseline = self._baseline
         if baseline is None:
             return False
@@ -189,13 +189,13 @@ class Tuner:
         )
 
     def _conclude(self, window: Window, *, stopped: bool = False) -> None:
-        """Draw the window's lesson and open the next one."""
+        """Evaluate the window and open the next one."""
         self._windows += 1
         score = window.score(self._settings.objective, stopped=stopped)
         if stopped:
             outcome = self._lose("stopped", remeasure=True)
         elif math.isnan(score.cost_s):
-            # Too few answers may be the fleet's doing: see how the incumbent fares.
+            # Too few answers may be the fleet's fault: remeasure the incumbent.
             self._candidate, self._remeasure, outcome = None, True, "no evidence"
         elif window.role == "incumbent":
             self._baseline, self._remeasure, outcome = score, False, "measured"
@@ -208,12 +208,12 @@ class Tuner:
             self._open_next()
 
     def _judge(self, score: WindowScore) -> str:
-        """Compare a candidate's window with the incumbent's latest."""
+        """Compare a candidate's window with the incumbent's latest one."""
         baseline = self._baseline
         if baseline is None or not better(score.cost_s, baseline.cost_s, self._settings.tolerance):
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
-            # The rematch is against an incumbent of the same minutes.
+            # Repeat against an incumbent measured in the same minutes.
             self._candidate = score.weights
             self._remeasure = baseline.version != score.version - 1
             return "won once"
@@ -229,7 +229,7 @@ class Tuner:
         return outcome
 
     def _open_next(self) -> None:
-        """Start the next window: the incumbent's when it is due, else a candidate's."""
+        """Start the next window: the incumbent's if due, else a candidate's."""
         if self._remeasure:
             role, weights = "incumbent", self._incumbent
         else:
@@ -242,7 +242,7 @@ class Tuner:
         self._window, self._since_s = window, self._elapsed_s
 
     def _propose(self) -> dict[str, float]:
-        """Return the next candidate, never the incumbent, as clipping in a corner would."""
+        """Return the next candidate; redraw if clipping yields the incumbent."""
         self._trials += 1
         rng = random.Random(f"{self._settings.seed}:{self._trials}")
         proposal = self._incumbent

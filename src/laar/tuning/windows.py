@@ -1,14 +1,14 @@
-"""The effect of a set of weights on a closed cohort of requests, as one number.
+"""Measure the effect of a set of weights on a closed cohort of requests, as one number.
 
-A window is a cohort: the first ``size`` decisions made with its weights, each tagged with the
-window's version, and all of their outcomes, however late. Two mistakes are avoided that way. GORGO
-takes the last 128 completions whichever weights decided them, so with its hop of 32 three quarters
-of a window belong to other weights. And a window that closes after so many *completions* leaves out
-the slowest requests, which rewards weights that make some requests very slow. While a cohort
-drains, the incumbent's weights serve, so a candidate is never exposed for more than its window.
+A window is a cohort: the first ``size`` decisions made with its weights, tagged with the window's
+version, and all of their outcomes, however late. This avoids two mistakes. GORGO takes the last 128
+completions regardless of their weights, so with its hop of 32 three quarters of a window belong to
+other weights. And a window that closes after a number of *completions* omits the slowest requests,
+which rewards weights that make some requests very slow. While a cohort drains, the incumbent's
+weights serve, so a candidate is never exposed for longer than its window.
 
 Costs are in seconds, lower is better. GORGO maximises a negative latency, where ``best * (1 +
-tol)`` accepts candidates that are *worse* by the tolerance; `better` has no sign to trip over.
+tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LONGEST_S = 1e9
-"""Thirty years: no answer takes that long, and sums of longer times overflow."""
+"""Longest time: thirty years, which no answer takes; sums of longer times overflow."""
 
 _Latencies = npt.NDArray[np.float64]
 
@@ -35,13 +35,13 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
-"""Seconds from times to first token and times to the end. The last is the published one, which gets
-hacked: unlike the others, it does not see the cost in decoding of hoarding requests on one
+"""Cost in seconds from times to first token and end-to-end times. The last is the published one,
+which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on one
 endpoint."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:
-    """Return whether a cost is lower by more than the tolerance, a part of the other."""
+    """Return whether a cost is lower by more than the relative tolerance."""
     return cost < than - tolerance * abs(than)
 
 
@@ -51,9 +51,9 @@ class Observed:
 
     Args:
         version: `Weights.version` at the decision.
-        ttft_s: time to first token; the whole time when the answer was not streamed.
+        ttft_s: time to first token; the whole time if the answer was not streamed.
         e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
-        ok: whether an answer came.
+        ok: whether there was an answer.
     """
 
     version: int
@@ -64,7 +64,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowScore:
-    """One window's result. ``cost_s`` is NaN when there was too little evidence."""
+    """One window's result. ``cost_s`` is NaN if there was too little evidence."""
 
     version: int
     role: str
@@ -78,7 +78,7 @@ class WindowScore:
     outcome: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON or YAML, NaN as None."""
+        """Return plain values for JSON or YAML, with NaN as None."""
         return {
             key: None if isinstance(value, float) and math.isnan(value) else value
             for key, value in asdict(self).items()
@@ -91,10 +91,10 @@ class Window:
     Args:
         version: tag of its decisions.
         role: ``incumbent`` or ``candidate``.
-        weights: the weights that its decisions use.
+        weights: weights used by its decisions.
         size: decisions in the cohort.
-        settling: decisions made with the weights before the cohort, while the queues that other
-            weights left behind drain.
+        settling: decisions made with the weights before the cohort starts, while queues from other
+            weights drain.
     """
 
     __slots__ = (
@@ -123,7 +123,7 @@ class Window:
         self._e2e_s: list[float] = []
 
     def assign(self) -> bool:
-        """Count a decision; whether it is one of the cohort."""
+        """Count a decision; return whether it belongs to the cohort."""
         self.assigned += 1
         self.closed = self.assigned >= self.size
         return self.assigned > 0
@@ -141,23 +141,23 @@ class Window:
 
     @property
     def finished(self) -> int:
-        """Outcomes so far."""
+        """Number of outcomes so far."""
         return len(self._e2e_s) + self.failures
 
     @property
     def drained(self) -> bool:
-        """Whether no outcome is missing any more."""
+        """Whether all outcomes have arrived."""
         return self.closed and self.finished >= self.assigned
 
     def slower_than(self, e2e_s: float) -> int:
-        """Return the requests that took longer from end to end."""
+        """Return the number of requests with a longer end-to-end time."""
         return sum(value > e2e_s for value in self._e2e_s)
 
     def score(self, objective: str, *, stopped: bool = False) -> WindowScore:
-        """Sum the cohort up; outcomes that never came are failures, unless it was `stopped`.
+        """Summarize the cohort; missing outcomes are failures, unless it was `stopped`.
 
-        The objective over the answers is divided by the share of requests that got one: the time
-        to an answer when failures are tried again.
+        The objective over the answers is divided by the share of requests that got one: the time to
+        an answer if failures are retried.
         """
         requests = max(self.assigned, 0)
         due, answers = self.finished if stopped else requests, len(self._e2e_s)

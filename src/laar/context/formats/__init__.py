@@ -1,6 +1,6 @@
-"""Shapes of documents that are recognised from the first request on.
+"""Formats of documents that are recognised from the first request.
 
-Delimiters that the route declares, JSON, tags with names for documents, blocks of one message's
+Delimiters declared by the route, JSON, tags named for documents, and blocks of one message's
 content. All other documents are learned (`laar.context.recurrence`).
 """
 
@@ -17,17 +17,17 @@ from laar.context.settings import ContextSettings, Reason
 __all__ = ["MAX_DOCS", "held", "scan"]
 
 MAX_DOCS = 256
-"""Documents above which a list stays unchanged. It bounds the search for an order."""
+"""Maximum documents of a list to reorder; bounds the search for an order."""
 
 
 def scan(
     text: str, settings: ContextSettings, *, is_parts: bool = False, by_tool: bool = False
 ) -> list[Block]:
-    """Return the blocks of documents in a text, in the first shape that has any.
+    """Return the blocks of documents in a text, in the first format that matches.
 
     Args:
         text: the text, decoded.
-        settings: families, sizes, `relabel` and `delimiters`.
+        settings: formats, sizes, `relabel` and `delimiters`.
         is_parts: the text is the JSON of a message's content.
         by_tool: a tool returned it.
 
@@ -45,7 +45,7 @@ def scan(
 def _found(
     text: str, settings: ContextSettings, is_parts: bool, by_tool: bool
 ) -> Iterator[list[Block]]:
-    """Yield the blocks of each shape, the surest shape first."""
+    """Yield the blocks of each format, the most reliable first."""
     families = settings.formats
     least = settings.min_docs
     if is_parts:
@@ -61,15 +61,15 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held where its labels number places, which an answer may name."""
+    """Return the block, held if its labels number positions, which an answer may mention."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
-    """Return the block with the blanks at the ends of lines in its items.
+    """Return the block with trailing blanks of lines included in its items.
 
-    If they stayed with the places, they would make prompts with the same documents differ.
+    If they stayed in place, prompts with the same documents would differ.
     """
     if block.quoted:
         return block

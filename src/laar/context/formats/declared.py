@@ -1,4 +1,4 @@
-"""Documents between delimiters that a route declares, for prompts that no other shape fits."""
+"""Documents between delimiters declared by a route, for prompts in no known format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _pattern(item: str) -> re.Pattern[str]:
 
 
 def scan(text: str, declared: Sequence[Delimiters], most: int) -> list[Block]:
-    """Return the block of the first delimiters that fit.
+    """Return the block of the first matching delimiters.
 
     Raises:
         Refused: there are more than `most` documents.
@@ -54,6 +54,6 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span without white space around it."""
+    """Return the span without surrounding white space."""
     own = text[start:end]
     return start + len(own) - len(own.lstrip()), start + len(own.rstrip())

@@ -1,7 +1,7 @@
-"""The spans of values in a JSON text, to replace some and leave all other bytes as they are.
+"""Locate values in a JSON text, to replace some and keep all other bytes.
 
-The text is known to be valid, since `orjson` has read it; Python's decoder skips what is not asked
-for. A key that comes twice on the way is refused, because readers differ in which of them counts.
+The text is known to be valid, since `orjson` has parsed it; Python's decoder skips unwanted values.
+A duplicate key on the way is refused, because parsers differ in which one wins.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from laar.context.blocks import Refused
 from laar.context.settings import Reason
 
 MAX_VALUES = 1 << 16
-"""Commas and opening brackets of a text that is walked, 4 ms; a hostile body has more."""
+"""Maximum commas and opening brackets of a text, 4 ms; hostile bodies have more."""
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the top."""
 
 _Want: TypeAlias = "dict[str | int, _Want]"
-"""The values to find inside a value, by key or index; empty for the value alone."""
+"""The values to find inside a value, by key or index; empty for the value itself."""
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _COLON = re.compile(r"[ \t\r\n]*+:[ \t\r\n]*+")
 _NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # a number of any length is a text
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers of any length stay text
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Return the spans of the values at some paths, and of those on the way there.
+    """Return the spans of the values at the paths, and of those on the way.
 
     Args:
         text: valid JSON.
-        paths: paths of the values, all of which are there.
+        paths: paths of existing values.
 
     Raises:
-        Refused: the text has too many values, or an object on the way has a key twice.
+        Refused: the text has too many values, or an object on the way has a duplicate key.
     """
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
         raise Refused(Reason.TOO_COMPLEX)
     wanted: _Want = {}
-    for path in paths:  # one may continue below another
+    for path in paths:  # one may be below another
         at = wanted
         for step in path:
             at = at.setdefault(step, {})
@@ -59,7 +59,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 def _walk(
     text: str, start: int, want: _Want, path: Path, found: dict[Path, tuple[int, int]]
 ) -> int:
-    """Return the end of a value, noting it and those wanted below it."""
+    """Return the end of a value, recording its span and those wanted below it."""
     end = start
     if not want:
         end = _DECODER.raw_decode(text, start)[1]
@@ -89,15 +89,15 @@ def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 class Literal(str):
-    """JSON to be written as it is, rather than as a string."""
+    """JSON to be written as is, instead of as a string."""
 
     __slots__ = ()
 
 
 def raw_of(body: bytes) -> Callable[[Sequence[Path]], list[str]]:
-    """Return a function that gives the JSON of values of a body as it was written.
+    """Return a function that returns the raw JSON of values in a body.
 
-    It walks the body once, however many are asked for, and raises as `spans_of` does.
+    It walks the body once, however many values are requested, and raises like `spans_of`.
     """
 
     def raw(paths: Sequence[Path]) -> list[str]:
@@ -109,7 +109,7 @@ def raw_of(body: bytes) -> Callable[[Sequence[Path]], list[str]]:
 
 
 def splice(body: bytes, edits: Mapping[Path, str]) -> bytes:
-    """Return a JSON body with some of its strings replaced and all other bytes as they were.
+    """Return a JSON body with some strings replaced and all other bytes unchanged.
 
     Args:
         body: valid JSON in UTF-8.

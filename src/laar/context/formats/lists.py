@@ -1,8 +1,8 @@
-"""Documents as the elements of a JSON list, as tools return them and programs paste them.
+"""Documents as elements of a JSON list, as returned by tools or pasted by programs.
 
-The text, or a part of it that begins and ends a line, must be JSON. Of several lists the one with
-the most text counts, whatever its key. Elements move as they were written; the commas and white
-space between them stay. The text of an element, for de-duplication, is its longest string.
+The text, or a part of it made of whole lines, must be JSON. Of several lists the one with the most
+text is used, whatever its key. Elements move as written; the commas and white space between them
+stay. The text of an element, for de-duplication, is its longest string.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
-"""Fields by which elements are told apart, the best first."""
+"""Fields that identify elements, best first."""
 
 _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
 _WRITTEN = re.compile(r"\[(?=\{?['\"])")
 
 MAX_WRITTEN = 64 << 10
-"""Longest repr of a Python list that is parsed, in some 2 ms."""
+"""Longest repr of a Python list to parse, in about 2 ms."""
 
 _DEEPEST = 3
-"""Objects around a list, and around an element's text."""
+"""Maximum objects nested around a list, and around an element's text."""
 
 _MOST_LISTS = 64
 
@@ -43,8 +43,8 @@ def scan(text: str, least: int, most: int) -> list[Block]:
 
     Args:
         text: the whole text.
-        least: elements that make a list of documents.
-        most: elements that it may have.
+        least: minimum elements of a list of documents.
+        most: maximum elements.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.
@@ -53,7 +53,7 @@ def scan(text: str, least: int, most: int) -> list[Block]:
 
 
 def within(text: str, least: int, most: int) -> list[Block]:
-    """Find a list among other text; it must begin and end a line.
+    """Find a list in other text; it must consist of whole lines.
 
     Raises:
         Refused: as in `scan`.
@@ -69,7 +69,7 @@ def within(text: str, least: int, most: int) -> list[Block]:
 
 
 def written_by_python(text: str, least: int, most: int) -> list[Block]:
-    """Return the first list that Python's `str` has written on one line, if it has documents.
+    """Return the first list written on one line by Python's `str`, if it has documents.
 
     Raises:
         Refused: as in `scan`.
@@ -141,7 +141,7 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[int]]]:
-    """Yield all lists, with the lengths of others beside each that may refer to it by place."""
+    """Yield all lists, with the lengths of sibling lists that may refer to them by position."""
     if isinstance(value, list):
         yield path, value, []
     elif isinstance(value, dict) and len(path) < _DEEPEST:
@@ -157,7 +157,7 @@ def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[i
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
     """Return the longest string of an element, and its path."""
     if isinstance(element, str):
-        # One word, path or link is a name, no text; scripts that write without blanks aside.
+        # A single word, path or link is a name, not text, except in scripts without blanks.
         is_text = depth < _DEEPEST or " " in element or not element.isascii()
         return (len(element) if is_text else 0), ()
     if not depth:
@@ -176,7 +176,7 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
-    """Return whether a field numbers the parts of one text: a page, a step."""
+    """Return whether a field numbers parts of one text: pages, steps."""
     numbers = [element.get(name) for element in elements]
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 

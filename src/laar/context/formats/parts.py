@@ -1,7 +1,7 @@
-"""Documents as blocks of one message's content; each moves as its JSON in the body.
+"""Documents as blocks of one message's content, moved as raw JSON.
 
-Blocks whose type says so are documents; they stay in place if the answer cites them by it. Text
-blocks are documents where a tool returned several of them and nothing else.
+Blocks of a document type are documents; they stay in place if answers cite them by position. Text
+blocks are documents if a tool returned several of them and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar.context.settings import Reason
 
 _TEXTS = ("text", "input_text")
 _Run = list[tuple[int, Path]]
-"""Places of blocks in the content, each with where its text is below it."""
+"""Indices of blocks in the content, each with the path of its text."""
 
 
 def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
@@ -27,11 +27,11 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
 
     Args:
         text: JSON of the content.
-        most: documents.
+        most: maximum documents.
         by_tool: a tool returned it.
 
     Raises:
-        Refused: there are too many, or an object has a key twice.
+        Refused: there are too many, or an object has a duplicate key.
     """
     parts: list[Any] = orjson.loads(text) if text else []
     places = [(i, _text_of(part)) for i, part in enumerate(parts)]
@@ -45,7 +45,7 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
 
 
 def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
-    """Return the blocks of a tool's result, if all are text; held where labels count them."""
+    """Return the blocks of a tool's result, if all are text; held if labels number them."""
     own = [_own_text(part) for part in parts]
     if len(own) < _LEAST or not all(own):
         return []
@@ -55,7 +55,7 @@ def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
 
 
 def _own_text(part: object) -> str:
-    """Return the text of a block of text; empty for another one."""
+    """Return the text of a text block; empty for other blocks."""
     if not isinstance(part, dict) or part.get("type") not in _TEXTS:
         return ""
     text = part.get("text")
@@ -64,7 +64,7 @@ def _own_text(part: object) -> str:
 
 _LEAST = 2
 _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
-"""A label with a number at the beginning of a text."""
+"""A label with a number at the start of a text."""
 
 
 def _block(
@@ -85,7 +85,7 @@ def _block(
 
 
 def _text_of(part: Any) -> Path:
-    """Return the path of the text in a document's block; empty for another block."""
+    """Return the path of the text in a document block; empty for other blocks."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in DOCUMENT_BLOCKS:
         return ()
@@ -98,7 +98,7 @@ def _text_of(part: Any) -> Path:
 
 
 def _cited(part: dict[str, Any]) -> bool:
-    """Return whether answers name documents by their place."""
+    """Return whether answers cite documents by position."""
     citations = part.get("citations")
     return isinstance(citations, dict) and citations.get("enabled") is True
 

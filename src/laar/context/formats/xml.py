@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
 Not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a tag is
-prose or part of a document: an item inside an item, an end without a beginning, an attribute that
-does not parse or comes twice. An unclosed tag in the middle of a sentence ("when the <source> tag
-has an id") is only a mention. The patterns are possessive, or bounded by the characters that they
-exclude, so the time is linear in the length of any text.
+prose or part of a document: nested items, an end without a start, an attribute that is invalid or
+duplicate. An unclosed tag within a sentence ("when the <source> tag has an id") is only a mention.
+The patterns are possessive, or bounded by the characters that they exclude, so the time is linear
+in the length of any text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WRAPPERS = dict.fromkeys((*(f"{name}s" for name in _ITEMS if name != "memory"),
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
 _ATTRIBUTE = re.compile(rf"\s++({_NAME})\s*+=\s*+{_VALUE}")
-# The attributes are None where the text behind the name does not end a tag.
+# The attributes are None if the text after the name does not end a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>|(?=[\s>/]))"""
@@ -32,18 +32,18 @@ _TAG = re.compile(
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
 
 _QUOTED = 8
-"""Signs before a tag, quotes and brackets, behind which a word is looked for."""
+"""Maximum quotes and brackets skipped before a tag to find a word."""
 
 _COMMAS = frozenset(",;.")
 _BREAKS = frozenset("\n>")
-"""Signs before a tag that no sentence has there."""
+"""Characters that never precede a tag in a sentence."""
 
 
 def scan(text: str, least: int, most: int) -> list[Block]:
-    """Find all blocks of `least` items or more.
+    """Find all blocks of at least `least` items.
 
     Raises:
-        Refused: the markup is not plainly a list of documents, or a block has more than `most`.
+        Refused: the markup is not clearly a list of documents, or a block has more than `most`.
     """
     return _Scan(text, least, most).run() if "<" in text else []
 
@@ -60,7 +60,7 @@ class _Scan:
         self.names: list[dict[str, str]] = []
 
     def run(self) -> list[Block]:
-        """Return the blocks, found in one pass over the tags that are known."""
+        """Return the blocks, found in one pass over known tags."""
         opened: tuple[int, int] | None = None
         for seen, match in enumerate(_TAG.finditer(self.text)):
             if seen > MAX_MARKS * self.most:
@@ -71,7 +71,7 @@ class _Scan:
                     self._end(name, attributes, match.end())
                 elif not self._only_spoken_of(match):
                     opened = self._open(name, attributes, match)
-            elif name == self.name or name == self.wrapper:  # else part of the document
+            elif name == self.name or name == self.wrapper:  # otherwise part of a document
                 if not closing:
                     raise Refused(Reason.NESTED)
                 if name != self.name:
@@ -86,7 +86,7 @@ class _Scan:
         return self.blocks
 
     def _only_spoken_of(self, match: re.Match[str]) -> bool:
-        """Return whether an opening tag is in a sentence, and not closed before the next one."""
+        """Return whether an opening tag is within a sentence and not closed before the next one."""
         start = match.start()
         if self.text[start - 1 : start] in _BREAKS:
             return False  # nearly always
@@ -107,7 +107,7 @@ class _Scan:
         self.wrapper = None
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
-        """Handle the end tag of an item; an empty one with words behind it is only a mention."""
+        """Handle the end tag of an item; an empty one followed by words is only a mention."""
         start, inside = opened
         if not self.spans and not self.text[inside : match.start()].strip():
             behind = self.text[match.end() : match.end() + 16].lstrip()
@@ -139,7 +139,7 @@ class _Scan:
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
-        """End the run of items; the note about them goes behind the wrapper, if there is one."""
+        """End the run of items; the note about them goes after the wrapper, if any."""
         if len(self.spans) >= self.least:
             after = self.spans[-1][1] if end is None else end
             block = block_of(self.text, self.spans, after, names=self.names, shape="xml")

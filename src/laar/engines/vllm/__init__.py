@@ -1,8 +1,8 @@
-"""The part of laar that runs inside vLLM: a scheduler by relative slack.
+"""The part of laar that runs inside vLLM: a relative-slack scheduler.
 
 `vllm serve MODEL --scheduler-cls laar.engines.vllm.SlackScheduler --additional-config
-'{"laar": {"seconds_per_token": 3e-5}}'`. vLLM is imported when `SlackScheduler` is first asked for,
-and only then: laar itself never needs it.
+'{"laar": {"seconds_per_token": 3e-5}}'`. vLLM is imported only on first access to `SlackScheduler`:
+laar itself does not need it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> object:
     """Import the scheduler for vLLM's `--scheduler-cls`.
 
     Raises:
-        SettingError: vLLM is not installed here, or of a version that is not known.
+        SettingError: vLLM is not installed here, or has an unsupported version.
     """
     if name != "SlackScheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,14 @@
-"""The plan of one step of vLLM, made from plain numbers (Medha section 4, without vLLM).
+"""Plan one step of vLLM from plain numbers (Medha section 4); does not need vLLM.
 
-The stock scheduler gives running requests the step's tokens first, in list order, so one long
+The stock scheduler gives the step's tokens to running requests first, in list order, so one long
 prefill takes every step until it ends. This plan ranks running and waiting prefills together by
-relative slack and sizes each one's chunk for the step. Two things go beyond the paper, both found
-on a real vLLM:
+relative slack and sizes each one's chunk. Two things go beyond the paper, both found on a real
+vLLM:
 
-- A prefill that is paused holds its blocks. The blocks that it still needs are counted as taken, or
-  a second long prompt is admitted into them and the two preempt each other for ever.
-- Equal long prompts overtake each other at every step, and all of them end late. Among the long
-  ones, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go behind all.
+- A paused prefill holds its blocks. The blocks that it still needs are counted as taken, or a
+  second long prompt would be admitted into them and the two would preempt each other forever.
+- Equal long prompts would overtake each other at every step, and all would end late. Among long
+  ones, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from laar.errors import SettingError, unknown
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
 KNOWN_VERSIONS = ("0.32",)
-"""Releases the scheduler was read against and run on. Its seams are private to vLLM."""
+"""Releases that the scheduler was checked against and run on, since it overrides private parts of
+vLLM."""
 
 LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
-
-While one runs from its first token to its last, an equal one that waits gains 1 on it, whatever the
-time of a token: with less, equal ones change places half way and all of them end late.
+While one runs from start to end, an equal waiting one gains 1 on it, whatever the time per token:
+with a smaller margin, equal ones would swap half way and all would end late.
 """
 
 _MOST = 1e12
-"""The largest value of a setting: sums stay finite."""
+"""Maximum value of a setting, so that sums stay finite."""
 
 LEAST_STEP_TOKENS = 256
-"""Tokens that a step has time for whatever its target. Below about this number, GPUs wait for the
-model's weights and not for arithmetic, so a smaller step takes as long and does less."""
+"""Minimum tokens of a step whatever its target. Below about this number GPUs are bound by loading
+the model's weights, so a smaller step takes as long and does less."""
 
 
 def require_known_version(version: str) -> None:
-    """Check a version of vLLM.
+    """Check the version of vLLM.
 
     Raises:
         SettingError: it is not one of `KNOWN_VERSIONS`.
@@ -59,16 +59,16 @@ class StepSettings:
     """The key `laar` of vLLM's `--additional-config`.
 
     Args:
-        seconds_per_token: prefill seconds for a token, from `laar measure`; the defaults are about
-            right for an 8B model on one H100.
-        quadratic_s: prefill seconds for a squared token: the attention part.
-        overhead_s: seconds of a step beside its prefills, decodes included.
-        target_s: seconds that a step should take, from the objective for time per output token. It
-            bounds the prefill of a step; see `step_s`.
-        objective_factor: time to first token a request may take by default, as a multiple of its
-            prefill time alone ...
+        seconds_per_token: prefill seconds per token, from `laar measure`; the defaults suit an 8B
+            model on one H100.
+        quadratic_s: prefill seconds per squared token: the attention part.
+        overhead_s: seconds of a step other than prefills, including decodes.
+        target_s: target seconds per step, from the TPOT objective. Bounds the prefill of a step;
+            see `step_s`.
+        objective_factor: default TTFT objective of a request, as a multiple of its prefill time
+            alone ...
         objective_floor_s: ... plus this.
-        long_tokens: a longer prompt is long: one of them in a step.
+        long_tokens: length above which a prompt is long; a step has at most one.
     """
 
     seconds_per_token: float = 3e-5
@@ -81,7 +81,7 @@ class StepSettings:
 
     @classmethod
     def from_config(cls, config: object) -> Self:
-        """Read `additional_config["laar"]`; absent means the defaults.
+        """Read `additional_config["laar"]`; use defaults if absent.
 
         Raises:
             SettingError: an unknown key, or a value that is not a number of at least 0.
@@ -101,18 +101,17 @@ class StepSettings:
 
     @property
     def step_s(self) -> float:
-        """`target_s`, or the time of `LEAST_STEP_TOKENS` where that is more."""
+        """`target_s`, or the time of `LEAST_STEP_TOKENS` if longer."""
         return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the time of a prefill of `tokens`, alone and from an empty cache."""
+        """Return the time to prefill `tokens` alone, from an empty cache."""
         return tokens * (self.seconds_per_token + self.quadratic_s * tokens)
 
     def line(self, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Return a request's urgency before any of its prompt is computed.
 
-        `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number counts as
-        absent.
+        `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number is ignored.
         """
         work_s = self.prefill_s(tokens)
         objective_s = self.objective_floor_s + self.objective_factor * work_s
@@ -121,7 +120,7 @@ class StepSettings:
         except (TypeError, ValueError, OverflowError):
             sent_s = 0.0
         if 0 < sent_s < math.inf:
-            objective_s = max(work_s, sent_s)  # an impossible one buys no more than no slack
+            objective_s = max(work_s, sent_s)  # an impossible one gains no more than zero slack
         return ORDERS["lars"](arrival_s, objective_s, work_s, work_s)
 
 
@@ -130,11 +129,11 @@ class Candidate(NamedTuple):
 
     Args:
         key: the request's id.
-        remaining_tokens: tokens of its prompt that are left, at least 1.
-        context_tokens: tokens computed already.
-        line: its urgency, as if nothing were computed yet.
-        blocks: KV blocks it still needs for the rest of its prompt.
-        is_running: whether it has a slot already.
+        remaining_tokens: prompt tokens left to compute, at least 1.
+        context_tokens: tokens already computed.
+        line: its urgency before any computation.
+        blocks: KV blocks needed for the rest of its prompt.
+        is_running: whether it already has a slot.
     """
 
     key: str
@@ -146,14 +145,14 @@ class Candidate(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`chunks`: tokens for each candidate, 0 included, in order of urgency; `leader`: for later."""
+    """`chunks`: tokens per candidate, may be 0, by urgency; `leader`: pass to the next `plan`."""
 
     chunks: dict[str, int]
     leader: str | None
 
 
 class _Step:
-    """The predicted time of a step: overhead, and T(context + chunk) - T(context) of each chunk."""
+    """The predicted time of a step: overhead plus T(context + chunk) - T(context) per chunk."""
 
     __slots__ = ("_linear_s", "_quadratic_s", "_seconds")
 
@@ -180,21 +179,21 @@ def plan(
     free_slots: int,
     free_blocks: int,
 ) -> Plan:
-    """Rank the prefills of a step and gives each its chunk.
+    """Rank the prefills of a step and assign chunks.
 
     Args:
         candidates: running and waiting prefills.
         now: seconds, on the clock of the lines.
         settings: target and margins.
         leader: the long prefill that ran last.
-        budget_tokens: the engine's limit for a step, less its decodes.
-        free_slots: requests that may start.
-        free_blocks: KV blocks that no request holds.
+        budget_tokens: the engine's token limit per step, less decodes.
+        free_slots: number of requests that may start.
+        free_blocks: KV blocks not held by any request.
     """
-    # This runs once in every step, on caches that the model has just emptied: plain loops.
+    # This runs once per step, with CPU caches just flushed by the model: use plain loops.
     ranked = []
     any_running = False
-    first_long, least = None, math.inf  # the one long prefill that may run, as `pack` has it
+    first_long, least = None, math.inf  # the one long prefill that may run, as in `pack`
     for key, remaining, context, (offset_s, rate), blocks, is_running in candidates:
         rho = (offset_s - now + settings.prefill_s(context)) * rate
         is_long = context + remaining > settings.long_tokens
@@ -216,9 +215,9 @@ def plan(
     for _, _, starts, key, blocks, prefill in ranked:
         chunks[key] = 0
         if starts:
-            # Who is behind the first that does not fit waits with it, or it would never fit. With
-            # no other prefill the engine's own check is right, and the plan's count may be too high
-            # (not every layer keeps every token).
+            # Everything behind the first that does not fit waits too, or it would never fit. With
+            # no other prefill, rely on the engine's own check, since the plan's count may be too
+            # high (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:

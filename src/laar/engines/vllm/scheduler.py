@@ -1,14 +1,13 @@
 """vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
 
-Nothing of vLLM's `schedule` is repeated. Before it runs, the lists it walks are put in order. While
-it runs, it asks `_reserve_prefill_lookahead` how many tokens each request may take, and there the
-plan's chunks are applied: 0 leaves a running prefill out of the step with its KV in place, and ends
-the walk through the waiting ones, which is why those with a chunk stand first.
+vLLM's `schedule` is not duplicated. Before it runs, the lists it iterates over are sorted. While it
+runs, it asks `_reserve_prefill_lookahead` how many tokens each request may take, which applies the
+plan's chunks: 0 skips a running prefill in this step, with its KV kept, and ends the loop over
+waiting requests, so those with a chunk come first.
 
-It leaves the rest alone: decodes come first, as they do in vLLM; requests that wait while they hold
-KV (remote loads, streaming input) are taken before all others. It does not see the part of a
-waiting prompt that the prefix cache holds, so such a prompt ranks by its full length until it
-starts. Speculative decoding, pipeline and data parallelism were not tried.
+The rest is unchanged: decodes come first; requests that wait while holding KV (remote loads,
+streaming input) precede all others. The cached prefix of a waiting prompt is unknown, so it ranks
+by full length until it starts. Speculative decoding, pipeline and data parallelism are untested.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from laar.errors import SettingError
 from laar.flow.slack import Line
 
 DEADLINE_ARG = "ttft_deadline_ms"
-"""Clients send it in the body: `"vllm_xargs": {"ttft_deadline_ms": 500}`, from arrival on."""
+"""Sent in the body, counted from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
 
 SPARE_LINES = 256
-"""Finished requests whose line may be kept before they are swept out."""
+"""Maximum lines of finished requests kept before a sweep."""
 
 
-class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no types we can rely on
-    """Give it to `vllm serve` as `--scheduler-cls laar.engines.vllm.SlackScheduler`."""
+class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no reliable types
+    """Use as `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,7 +76,8 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         )
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
-        # The last running one is vLLM's victim when blocks run out: so the one with most slack.
+        # vLLM preempts the last running request if blocks run out: sort the one with most slack
+        # last.
         self.running.sort(key=lambda request: rank.get(request.request_id, -1))
         if len(waiting) > 1:
             waiting.sort(
@@ -100,7 +100,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         return Candidate(key, max(1, total - done), done, line, blocks, is_running)
 
     def _check_seams(self) -> None:
-        """Refuse configurations that the overridden methods do not support."""
+        """Reject configurations that the overridden methods do not support."""
         config = self.scheduler_config
         if not isinstance(self.waiting, deque):
             raise SettingError(
