@@ -77,7 +77,8 @@ class Affinity:
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
-        score = (together @ inverse + share * total) / max(1, partners - 1)
+        # Not a matrix product, whose rounding differs by processor, and ties with it.
+        score = ((together * inverse).sum(1) + share * total) / max(1, partners - 1)
         least = KNOWN * weight
         seen = zip(ordered, counts.tolist(), strict=True)
         known = frozenset([doc for doc, count in seen if count > least])

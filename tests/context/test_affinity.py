@@ -1,0 +1,36 @@
+"""Scores of documents by those that they were seen with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_SCORES = """
+import random
+from laar.context.affinity import Affinity
+
+rng, affinity = random.Random(1), Affinity(600.0)
+docs = [rng.getrandbits(64) for _ in range(60)]
+for now in range(300):
+    affinity.observe(rng.sample(docs, 15), float(now))
+print(sorted(affinity.likely(docs[:40], 300.0).score.items()))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names kernels of x86-64")
+def test_scores_are_the_same_on_every_processor():
+    # Pickers that share orders break ties alike, and the lab's numbers can be made again elsewhere.
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", _SCORES],
+            env={**os.environ, "OPENBLAS_CORETYPE": kernel},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for kernel in ("Prescott", "Nehalem", "Haswell", "SkylakeX")
+    }
+    assert len(seen) == 1
