@@ -1,1 +1,1 @@
-"""Medha at the picker: prefill time, slack orders, batch packing and the queue."""
+"""Medha at the picker: prefill times, slack orders, batch packing and the queue."""

@@ -1,21 +1,21 @@
-"""Admission: which requests go now and which wait, between the queue and the director (Medha 4.1).
+"""Admission, between queue and director: which requests go now and which wait (Medha 4.1).
 
-A request goes at once when no request waits ahead and some candidate has room; else it waits in the
-queue, and the director is asked again each time a request leaves. The decision itself, with its
-reservation, stays one synchronous call.
+A request goes at once if none waits ahead of it and some candidate has room; otherwise it is
+queued, and the director is asked again each time a request leaves. The decision itself, with its
+reservation, remains one synchronous call.
 
-A turn whose context has a place (`laar.flow.sessions`) goes to it without waiting. Another one
-needs room for its context as well; if it waits for that, it goes after `max_hold_s` at the latest,
-and where the queue has no room for it, at once. That is all where load holds nothing back, the
-default: requests without a session name are decided as if there were no admission.
+A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
+also needs room for its context; if it waits for that, it goes after `max_hold_s` at the latest, or
+at once if the queue has no room for it. By default, load holds nothing back and that is all:
+requests without a session name are decided as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
-probably does not hold, long prompts by their quadratic price.
+has probably not cached, including the quadratic cost of long prompts.
 
-Synchronous and without a clock, so the lab drives the same code. It sees requests that another
-picker sends to the same endpoints only through the endpoints' readings.
+Synchronous and without a clock, so the lab runs the same code. Requests that another picker sends
+to the same endpoints are visible only in the endpoints' readings.
 
-Imported as a module: `laar.flow` itself is loaded inside engines and must not pull the core in.
+Import it as a module: `laar.flow` itself is loaded inside engines and must not import the core.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
 
 Verdict = Decision | Exception
-"""The decision, or the error that prevents one: a `RequestError` is an answer for the client, any
-other a fault of laar, after which the request has to go on without a decision."""
+"""The decision, or the error that prevented it: a `RequestError` is an answer for the client, any
+other a fault of laar, after which the request must continue without a decision."""
 
 _MAX_BAND = 1000
-"""Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
+"""Bands are clamped to this, so that an engine's priority stays an exact JSON number."""
 _BAND_STEP = 1 << 40
-"""Engine priorities of two bands never mix: 34 years in milliseconds."""
+"""Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of reading a context again, as the default cost weighs first tokens. That others wait
-meanwhile is counted neither here nor for a turn that is held."""
+"""Weight of prefilling a context again: that of the first token in the default cost. The wait it
+causes others is counted neither here nor for a turn that is held."""
 
 _SHOWN = 50
-"""Sessions that an explanation lists, at most."""
+"""Most sessions that an explanation lists."""
 
 _SHORTS_LATELY_S = 5.0
-"""A short prompt within this time means that more will come, and an endpoint is kept for them."""
+"""After a short prompt, more are expected for this long, and endpoints are kept for them."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -82,16 +82,16 @@ class Admission:
     """The queue in front of a director.
 
     Args:
-        director: decides.
+        director: makes the decisions.
         settings: how requests are admitted.
-        by_load: requests wait while all endpoints are full; otherwise only turns of sessions wait,
-            for room for their contexts.
+        by_load: whether requests wait while all endpoints are full; otherwise only turns of
+            sessions wait, for room for their contexts.
 
     Attributes:
         queue: the waiting requests.
-        ready: whether endpoints are known where requests go; until then everything waits.
+        ready: whether requests have known endpoints to go to; until then everything waits.
         prefills: the prefills in flight.
-        sessions: the contexts that have a place.
+        sessions: the sessions whose contexts have a place.
     """
 
     def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
@@ -109,7 +109,7 @@ class Admission:
         self._turns: dict[str, Place] = {}  # by decision
 
     def use(self, settings: FlowSettings) -> None:
-        """Admit by other settings, in the same order; waiting requests keep their objectives."""
+        """Use new settings, except for the order; waiting requests keep their objectives."""
         self._settings = settings
         self.queue.limits = settings.limits
 
@@ -118,12 +118,12 @@ class Admission:
     def ask(self, request: Request, now: float) -> Decision | int:
         """Decide now, or enqueue the request and return the ticket of its outcome.
 
-        A call that returns a ticket should be followed by `dispatch` soon: it may be its turn.
+        After a ticket, call `dispatch` soon: it may be its turn already.
 
         Raises:
-            RequestError: no endpoint can serve it, or the queue takes no more.
+            RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # No model's work, not ours to hold, or without a context that is worth keeping.
+        # Not inference, not ours to hold, or without a context worth keeping.
         if request.api is Api.OPAQUE or request.shadow or not (self.by_load or request.session):
             return self._director.decide(request, now)
         if not self.ready:
@@ -162,7 +162,7 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Dispatch the requests that may go; return the outcomes since the last call."""
-        if not self.ready:  # none goes, but time runs
+        if not self.ready:  # nothing may go, but requests expire
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
@@ -186,7 +186,7 @@ class Admission:
         return True
 
     def drain(self, now: float) -> list[Outcome]:
-        """Refuse all waiting requests, and all that will come."""
+        """Refuse all waiting and future requests."""
         return self._outcomes(self.queue.drain(), now)
 
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
@@ -203,7 +203,7 @@ class Admission:
         director = self._director
         try:
             group = director.candidates.of(request, request.subset, now)
-            # A look at the counters spares pricing a request that has nowhere to go.
+            # Check the counters first, to avoid pricing a request that has nowhere to go.
             room = self._open(group.slots, item, now, is_long=item.is_long, shorts_wait=shorts_wait)
             if not room.any():
                 return None
@@ -224,7 +224,7 @@ class Admission:
         return decision
 
     def _decide(self, request: Request, now: float) -> Decision:
-        """Decide without asking for room."""
+        """Decide without checking for room."""
         decision = self._director.decide(request, now)
         self._count(decision, now)
         return decision
@@ -245,7 +245,7 @@ class Admission:
         return outcomes
 
     def work_s(self) -> dict[tuple[str, str], float]:
-        """Return the seconds of work that wait, by pool and requested model."""
+        """Return the seconds of waiting work, by pool and requested model."""
         found: dict[tuple[str, str], float] = {}
         for item in self.queue.items():
             request = self._held[item.id]
@@ -266,16 +266,16 @@ class Admission:
         return sum(item.tokens for item in self.waiting_contexts())
 
     def missing_endpoints(self) -> float:
-        """Return the same in endpoints; 0 where no cache's size is known."""
+        """Return `missing_tokens` in endpoints; 0 if no cache size is known."""
         table = self._director.table
         each_tokens = table.cache_tokens() / max(1, len(table))
         return self.missing_tokens() / each_tokens if each_tokens > 0.0 else 0.0
 
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
-        """Return where a preview's context would lie and at which price, and who has a place.
+        """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long it would wait for room that is worth less to others, and `price_s` what
-        that saves them: 0 if it goes at once, None where turns in flight have the room.
+        `wait_s` is how long it would wait until room is worth less to others, and `price_s` what
+        that saves them: 0 if it goes at once, None where turns in flight occupy the room.
         """
         view = decision.view
         if view is None:
@@ -293,7 +293,7 @@ class Admission:
         }
 
     def shown(self, now: float) -> dict[str, object]:
-        """Return the sessions that have a place and the turns that wait for one, for a reader."""
+        """Return the sessions that have a place and the turns that wait for one, for display."""
         return {
             "counts": self.session_counts(),
             "inside": self.sessions.shown(now, _SHOWN),
@@ -312,9 +312,9 @@ class Admission:
     def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
         """Describe a request by the candidate that would finish it first.
 
-        Requests that may go to the same endpoints share a lane, by whichever of their names they
-        ask for them: `fits` are the candidates of a request that has to wait, None for one that is
-        only described.
+        Requests that may go to the same endpoints share a lane, whichever model name they use:
+        `fits` are the candidates of a request that has to wait, None for one that is only
+        described.
         """
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
@@ -334,7 +334,7 @@ class Admission:
         )
 
     def _blind(self, request: Request, now: float) -> Item:
-        """Describe a request whose candidates are not known."""
+        """Describe a request whose candidates are unknown."""
         tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
         return self._described(request, work_s, tokens, tokens, now)
@@ -356,7 +356,7 @@ class Admission:
             objective_s=self._settings.objective_of(request, work_s),
             work_s=work_s,
             tokens=int(tokens),
-            body_bytes=2 * request.body_bytes,  # as it came, and as it was read
+            body_bytes=2 * request.body_bytes,  # as received and as parsed
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
@@ -368,10 +368,10 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """Return the candidate where its session's context lies; None if it has no place.
+        """Return the candidate that holds its session's context; None if it has no place.
 
-        All while a turn of it is in flight: parallel turns, as under a name that many share, are
-        not worth one endpoint.
+        All candidates while a turn of it is in flight: parallel turns, as under a name shared by
+        many, are not worth tying to one endpoint.
         """
         place = self.sessions.place(request.session, view.chain)
         own = None
@@ -380,7 +380,7 @@ class Admission:
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
-        """Return the candidates with a place for its context; all if it is no session's turn."""
+        """Return the candidates with room for its context; all if it names no session."""
         named = request.session
         return (
             self.sessions.prices(view, now) <= 1.0 if named else np.ones(len(view.slots), np.bool_)
@@ -423,13 +423,13 @@ class Admission:
     def _apart(
         self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
     ) -> NDArray[np.bool_]:
-        """Keep long prompts and short ones on different endpoints while that is possible.
+        """Keep long and short prompts on different endpoints while possible.
 
-        Engines that serve in order of arrival hold a short prompt up for the whole of a long one
-        before it. So shorts wait for an endpoint without a long one, if there is any; and long
-        ones with slack leave half of the endpoints to them, if there have been shorts recently. To
-        leave them only the last one made it the bottleneck of a fleet that was mostly short
-        requests (`laar lab run medha-picker`).
+        Engines that serve in order of arrival delay a short prompt by the whole of a long one
+        ahead. So shorts wait for an endpoint without a long one, if there is any, and longs with
+        slack leave half of the endpoints to shorts, if any came recently. Leaving them only the
+        last endpoint made it the bottleneck of a fleet with mostly short requests (`laar lab run
+        medha-picker`).
         """
         free = ~mixed
         if not is_long:
@@ -457,7 +457,7 @@ class Admission:
             self.sessions.end(place, now)
 
     def moved(self, decision: Decision, now: float) -> None:
-        """Handle a move: Envoy serves it elsewhere than it was sent."""
+        """Handle a move: Envoy serves it at another endpoint than the one picked."""
         slot = decision.flight.slot
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)
@@ -507,7 +507,7 @@ def _none(view: View) -> NDArray[np.bool_]:
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Return whether waiting can help: no endpoint is known, and the request may go to any.
 
-    An endpoint that has left does not come back with the responses that it kept.
+    An endpoint that left does not come back with its stored responses.
     """
     empty = error.reason in ("no-endpoints", "no-candidates")
     return empty and request.subset is None and not request.response_id
@@ -519,7 +519,7 @@ def _error(shed: Shed) -> RequestError:
 
 
 def _engine_priority(item: Item) -> int:
-    """Return what engines put first if lower: bands, then the moment at which slack is used up."""
+    """Return a priority for engines, lower first: by band, then by when slack runs out."""
     band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
     slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
     return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

@@ -1,7 +1,7 @@
-"""The inputs and outputs of the queue: plain values, and its limits.
+"""The queue's inputs, outputs and limits, as plain values.
 
-The reason codes are stable: they go into a response header and label a metric. The words are those
-that endpoint pickers use for the same outcomes.
+Reason codes are stable: they go into a response header and a metric label. They are those that
+other endpoint pickers use for the same outcomes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Item:
     """A request as the queue sees it.
 
     Args:
-        id: the picker's own, unique among those waiting.
-        tenant: the tenant whose account its tokens count in.
-        band: strict priority, higher first; 0 is usual.
-        lane: names the set of endpoints it may go to; equal sets should share a name.
-        reach: that set, a bit for each endpoint; 0 where it is not known.
-        arrival_s: time of its arrival, on the clock that `now` is read from.
-        objective_s: seconds from arrival to first token that it asks for.
-        earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
-        for_context: it waits for room for its context alone; it is let in after `max_hold_s`, or
-            where the queue would refuse it.
-        work_s: prefill seconds, alone.
-        tokens: tokens that its tenant is charged with.
-        body_bytes: bytes that it takes while it is held.
-        is_long: whether one endpoint should run at most one such request while shorts wait.
+        id: assigned by the picker, unique among waiting requests.
+        tenant: the tenant charged with its tokens.
+        band: strict priority, higher first; usually 0.
+        lane: name of the set of endpoints it may go to; equal sets should share a name.
+        reach: that set, one bit per endpoint; 0 if unknown.
+        arrival_s: arrival time, on the same clock as `now`.
+        objective_s: TTFT objective, in seconds from arrival.
+        earlier_s: seconds spent on earlier attempts at the same request; they reduce its slack.
+        for_context: whether it waits only for room for its context; it is let in after
+            `max_hold_s`, or if the queue would refuse it.
+        work_s: prefill seconds when run alone.
+        tokens: tokens charged to its tenant.
+        body_bytes: memory it takes while held.
+        is_long: whether an endpoint should run at most one such request while short ones wait.
     """
 
     id: Hashable
@@ -69,7 +69,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """The request gets laar's own answer: HTTP status, stable reason code, when to retry."""
+    """laar answers the request itself: HTTP status, stable reason code, retry delay."""
 
     status: int
     reason: str
@@ -84,25 +84,25 @@ class Limits:
     applies: ClassVar = Applies.AT_ONCE
 
     order: Annotated[Literal["lars", "fcfs"], Applies.AFTER_RESTART] = "lars"
-    """Order of the queue: `lars` by relative slack, `fcfs` by arrival, to compare with."""
+    """Order of the queue: `lars` by relative slack, `fcfs` by arrival, for comparison."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
-    """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body. With 10,000 a
-    dispatch takes some 100 us."""
+    """Most requests that may wait; further ones get 429. Each costs about 20 KiB plus its body.
+    With 10,000, a dispatch takes about 100 us."""
     max_held_bytes: Annotated[int, Ge(0), Le(64 << 30)] = 512 << 20
-    """Memory for the bodies of waiting requests, each counted twice: as received and as parsed. 429
-    beyond."""
+    """Memory for the bodies of waiting requests, each counted twice: as received and as parsed.
+    Requests beyond it get 429."""
     patience: Annotated[float, Ge(0), Le(1000)] = 3.0
-    """A request expires with 503 after a wait of this many times its objective, but not before
+    """A request expires with 503 after waiting this many times its objective, but not before
     `min_hold_s` and not after `max_hold_s`."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
-    """Seconds before which no waiting request expires, unless `max_hold_s` is less: long enough for
-    a long prefill."""
+    """Seconds that every request may wait before it expires, unless `max_hold_s` is less. Long
+    enough for a long prefill."""
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
-    """Seconds after which every waiting request expires, also while no endpoint is known (a fleet
-    scaled to zero), and after which a session's turn goes without room for its context. 0 holds
-    nothing. Keep it at most at `laar envoy --longest-hold`, which has the same default:
-    otherwise Envoy waits only 2 s, and sends each held request elsewhere."""
+    """Longest wait in seconds. Then a waiting request expires, even while no endpoint is known (a
+    fleet scaled to zero), and a session's turn goes without room for its context. 0 disables
+    waiting. Must not exceed `laar envoy --longest-hold`, which has the same default: otherwise
+    Envoy waits only 2 s and sends each held request elsewhere."""
 
     def __post_init__(self) -> None:
-        """Raise SettingError for a value that cannot work."""
+        """Raise SettingError for an invalid value."""
         check(self)

@@ -1,17 +1,17 @@
-"""Prefills in flight at each endpoint: seconds of work, until they are done or taken to be done.
+"""Prefills in flight at each endpoint, in seconds of work, until done or estimated to be done.
 
-Where the first token of an answer will be seen, its prefill counts until then. Of most answers it
-is not (they are not read, or not streamed), and to count those until their end would fill every
+If the first token of an answer will be seen, its prefill counts until then. For most answers it
+will not (they are not read, or not streamed), and counting those until they end would fill every
 endpoint with requests that only decode. They count by a clock: an endpoint prefills in order of
-arrival, so the prefills sent before a moment are done when their seconds have passed.
+arrival, so a prefill is done when its seconds and those of the prefills before it have passed.
 
-A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while they idle; too
-fast, and the queue never fills. Two things correct it:
+A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while idle; too fast,
+and the queue never fills. Two things correct it:
 
-* its pace, real seconds for one by c(m), learned for each model from the first tokens that are
+* its pace, in real seconds per second of c(m), learned per model from the first tokens that are
   seen;
-* the endpoints' readings: requests that wait in an engine have not begun, even if the clock has
-  passed, and those sent before them have.
+* the endpoints' readings: requests waiting in an engine have not started, even if the clock says
+  so, and those sent before them have.
 
 Synchronous; time is an argument, and may jump.
 """
@@ -27,19 +27,19 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats
 
 _LOOK_EVERY_S = 0.01
-"""Clocks are looked at no more often: a tenth of the gate's tick, an iteration of an engine."""
+"""Least seconds between clock updates: a tenth of the gate's tick, one engine iteration."""
 
 _UNDER_WAY_S = 0.25
-"""An endpoint may not have had a request yet when it wrote a page that came so soon after it."""
+"""A metrics page read within this many seconds of sending a request may not include it yet."""
 
 _MEMORY_S = 5.0
-"""Prefill seconds after which a pace is mostly learned again: a few prompts of a loaded fleet."""
+"""Prefill seconds after which a pace is mostly relearned: a few prompts of a loaded fleet."""
 _LEAST_S = 0.2
-"""Least work ahead from which a pace is learned: below it, an iteration and the round trip
+"""Least seconds of work ahead from which a pace is learned: below, an iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""c(m) that was never measured is rarely further off. A pace too low costs less: the queue then
-fills late, where one too high leaves endpoints idle."""
+"""An unmeasured c(m) is rarely further off. A pace that is too low costs less: the queue only fills
+late, while one that is too high leaves endpoints idle."""
 _MAX_MODELS = 1024
 
 
@@ -58,7 +58,7 @@ class _Prefill:
 
 @dataclass(slots=True)
 class _Line:
-    """An endpoint's requests until they end, and those of them that count; both as sent."""
+    """An endpoint's open requests and those of them that count, both in the order sent."""
 
     requests: dict[Hashable, _Prefill] = field(default_factory=dict)
     counted: dict[Hashable, _Prefill] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class _Line:
 
 
 class Prefills:
-    """Counts by endpoint.
+    """Counts of prefills in flight, by endpoint.
 
     Args:
-        table: the endpoints, whose readings are looked at.
+        table: the endpoints and their readings.
 
     Attributes:
         seconds: float64 by slot: prefill seconds in flight, by c(m).
-        long_seconds: the part of it that is of long requests.
-        longs: how many those are.
+        long_seconds: the part of `seconds` that belongs to long requests.
+        longs: the number of long requests.
         counted: requests counted in `seconds`.
     """
 
@@ -92,11 +92,11 @@ class Prefills:
         self._grow()
 
     def __len__(self) -> int:
-        """Return how many requests have not ended, counted or not."""
+        """Return the number of open requests, counted or not."""
         return len(self._slots)
 
     def pace(self, model: str) -> float:
-        """Return the real seconds that a second by c(m) takes."""
+        """Return the real seconds per second of c(m)."""
         return self._paces.get(model, 1.0)
 
     @property
@@ -120,13 +120,13 @@ class Prefills:
 
         Args:
             key: key of the request.
-            slot: the endpoint that it is sent to.
-            model: the model whose pace it has.
+            slot: the endpoint it is sent to.
+            model: the model whose pace applies.
             seconds: its seconds by c(m).
             now: time of the decision.
             is_long: whether it counts in `longs`.
             shown: whether the first token of its answer will be seen.
-            fixed_s: the part of the time to that token that is no prefill: the round trip.
+            fixed_s: the part of TTFT that is not prefill: the round trip.
         """
         self._grow()
         line = self._lines.setdefault(slot, _Line())
@@ -162,7 +162,7 @@ class Prefills:
             self.seconds[slot] = self.long_seconds[slot] = self.longs[slot] = 0.0
 
     def moved(self, key: Hashable, slot: int, now: float) -> None:
-        """Handle a move to another endpoint than it was sent to."""
+        """Handle a move to an endpoint other than the one it was sent to."""
         before = self._slots.get(key)
         if before is None or before == slot:
             return
@@ -180,7 +180,7 @@ class Prefills:
         )
 
     def look(self, now: float) -> None:
-        """Bring the counts up to now."""
+        """Bring the counts up to date."""
         self._grow()
         if 0.0 <= now - self._looked_s < _LOOK_EVERY_S:
             return
@@ -197,10 +197,10 @@ class Prefills:
             line.read_s = read_s
             self._believe(slot, line, read_s)
         self._pass(slot, line, now)
-        line.at_s = now  # also when time was set back
+        line.at_s = now  # also if the clock was set back
 
     def _pass(self, slot: int, line: _Line, now: float) -> None:
-        """Let time pass: the request that was sent first is prefilled first."""
+        """Let time pass: requests are prefilled in the order sent."""
         passed_s = now - line.at_s
         if passed_s <= 0.0:
             return
@@ -221,7 +221,7 @@ class Prefills:
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Others may send there as well; then as large a share of those that wait are ours.
+        # Others may send there too; we assume the same share of waiting requests is ours.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

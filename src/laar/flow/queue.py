@@ -1,26 +1,26 @@
 """The queue of requests whose candidates are all full (Medha at the picker).
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
-of that tenant, the lowest relative slack. A long request with slack lets shorts go first.
-Requests that compete for the same endpoints share a lane, so a full model does not hold up a free
-one: a refusal closes the lane for the rest of the call, and a refused long request only for longs.
-Lanes may have some endpoints in common, so they take turns, one request each. A tenant that waits
-in several of these is charged in all that the endpoint belongs to, and those whose turn it is
-before it in one of them go before it in the others: more lanes are no more turns.
+of that tenant, the lowest relative slack. A long request with slack lets shorts go first. Requests
+that compete for the same endpoints share a lane, so a full model does not block a free one: a
+refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
+Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
+such lanes is charged in all that the endpoint belongs to, and tenants ahead of it in one go ahead
+of it in the others: more lanes do not mean more turns.
 
-The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
-or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
-verdict but the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once for each
+The queue itself never blocks. `enqueue` returns at once, `dispatch` is called when a request leaves
+or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
+verdict except the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once per
 request.
 
-A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
-the queue is full, a request of a lower band makes room, else one of the tenant with the most
-waiting (the most bytes, where these are at their limit); otherwise the newcomer is refused. Nothing
-a client writes can buy more urgency than no slack at all: an objective shorter than the work itself
-is raised to it.
+A request waits at most `patience` times its objective, within [`min_hold_s`, `max_hold_s`]. When
+the queue is full, a request of a lower band is evicted, else one of the tenant with the most
+waiting (the most bytes, if these are at their limit); otherwise the new request is refused. No
+client can claim more urgency than zero slack: an objective shorter than the work itself is raised
+to it.
 
-Order and bands are exact at every call. What is approximate: equal heights go either way, `is_long`
-and tokens are the caller's estimates, and `retry_after_s` follows the recent speed of the queue.
+Order and bands are exact at every call. Approximations: equal heights go in either order, `is_long`
+and tokens are the caller's estimates, and `retry_after_s` follows the queue's recent speed.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from laar.flow.waiting import Crowd, Lane
 T = TypeVar("T")
 
 MAX_WORK_S = 1e6
-"""More work than any prompt has; keeps an infinite estimate out of the arithmetic."""
+"""Cap on work, more than any prompt has; keeps infinite estimates out of the arithmetic."""
 
 MAX_VERDICTS = 64
-"""Requests decided in one `dispatch`, so that a fleet coming up never blocks the event loop; the
-wake-up is at once while more is due."""
+"""Most verdicts of one `dispatch`, so that a fleet coming up never blocks the event loop; while
+more are due, the next wake-up is immediate."""
 
 MAX_REFUSALS = 32
-"""Lanes of a band found closed in one `dispatch` before it goes on with the next band. The next
-call starts with the band's others."""
+"""Refusals in a band after which `dispatch` moves on to the next band. The next call starts with
+the band's other lanes."""
 
 MAX_RETRY_AFTER_S = 60
-"""Longest `retry-after` in seconds: beyond it the estimate means little."""
+"""Longest `retry-after` in seconds; beyond it, the estimate means little."""
 
 
 class _Waiting:
@@ -81,7 +81,7 @@ class _Waiting:
 
 
 class _Band:
-    """One priority: its lanes, and the tenants that crowd it, by requests and by bytes."""
+    """One priority: its lanes, and the requests and bytes that each tenant has waiting."""
 
     __slots__ = ("crowd", "held_bytes", "lanes")
 
@@ -138,7 +138,7 @@ class Queue(Generic[T]):
         could serve it sooner.
 
         Raises:
-            ValueError: the id is waiting already, which is a defect of the caller.
+            ValueError: the id is already waiting: a bug in the caller.
         """
         clock = self._clock(now)
         if item.id in self._waiting:
@@ -178,11 +178,11 @@ class Queue(Generic[T]):
 
         Args:
             now: seconds, monotonic.
-            admit: (item, shorts_wait) -> the reservation it has made for the item, or None when no
-                endpoint has room. `shorts_wait` is true when other, short requests wait: then an
-                endpoint takes no second long one. Must not call the queue.
-            lane: the only lane that can have changed, when the caller knows.
-            slot_of: the endpoint that a result is about, by its bit in `Item.reach`.
+            admit: (item, shorts_wait) -> the reservation made for the item, or None if no endpoint
+                has room. `shorts_wait` is true if other, short requests wait: then an endpoint
+                takes no second long one. Must not call the queue.
+            lane: the only lane that can have changed, if the caller knows.
+            slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
         """
         clock = self._clock(now)
         self._more = False
@@ -210,7 +210,7 @@ class Queue(Generic[T]):
                 if key is None:
                     continue
                 turns.append(name)
-                lanes[name] = lanes.pop(name)  # last, in the next call too: others may share room
+                lanes[name] = lanes.pop(name)  # last, also for the next call: others may share room
                 item = self._waiting[key].item
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:
@@ -231,10 +231,10 @@ class Queue(Generic[T]):
         closed: set[str],
         closed_to_longs: set[str],
     ) -> str | None:
-        """Return an open lane with common endpoints that goes before this one.
+        """Return an open lane that shares endpoints with this one and goes before it.
 
-        There it is another tenant's turn before that of the one whose turn it is here, or this one
-        has waited longer.
+        There, another tenant is ahead of the one whose turn it is here, or this tenant's own last
+        turn was longer ago.
         """
 
         def next_tenant(lane: str) -> str | None:
@@ -265,7 +265,7 @@ class Queue(Generic[T]):
                 lane.charge(item.tenant, max(1, item.tokens))
 
     def cancel(self, item_id: Hashable) -> bool:
-        """Forget a request whose client is gone; return False if its verdict was reached before."""
+        """Forget a request whose client is gone; return False if its verdict is already known."""
         entry = self._waiting.get(item_id)
         if entry is None:
             return False
@@ -274,14 +274,14 @@ class Queue(Generic[T]):
         return True
 
     def drain(self) -> list[tuple[Item, T | Shed]]:
-        """Refuse all waiting requests, and all that will come: the picker shuts down."""
+        """Refuse all waiting and future requests: the picker is shutting down."""
         self._draining = True
         for entry in list(self._waiting.values()):
             self._drop(entry.item, 503, SHUTTING_DOWN)
         return self._hand_out()
 
     def next_wakeup_s(self, now: float) -> float | None:
-        """Return in how many seconds `dispatch` is due at the latest; None if it is not."""
+        """Return the seconds until `dispatch` is due at the latest; None if it is not."""
         if self._verdicts or self._more:
             return 0.0
         clock = self._clock(now)
@@ -290,7 +290,7 @@ class Queue(Generic[T]):
         return max(0.0, self._expiries[0][0] - clock) if self._expiries else None
 
     def _clock(self, now: float) -> float:
-        """Return `now` on a clock that never goes back: a jump back is taken out for good."""
+        """Return `now` on a clock that never goes back: a backward jump is removed for good."""
         if now < self._last_now:
             self._skew_s += self._last_now - now
         self._last_now = now
@@ -325,8 +325,8 @@ class Queue(Generic[T]):
     def _make_room(self, item: Item, clock: float) -> bool:
         """Return whether the item fits, after dropping others that should yield to it.
 
-        One yields where their number is at its limit. Where their bytes are, the tenant with the
-        most bytes yields as many as are missing.
+        If the number of requests is at its limit, one yields. If the bytes are, the tenant with the
+        most bytes yields as many requests as it takes.
         """
         if self._fits(item):
             return True
@@ -410,7 +410,7 @@ class Queue(Generic[T]):
             heapify(self._expiries)
 
     def _refused(self, item: Item, status: int, reason: str) -> Shed:
-        """Count a refusal; what waits for its context alone is let in instead."""
+        """Count a refusal; a request that waits only for its context is let in instead."""
         if item.for_context:
             return Shed(0, LET_IN, 0)
         self.sheds[reason] += 1
@@ -430,5 +430,5 @@ class Queue(Generic[T]):
 
 
 def _between(low: float, value: float, high: float) -> float:
-    """Clip a number that may be anything; not-a-number becomes `low` (max keeps its first)."""
+    """Clip any float; NaN becomes `low` (max keeps its first argument)."""
     return min(high, max(low, value))

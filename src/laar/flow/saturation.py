@@ -1,15 +1,15 @@
-"""The endpoints that have room: caps on prefill seconds in flight, on requests and on KV use.
+"""Which endpoints have room: caps on prefill seconds in flight, requests and KV cache usage.
 
-Two sources, each used for its strength. The picker's own counters move at the moment of a decision
-and never go stale, but count only this picker's requests. The endpoints' readings count all
-requests, but are late, and stop when an endpoint is too busy to be scraped.
+Two sources, each used for its strength. The picker's own counters change with each decision and
+never go stale, but count only this picker's requests. The endpoints' readings count all requests,
+but lag, and stop when an endpoint is too busy to be scraped.
 
 So a reading can close an endpoint only while it is fresh. Treating a stale one as full, as some
-pickers do, locks a fleet out for good: nothing is sent, so nothing changes. Here a stale or missing
-reading leaves the decision to the own counters, which fall as the picker's requests end.
+pickers do, locks out a fleet for good: nothing is sent, so nothing changes. Here a stale or missing
+reading leaves the decision to the picker's counters, which fall as its requests end.
 
-A long prefill in flight may not fill an endpoint by itself, or it would hold up every short one for
-minutes, which is the convoy this package exists against: to shorts it counts at most half the cap.
+A long prefill in flight must not fill an endpoint alone, or it would delay every short one for
+minutes, the convoy effect this package exists to prevent: to shorts it counts at most half the cap.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from laar.declaring import Applies, check
 
 MAX_KV_USAGE = 0.95
-"""Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Less
-than `laar.core.filters` has: the queue holds back before an endpoint is passed over."""
+"""Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Lower
+than in `laar.core.filters`: the queue holds requests before the filter drops an endpoint."""
 
 STALE_AFTER_S = 3.0
-"""Seconds after which a reading no longer marks an endpoint as full: three missed scrapes. laar's
-own counters still do, so that this can be soon."""
+"""Seconds after which a reading no longer marks an endpoint as full: three missed scrapes. It can
+be this short because laar's own counters still do."""
 
 LONG_SHARE = 0.5
-"""The most of an endpoint's prefill cap that long requests in flight take from short ones."""
+"""Largest share of an endpoint's prefill cap that long requests in flight take from short ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,12 @@ class Loads:
 
     Args:
         prefill_s: own counter: prefill seconds in flight, long ones included.
-        long_prefill_s: own counter: the part of it that belongs to long requests.
+        long_prefill_s: own counter: the part of `prefill_s` that belongs to long requests.
         requests: own counter: requests in flight.
         longs: own counter: long requests whose prefill is in flight.
         reported_requests: reading: running and waiting at the endpoint.
         kv_usage: reading: 0 to 1.
-        reading_age_s: how old both readings are; infinite or not-a-number when there are none.
+        reading_age_s: age of both readings; infinite or NaN if there are none.
     """
 
     prefill_s: NDArray[np.float64]
@@ -60,7 +60,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Caps for one endpoint, and the estimate made with them."""
+    """Caps for one endpoint, and the load levels computed from them."""
 
     section: ClassVar = "flow"
     applies: ClassVar = Applies.AT_ONCE
@@ -70,7 +70,7 @@ class Saturation:
     keeps its batch full between two decisions, and is short enough for the queue's order to matter.
     A request counts until its first token is seen. If its answer is not streamed or not read
     (`bodies.sample_answers`), it counts for an estimated time, corrected by the answers that are
-    read and by the readings."""
+    read and by metrics readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 
@@ -88,7 +88,7 @@ class Saturation:
         reported = np.fmax(
             loads.reported_requests / self.max_requests, loads.kv_usage / MAX_KV_USAGE
         )
-        # Comparing with not-a-number is false, and fmax passes it over: unknown closes nothing.
+        # NaN compares false, and fmax ignores it: an unknown reading closes nothing.
         fresh = loads.reading_age_s <= STALE_AFTER_S
         return np.fmax(own, np.where(fresh, reported, 0.0))
 

@@ -1,20 +1,20 @@
 """Sessions, and the room that their contexts take in the engines' caches.
 
-Between two turns a session's context stays in the cache of its endpoint until others need the room:
-engines evict what was used least recently. Once the contexts of all sessions are more than the
-caches hold, each turn evicts one that is about to be asked for again, and all of them are read
-again and again. Then a turn whose context has no place is better held, before it begins.
+Between two turns, a session's context stays in its endpoint's cache until others need the room:
+engines evict the least recently used. Once the contexts of all sessions exceed the caches, each
+turn evicts one that is about to be needed again, and all of them are prefilled over and over. It is
+then better to hold a turn whose context has no place, before it starts.
 
-Room has a price. To keep an idle session's place catches its return, if it comes soon enough; and
-as long as it is kept, others wait for it. So there is a number of seconds of room for each return
-that is caught, by how long such sessions have paused before. What it costs all to read the context
-again, by these seconds, is what a place saves in each second for which it is kept. A turn is held
-while one of the places that would make room for it, by the share of it that would go, saves more
-than the second that it waits. Where few return, no place is worth keeping, and nobody waits. Before
-anything is learned, chances are such that a place is kept for about as long as reading it again
-takes: the rule for renting or buying.
+Room has a price. Keeping an idle session's place catches its return, if that comes soon enough, but
+others wait for the room as long as it is kept. So each return caught costs a number of seconds of
+room, estimated from how long such sessions have paused before. The total cost of prefilling the
+context again, divided by these seconds, is what a place saves per second that it is kept. A turn is
+held while one of the places that would make room for it, weighted by the share of it that would be
+evicted, saves more than the second of waiting. Where few sessions return, no place is worth keeping
+and no turn waits. Before anything is learned, the chances are such that a place is kept for about
+as long as prefilling it again takes: the rent-or-buy rule.
 
-A session is known by its name, or else by its prompt, which begins with that of the turn before.
+A session is identified by its name, or else by its prompt, which starts with the last turn's.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from laar.core.interfaces import View
 from laar.prefix import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Classes of pauses; who pauses for longer than four minutes has gone."""
+"""Upper bounds of the classes of pauses; after about four minutes, a session is gone."""
 
 _WIDTHS_S = tuple(
     age_s - before_s for before_s, age_s in zip((0.0, *_AGES_S), _AGES_S, strict=False)
 )
 
 _FADED = 0.998
-"""Weight of the earlier pauses with each new one: some 500 count."""
+"""Decay of earlier pauses with each new one: about 500 count."""
 
 _PRIOR = 0.5
-"""Pauses that are taken to have ended in each class, and to have gone on: half of them return in
-each doubling of their time, whatever the scale."""
+"""Prior of each class, for pauses that ended in it and for pauses that outlasted it: half return in
+each doubling of the pause, at any scale."""
 
 _EVICTIONS = 2.0
-"""Contexts to read again for one that leaves: where the caches are full, its own reading pushes
-another one out."""
+"""Contexts prefilled again for each one evicted: when the caches are full, its own prefill evicts
+another."""
 
 _MOMENT_S = 1e-6
-"""A place is in the next class of pauses from just after the end of its own."""
+"""Added to the end of a class of pauses to be in the next one."""
 
 _LEARNED_FOR_S = 1.0
-"""Seconds after which the places that are idle now are counted again."""
+"""Seconds between counts of the currently idle places."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,13 +64,13 @@ class Place:
     Args:
         key: the session's name, or the last hash of its prompt.
         slot: the endpoint.
-        tokens: its length, without what others there had before it.
-        reread_s: seconds that it costs all to read it again.
-        shared: tokens that others there had before it, as of a common system prompt.
+        tokens: its length without `shared`.
+        reread_s: cost of prefilling it again, in seconds.
+        shared: tokens that others had cached there before, such as a common system prompt.
         busy: turns in flight.
-        idle_at: when the last of them ended.
-        is_session: it has a name, or went on after an answer; what is asked once, or by many at
-            once, is no session, and never worth its room.
+        idle_at: when the last turn ended.
+        is_session: whether it has a name or continued after an answer. A prompt sent once, or by
+            many at once, is no session and never worth its room.
     """
 
     key: Hashable
@@ -85,7 +85,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Cache:
-    """The places of one endpoint, the least recent first, and their tokens."""
+    """The places of one endpoint, least recently used first, and their tokens."""
 
     places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
     tokens: float = 0.0
@@ -95,8 +95,8 @@ class Sessions:
     """The sessions whose contexts have a place.
 
     Args:
-        table: the endpoints; those whose cache is of unknown size have room for all, and so have
-            those with slower memory behind it, from which contexts come back.
+        table: the endpoints. Those with a cache of unknown size count as having room for
+            everything, as do those with a slower tier behind it, from which contexts return.
     """
 
     def __init__(self, table: EndpointTable) -> None:
@@ -119,14 +119,14 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, now: float) -> Floats:
-        """Return the most that a second of waiting saves another session, by candidate.
+        """Return, for each candidate, the most that a second of waiting saves another session.
 
-        Above 1 the prompt is better held; infinite where turns in flight have the room.
+        Above 1, the prompt is better held; infinite where turns in flight occupy the room.
         """
         return np.array([self._price(leaving, now) for leaving in self._leaving_at(view)])
 
     def wait_s(self, view: View, now: float) -> tuple[float, float]:
-        """Return for how long a prompt is held if no session returns, and what that saves them."""
+        """Return how long a prompt is held if no session returns, and what that saves them."""
         found = [(math.inf, math.inf)]
         for leaving in self._leaving_at(view):
             first = self._price(leaving, now)
@@ -151,12 +151,12 @@ class Sessions:
         reread_s: float,
         now: float,
     ) -> Place | None:
-        """Record a turn that is sent, with its context; return its place for `end`.
+        """Record the context of a turn that is sent; return its place, for `end`.
 
-        What a newcomer is taken to find there (`found`) is others' as well, and takes no room.
+        The tokens that a new context probably finds cached (`found`) are shared and take no room.
 
-        Contexts that have no room beside it leave, the least recent first. None for a turn of
-        which nothing is known that would find it again.
+        Contexts that no longer fit are removed, least recently used first. Return None for a turn
+        that could not be recognised again, or if the endpoint has room for everything.
         """
         room = self._room(slot)
         key: Hashable = session
@@ -198,7 +198,7 @@ class Sessions:
             self._caches[place.slot].places.move_to_end(place.key)
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
-        """Return `most` of the places for a reader, those that leave first before the others."""
+        """Return at most `most` places for display, next to be evicted first."""
         return [
             {
                 "session": place.key if isinstance(place.key, str) else "",
@@ -218,7 +218,7 @@ class Sessions:
             del self._places[place.key]
 
     def _room(self, slot: int) -> float:
-        """Return the tokens of an endpoint's cache; NaN where what leaves it need not be lost."""
+        """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
         table = self._table
         return math.nan if table.has_tiers[slot] else table.capacity_tokens.item(slot)
 
@@ -229,9 +229,9 @@ class Sessions:
         cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
 
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
-        """Yield what makes room for the prompt at each candidate; None: turns in flight have it.
+        """Yield what each candidate would evict for the prompt; None if turns in flight fill it.
 
-        That is the idle places, the least recent first, each with the share of it that goes.
+        Idle places, least recently used first, each with the share of it that would be evicted.
         """
         missing_tokens = view.tokens - view.cached_tokens
         for slot, tokens in zip(view.slots.tolist(), missing_tokens.tolist(), strict=True):
@@ -268,7 +268,7 @@ class Sessions:
         )
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds of room for each return that is caught, by the time since its turn."""
+        """Return the seconds of room per return caught, by the time since the last turn."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         self._learned_at = now
@@ -290,7 +290,7 @@ class Sessions:
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
-        """Count a pause that ended, or one that lasted so long and may go on."""
+        """Count a pause that ended, or one that has lasted this long and may go on."""
         for at, age_s in enumerate(_AGES_S):
             if pause_s <= age_s:
                 self._returned[at] = self._returned[at] * _FADED + returned

@@ -25,20 +25,20 @@ class FlowSettings:
     """Objectives for the time to first token, in seconds, by the name in
     x-gateway-inference-objective. A request's x-slo-ttft-ms takes precedence."""
     objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
-    """Objective of a request without one, in seconds: `objective_base_s` plus `objective_factor`
+    """Objective of a request that sets none, in seconds: `objective_base_s` plus `objective_factor`
     times its prefill on an idle engine."""
     objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """Factor on the prefill time in the objective of a request without one (see
-    `objective_base_s`). Users wait a second, and a factor of five leaves a long prompt slack to
+    """Factor on the prefill time in the objective of a request that sets none (see
+    `objective_base_s`). Users accept a second; a factor of five gives a long prompt slack to
     yield."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192
     """Uncached prompt tokens above which a request is long. While short requests wait, an endpoint
-    gets no second long one. The paper's short requests end at 8K."""
+    gets no second long one. The paper's short requests have at most 8K."""
     limits: Limits = field(default_factory=Limits)
     saturation: Saturation = field(default_factory=Saturation)
 
     def objective_of(self, request: Request, work_s: float) -> float:
-        """Return a request's objective for its first token, in seconds; `work_s` is its prefill."""
+        """Return a request's TTFT objective in seconds; `work_s` is its prefill time."""
         objective_s = request.ttft_objective_s
         if objective_s is None:
             objective_s = self.objectives_s.get(request.objective)

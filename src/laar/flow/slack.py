@@ -1,18 +1,19 @@
-"""The next request, and how much of it: slack orders, batch packing (Medha, 4.1 and 4.3).
+"""Slack orders and batch packing: which request is next, how much of it (Medha, 4.1 and 4.3).
 
-Slack is the time a request may still lose: s = arrival + objective - now - remaining work.
-Relative slack, rho = s / total work, is what LARS orders by: two requests with 2 s of slack run
-different risks when one has 5 s of work ahead and the other 100 s.
+Slack is the time a request can still lose: s = arrival + objective - now - remaining work. LARS
+orders by relative slack, rho = s / total work: two requests with 2 s of slack run different risks
+when one has 5 s of work ahead and the other 100 s.
 
-Each order is a function of a request's numbers that returns a line, `(offset_s, rate)`, whose
-height at any time is `(offset_s - now) * rate`; the lowest goes first. A line holds until the
-remaining work changes, so a queue keeps two floats for each request and never re-keys as time
-passes. All five orders of the paper's table fit; the lab has the other three.
+Each order is a function from a request's numbers to a line, `(offset_s, rate)`, whose height at any
+time is `(offset_s - now) * rate`; the lowest goes first. A line stays valid until the remaining
+work changes, so a queue keeps two floats per request and never re-keys as time passes. All five
+orders in the paper's table have this form; the lab has the other three.
 
-`pack` is algorithms 1 and 2: decodes are in the batch already, prefills come in slack order, each
-with the largest chunk that fits. Two things differ from the paper: the first prefill always gets a
-smallest chunk, since a context so deep that not even that fits the target would otherwise wait for
-ever; and a long one yields only while a short one comes after it, or its share would be lost.
+`pack` is algorithms 1 and 2: decodes are already in the batch; prefills are added in slack order,
+each with the largest chunk that fits. It differs from the paper in two ways: the first prefill
+always gets at least a minimal chunk, since a context too deep for even that to fit the target would
+otherwise wait forever; and a long one yields only while a short one follows, or its share would be
+lost.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ not finish its prefill is a multiple of it."""
 
 
 class Line(NamedTuple):
-    """A request's urgency over time: `(offset_s - now) * rate`, the lower the more urgent."""
+    """A request's urgency over time: `(offset_s - now) * rate`; lower is more urgent."""
 
     offset_s: float
     rate: float
@@ -45,7 +46,7 @@ Order = Callable[[float, float, float, float], Line]
 
 
 def height(line: Line, now: float) -> float:
-    """Return where a line stands at `now`; requests go lowest first."""
+    """Return the height of a line at `now`; the lowest request goes first."""
     return (line.offset_s - now) * line.rate
 
 
@@ -58,14 +59,14 @@ def _fcfs(arrival_s: float, objective_s: float, total_s: float, remaining_s: flo
 
 
 ORDERS: Mapping[str, Order] = {"lars": _lars, "fcfs": _fcfs}
-"""Length-aware relative slack; first come, first served, to compare with."""
+"""Length-aware relative slack; first come, first served, for comparison."""
 
 
 def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
-    """Return a sort key: relative slack, but long requests that have some to give go last.
+    """Return a sort key: relative slack, but long requests with slack to spare go last.
 
-    Order by rho alone lets a short request wait until it is as urgent as the long one. Where a turn
-    is not one small chunk that is too late: in the example of section 4.1 the shorts would start
+    Ordering by rho alone makes a short request wait until it is as urgent as the long one. Unless a
+    turn is one small chunk, that is too late: in the example of section 4.1, the shorts would start
     at 5.2 and the second miss its objective by 0.2 s; they have to start on arrival.
     """
     return is_long and rho > RHO_MAX, rho
@@ -76,9 +77,9 @@ def largest_chunk(
 ) -> int:
     """Return the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
-    `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
-    `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
-    usually need half of a binary search's calls; every third is the middle, for when they do not.
+    `seconds` must not decrease as the chunk grows. The result is `cap_tokens` or a multiple of
+    `step_tokens`. `seconds` is nearly linear in practice, so interpolation usually takes half the
+    calls of a binary search; every third guess bisects, for when it is not.
     """
     if cap_tokens <= 0:
         return 0
@@ -105,12 +106,12 @@ def largest_chunk(
 class BatchCost(Protocol):
     """The predicted time of a batch under construction, decodes included from the start.
 
-    Predicting the whole batch, and not the sum of its parts, is what lets a memory-bound long
-    chunk carry a short one almost for free (multi-prefill batching, section 4.2).
+    Predicting the whole batch rather than summing its parts lets a memory-bound long chunk carry a
+    short one almost for free (multi-prefill batching, section 4.2).
     """
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        """Return the batch's time if this chunk joined; must not fall as the chunk grows."""
+        """Return the batch's time with this chunk added; must not decrease as the chunk grows."""
         ...
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
@@ -119,7 +120,7 @@ class BatchCost(Protocol):
 
 
 class Prefill(NamedTuple):
-    """A prefill that is ready to run: tokens left, tokens cached, rho, and whether it is long."""
+    """A prefill ready to run: tokens left, tokens cached, rho, and whether it is long."""
 
     remaining_tokens: int
     context_tokens: int
@@ -142,10 +143,9 @@ def pack(
         prefills: most urgent first.
         batch: holds the decodes; the chunks chosen are added to it.
         target_s: longest time that the iteration should take.
-        budget_tokens: tokens that the engine allows in one iteration beside the decodes.
+        budget_tokens: tokens that the engine allows per iteration, not counting decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
-        late_share: share that one leaves free whose objective can't be met any more; 0 in the
-            paper.
+        late_share: the share left free by one whose objective can no longer be met; 0 in the paper.
     """
     chunks = [0] * len(prefills)
     last = len(prefills) - 1
@@ -175,6 +175,6 @@ def pack(
             chunks[index] = chunk
             budget_tokens -= chunk
             seen_long = seen_long or is_long
-        if full:  # the whole target is used; the cost of one more token is not worth a search each
+        if full:  # the target is used up; one more token is not worth a search for each of the rest
             break
     return chunks

@@ -1,13 +1,13 @@
-"""The parts of the queue: the exact minimum over moving keys, fair turns, and crowding tenants.
+"""Parts of the queue: an exact minimum over moving keys, fair turns, and counts by tenant.
 
-Relative slack falls at a speed of its own for each request, so no heap stays sorted. A `Bag` keeps
-the lines (see `laar.flow.slack`) in two numpy rows and looks at all of them when asked: some 10 us
+Relative slack falls at a different rate for each request, so no heap stays sorted. A `Bag` keeps
+the lines (see `laar.flow.slack`) in two numpy rows and scans them all on each query: about 10 us
 for 10,000, exact at any moment, with nothing to re-key as time passes.
 
-A `Lane` holds the requests that compete for the same endpoints in one priority band. Turns between
-its tenants go to the one that has been served the fewest tokens (start-time fair queueing: the
-smooth form of deficit round robin, with no quantum to set and no rounds to wait through for a
-prompt of a million tokens). Tenancy is only as honest as the header it comes from.
+A `Lane` holds the requests that compete for the same endpoints in one priority band. The next turn
+goes to the tenant served the fewest tokens (start-time fair queueing: the smooth form of deficit
+round robin, with no quantum to set and no rounds to wait through for a prompt of a million tokens).
+Tenancy is only as trustworthy as the header it comes from.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 MAX_IDLE_TENANTS = 1024
-"""Tenants with nothing waiting whose debt in tokens is remembered, for each lane; the oldest go
-first. They matter only until the others have been served as much."""
+"""Tenants with nothing waiting whose token debt is remembered, per lane; the oldest are dropped
+first. A debt matters only until the others have been served as much."""
 
 
 class Bag(Generic[K]):
-    """A set of keys with a line each; `first` finds the lowest. Ties go to either, repeatably."""
+    """A set of keys, each with a line; `first` finds the lowest, breaking ties repeatably."""
 
     __slots__ = ("_found", "_keys", "_rows", "_scratch", "_slots")
 
@@ -48,7 +48,7 @@ class Bag(Generic[K]):
         return key in self._slots
 
     def put(self, key: K, line: Line) -> None:
-        """Add a key, or give a known key a new line."""
+        """Add a key, or replace the line of a known key."""
         self._found = None
         slot = self._slots.get(key)
         if slot is None:
@@ -74,13 +74,13 @@ class Bag(Generic[K]):
         return Line(*self._rows[:, self._slots[key]].tolist())
 
     def lines(self) -> NDArray[np.float64]:
-        """Return float64[2, n], the offsets and rates of the lines; not to be kept."""
+        """Return float64[2, n], the offsets and rates of the lines, valid until the next change."""
         return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
-        """Return the key that is lowest at `now`, and its height.
+        """Return the lowest key at `now` and its height.
 
-        O(n), vectorised, and nothing when it is asked the same again: the turns of a full lane.
+        O(n), vectorised; cached for repeated calls with the same `now`, as for a full lane's turns.
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1:]
@@ -97,8 +97,8 @@ class Bag(Generic[K]):
 class Crowd(Generic[K]):
     """Waiting requests by tenant, in order of arrival, and the tenant with the most; O(1) each.
 
-    Tenants are kept in one set for each number of waiting requests. A step changes one tenant by
-    one, so the largest number moves by at most one and is never searched for.
+    Tenants are grouped by their number of waiting requests. Each step changes one tenant by one, so
+    the largest number moves by at most one and is never searched for.
     """
 
     __slots__ = ("_by_count", "_keys", "largest")
@@ -109,17 +109,17 @@ class Crowd(Generic[K]):
         self.largest = 0
 
     def count(self, tenant: str) -> int:
-        """Return how many requests of a tenant wait."""
+        """Return the number of waiting requests of a tenant."""
         return len(self._keys.get(tenant, ()))
 
     def add(self, tenant: str, key: K) -> None:
-        """Note that a request waits."""
+        """Add a waiting request."""
         keys = self._keys.setdefault(tenant, {})
         keys[key] = None
         self._move(tenant, len(keys) - 1, len(keys))
 
     def remove(self, tenant: str, key: K) -> None:
-        """Note that a request waits no more."""
+        """Remove a request that no longer waits."""
         keys = self._keys[tenant]
         del keys[key]
         self._move(tenant, len(keys) + 1, len(keys))
@@ -127,11 +127,11 @@ class Crowd(Generic[K]):
             del self._keys[tenant]
 
     def largest_tenant(self) -> str:
-        """Return a tenant with the most waiting; raise KeyError if none waits."""
+        """Return a tenant with the most waiting requests; raise KeyError if none waits."""
         return next(iter(self._by_count[self.largest]))
 
     def newest(self, tenant: str) -> Iterator[K]:
-        """Return the waiting requests of a tenant, the last arrival first."""
+        """Return the waiting requests of a tenant, newest first."""
         return reversed(self._keys[tenant])
 
     def _move(self, tenant: str, before: int, after: int) -> None:
@@ -161,9 +161,9 @@ class Lane:
     """The requests of one band that compete for the same endpoints.
 
     Args:
-        reach: the endpoints, a bit for each; 0 where they are not known.
-        by_slack: heights are relative slack, as in the order `lars` only. Then a long request with
-            more than `RHO_MAX` lets shorts go before it.
+        reach: the endpoints, one bit each; 0 if unknown.
+        by_slack: whether heights are relative slack (order `lars` only). Then a long request with
+            more than `RHO_MAX` lets shorts go first.
     """
 
     __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens", "reach")
@@ -172,8 +172,8 @@ class Lane:
         self.reach = reach
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
-        self._idle: dict[str, float] = {}  # served tokens of tenants that are ahead of the others
-        self._virtual_tokens = 0.0  # tokens served to the tenant served last, before that
+        self._idle: dict[str, float] = {}  # served tokens of idle tenants ahead of the others
+        self._virtual_tokens = 0.0  # what the last tenant served had before its turn
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
 
@@ -191,7 +191,7 @@ class Lane:
         """Add a request to the lane."""
         entry = self._tenants.get(tenant)
         if entry is None:
-            # A tenant that returns is charged for its past; a new one gets no credit for it.
+            # A returning tenant keeps its debt; a new one gets no credit for its absence.
             served = max(self._virtual_tokens, self._idle.pop(tenant, 0.0))
             entry = self._tenants[tenant] = _Tenant(served)
         bag = entry.bags.get(is_long)
@@ -209,7 +209,7 @@ class Lane:
         served_tokens: int = 0,
         turn: int = 0,
     ) -> None:
-        """Remove a request; `served_tokens` charges its tenant for it, whose turn it was."""
+        """Remove a request; if it was served, charge its tenant `served_tokens` for the turn."""
         entry = self._tenants[tenant]
         entry.bags[is_long].remove(key)
         if not entry.bags[is_long]:
@@ -227,7 +227,7 @@ class Lane:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Count what a tenant was served by another lane, if it waits here."""
+        """Charge a tenant that waits here for what another lane served it."""
         if tenant in self._tenants:
             firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
             least = min(served_tokens for _, served_tokens in firsts)
@@ -241,7 +241,7 @@ class Lane:
             self._rings[kind].put(tenant, Line(entry.served_tokens, 1.0))
 
     def last_turn(self, tenant: str) -> float:
-        """Return when this tenant had its last turn, 0 for never; infinite if it does not wait."""
+        """Return the number of a tenant's last turn, 0 for none; infinite if it does not wait."""
         entry = self._tenants.get(tenant)
         return math.inf if entry is None else entry.last_turn
 
@@ -251,7 +251,7 @@ class Lane:
         return None if turn is None else turn[0]
 
     def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
-        """Return the request whose turn it is, and leave it in; None if nothing may go."""
+        """Return the request whose turn it is without removing it; None if nothing may go."""
         turn = self._turn(now, long_may_go=long_may_go)
         return None if turn is None else turn[2]
 

@@ -1,11 +1,11 @@
-"""Flow control: requests that wait, as futures over the pure admission.
+"""Flow control: waiting requests as futures, on top of the synchronous admission.
 
-A request that may go costs no suspension. One that waits costs a future; all that wait share one
-timer, which also looks at readings that came and went stale meanwhile, and at prefills that are
-taken to be done, since no message announces that.
+A request that may go at once is never suspended. One that waits costs a future; all of them share
+one timer, which also notices readings that arrived or went stale, and prefills estimated to be
+done, since no event announces those.
 
-Whatever ends a wait, nothing is left behind: a client that goes is forgotten, and a decision that
-came in the same moment is given back.
+However a wait ends, nothing leaks: a client that disconnects is forgotten, and a decision made at
+the same moment is released.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 _TICK_S = 0.1
-"""Seconds between checks of the queue without an event; a tenth of a scrape's interval."""
+"""Seconds between checks of the queue without an event; a tenth of the scrape interval."""
 
 
 class Waiting:
-    """A request that waits; its outcome is waited for, or it is forgotten."""
+    """A waiting request: await its outcome, or forget it."""
 
     def __init__(self, future: asyncio.Future[Outcome], forget: Callable[[], None]) -> None:
         self._future = future
@@ -36,7 +36,7 @@ class Waiting:
         """Give up: the client is gone. Release a decision made at the same moment."""
 
     async def outcome(self) -> tuple[Decision, float]:
-        """Return the decision, and the seconds it had to wait; forgotten when cancelled.
+        """Return the decision and the seconds waited; forget the request if cancelled.
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
@@ -53,13 +53,13 @@ class Waiting:
 
 
 class FlowControl:
-    """Decides on a request now, or once it has waited.
+    """Decides on requests, at once or after a wait.
 
     Args:
         admission: decides which requests go and which wait.
-        director: takes decisions back.
+        director: settles decisions whose clients are gone.
         clock: monotonic seconds.
-        on_outcome: called with every request that waited, when its wait is over.
+        on_outcome: called with the outcome of every wait.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FlowControl:
         self._called = False
 
     def ask(self, request: Request, now: float) -> Decision | Waiting:
-        """Return the decision, or the wait for it where the request has to wait.
+        """Return the decision, or a `Waiting` if the request has to wait.
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
@@ -91,30 +91,30 @@ class FlowControl:
         try:
             answer = self._admission.ask(request, now)
         except RequestError:
-            self._call()  # its arrival may have shown that others will expire
+            self._call()  # its arrival may have made others expire
             raise
         if isinstance(answer, Decision):
             return answer
         future = self._waiting[answer] = asyncio.get_running_loop().create_future()
-        self._call()  # where it goes may have room; a burst of arrivals shares one look
+        self._call()  # an endpoint may have room; a burst of arrivals shares one check
         return Waiting(future, lambda: self._forget(answer, future))
 
     def answering(self, decision: Decision, *, ok: bool) -> None:
-        """Note the first byte of its answer; `ok` when the endpoint took it."""
+        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
         self._admission.answering(decision, self._clock(), ok=ok)
         self._call()
 
     def ended(self, decision: Decision) -> None:
-        """Note that the request is over."""
+        """Handle the end of a request."""
         self._admission.ended(decision, self._clock())
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Envoy serves the request at another endpoint than the one picked."""
+        """Handle a move: Envoy serves it at another endpoint than the one picked."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
-        """Note whether any endpoint is known, once Envoy's file is written."""
+        """Record whether any endpoint is known, after Envoy's file is written."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -127,7 +127,7 @@ class FlowControl:
             self._call()
 
     def drain(self) -> None:
-        """Answer all that wait, and from now on all that would have to wait."""
+        """Refuse all waiting requests, and all later ones that would have to wait."""
         for outcome in self._admission.drain(self._clock()):
             self._tell(outcome)
         for timer in (self._timer, self._opening):
@@ -139,7 +139,7 @@ class FlowControl:
         self._dispatch()
 
     def _call(self) -> None:
-        """Dispatch soon, once for all that happens in this turn of the loop."""
+        """Schedule one dispatch for all events of this event loop iteration."""
         if self._waiting and not self._called:
             self._called = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -160,13 +160,13 @@ class FlowControl:
     def _tell(self, outcome: Outcome) -> None:
         self._on_outcome(outcome)
         future = self._waiting.pop(outcome.ticket, None)
-        if future is None or future.done():  # its client has gone, and we may know it already
+        if future is None or future.done():  # its client is gone, and may be forgotten already
             self._give_back(outcome)
         else:
             future.set_result(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
-        """Forget a request whose client is gone; its outcome may just have come."""
+        """Forget a request whose client is gone; its outcome may have just arrived."""
         self._waiting.pop(ticket, None)
         self._admission.cancel(ticket)
         if future.done() and not future.cancelled():

@@ -1,7 +1,7 @@
 """The picker as an object: built from its settings, without ports, tasks or sockets.
 
-`laar serve` runs it (`laar.server.runner`), `laar explain` asks it one question, and tests look
-into it. Building is synchronous; afterwards `apply` changes the settings that may change at once.
+`laar serve` runs it (`laar.server.runner`), `laar explain` asks it for one decision, and tests
+inspect it. Construction is synchronous; `apply` later changes the settings that need no restart.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _REST_AFTER_S = 10.0
 
 
 class Picker:
-    """Everything that decides, and everything that learns from it or reports it.
+    """Everything that makes decisions, learns from them or reports them.
 
     Args:
-        settings: settings of the picker.
-        problems: gets the faults of the parts; None for a log of its own.
-        seed: seed of every random draw; None for a random seed.
+        settings: the picker's settings.
+        problems: receives the faults of the parts; None for a new one.
+        seed: seed of all random draws; None for a random seed.
         clock: monotonic seconds.
-        snapshot: file in which it keeps what it knows where the settings name neither a store nor
-            a file; None for none.
+        snapshot: file for snapshots of its knowledge if the settings name neither a store nor a
+            file; None for none.
 
     Raises:
         SettingError: an artifact or an export that the settings name cannot be used.
@@ -111,13 +111,13 @@ class Picker:
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
         self.enforced = settings.routing.enforcement.draw
-        """Draws the requests whose decisions count; None for all."""
+        """Draws the requests whose decisions are enforced; None for all."""
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
         self._apply_bodies(settings)
         self.reloader: SettingsReloader | None = None
-        """Follows the settings files of a picker that serves."""
+        """Watches the settings files while the picker serves."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """Return the record of the decision that would be made now; reserve nothing.
@@ -141,9 +141,9 @@ class Picker:
 
         Args:
             settings: the new settings; those that need a restart are unchanged.
-            capability: another artifact; None keeps the present one.
-            policies: those of the new settings; None where `routing` is unchanged. Policies that
-                are set as before keep their state.
+            capability: a new artifact; None keeps the current one.
+            policies: those of the new settings; None if `routing` is unchanged. Policies whose
+                settings are unchanged keep their state.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
@@ -168,18 +168,18 @@ class Picker:
         self.observability.apply(settings)
 
     def check_artifact(self) -> None:
-        """Report an artifact that knows none of the models that are served, nor an adapter."""
+        """Report an artifact that knows none of the served models and adapters."""
         adapters = (spec.adapters for spec in self.table.specs())
         served = [*self.table.models, *sorted(set().union(*adapters))]
         self.problems.report("accuracy.capability", self.learning.fault_of_artifact(served))
 
     def waited(self, outcome: Outcome) -> None:
-        """Count a request whose wait in flow control is over."""
+        """Record a request whose wait in flow control is over."""
         self.metrics.held_s.observe(outcome.waited_s)
         self.pools.waited(outcome)
 
     def reading(self, address: str, reading: Reading) -> None:
-        """Record the numbers of an endpoint's metrics page, once the table has them."""
+        """Record a reading of an endpoint's metrics page, after the table has it."""
         self.observability.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:
@@ -188,7 +188,7 @@ class Picker:
         if reading.refused:
             self.health.refused(slot, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
-        if self.context.in_use is not None:  # sums up all endpoints for each one's reading
+        if self.context.in_use is not None:  # sums over all endpoints for each reading
             tokens = self.table.cache_tokens()
             beliefs = self.prefixes
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
@@ -198,7 +198,7 @@ class Picker:
                 self.context.forget(address, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
-        """Forget what the cache of an endpoint held: it was emptied, or the endpoint removed."""
+        """Forget the contents of an endpoint's cache: it was emptied, or the endpoint removed."""
         self.context.forget(address)
         if self.admission is not None:
             for slot in self.table.named(address):
@@ -221,7 +221,7 @@ class Picker:
         return TunerKeeper(settings, weights.tunable())
 
     async def ask_templates(self) -> None:
-        """Ask for the chat templates of the models, until cancelled."""
+        """Probe for the models' chat templates until cancelled."""
         if self.prefixes is not None:
             from laar.datalayer.chat_templates import TemplateProbes
 
@@ -249,7 +249,7 @@ class Picker:
         return Admission(self.director, flow.admission, by_load=flow.enabled)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
-        """Share by a store where there is one, else keep a snapshot; None for neither."""
+        """Return a sharer for the store, else for a snapshot file; None if there is neither."""
         share = self.settings.share
         snapshot = share.snapshot_file or snapshot
         if share.url is None and snapshot is None:
@@ -309,14 +309,14 @@ class Picker:
         self.sampler.share, self.sampler.every_s = bodies.sample_answers, bodies.sample_every_s
 
     def is_at_rest(self) -> bool:
-        """Return whether nothing is in flight or held, and no decision was made for a while."""
+        """Return whether nothing is in flight or held, and no decision was made recently."""
         idle_s = self.clock() - self.observability.memory.decided_at
         return not self.metrics.streams_open and idle_s > _REST_AFTER_S
 
     # -- from the director ---------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Register the observers of decisions and their ends: one call for each, in turn."""
+        """Register the observers of decisions and completions, to be called in this order."""
         watch, memory = self.director.watch, self.observability.memory
         watch(settled=self._doubt_names)
         watch(self.learning.decided, self.learning.settled)
@@ -333,7 +333,7 @@ class Picker:
                 self.doubt_names("")
 
     def _part_failed(self, fault: Fault) -> None:
-        """Report the part and the line of a fault, never its text: it may hold a prompt."""
+        """Report the part and line of a fault, never its text: it may contain a prompt."""
         error = fault.error
         what = type(error).__name__
         if isinstance(error, BrokenPromiseError):
@@ -343,12 +343,12 @@ class Picker:
             what += f" at {last[0].f_code.co_filename}:{last[1]}"
         name = getattr(fault.extension, "name", type(fault.extension).__name__)
         source = f"{fault.part} {name}"
-        self._faulty.add(source)  # as many as there are parts
+        self._faulty.add(source)  # bounded by the number of parts
         self.problems.report(source, f"failed, and the decision was made without it: {what}")
 
 
 def _is_same(name: str, old: Routing, new: Routing) -> bool:
-    """Return whether a policy is set as before."""
+    """Return whether a policy's settings are unchanged."""
     if old.policies.get(name) != new.policies.get(name):
         return False
     if old.given.get(name, {}) != new.given.get(name, {}):

@@ -1,9 +1,9 @@
-"""Runs a picker: starts its ports and its parts, follows its settings, and drains it.
+"""Run a picker: open its ports, start its parts, follow its settings files, and drain it.
 
-Stopping has three steps. First the picker reports that it is not ready, and still takes streams
-(`drain_s`, less where laar's own Envoys ask). Then it takes no new streams, and leaves to Envoy
-those that Envoy can finish without it. Others, undecided or in full duplex, have `grace_s` to
-finish. Then it cuts the rest.
+Stopping has three steps. First the picker reports not ready but still accepts streams (for
+`drain_s`, or less if laar's own Envoys check its health). Then it accepts no new streams and closes
+those that Envoy can finish without it; others, undecided or full duplex, have `grace_s` to finish.
+Finally it cuts off the rest.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
-"""Seconds that a snapshot, which is about endpoints, waits for the lists of further clusters."""
+"""Seconds that a snapshot, which refers to endpoints, waits for other clusters' lists."""
 _NOTICED_S = 0.3
-"""Seconds in which every Envoy of laar's asks for the picker's health."""
+"""Seconds within which every one of laar's Envoys checks the picker's health."""
 _QUIET_S = 0.1
-"""Seconds without a new stream, after which no Envoy sends any."""
+"""Seconds without a new stream after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
 
 
@@ -56,8 +56,8 @@ class Runner:
 
     Args:
         settings: the loaded settings; the files they were loaded from are followed.
-        seed: seed of every random draw; None for chance.
-        worker: its place among several processes on the same ports; None for one alone.
+        seed: seed of all random draws; None for a random seed.
+        worker: its place among several processes on the same ports; None for a single process.
 
     Raises:
         SettingError: an artifact, a token or an export that the settings name cannot be used.
@@ -112,10 +112,10 @@ class Runner:
     # -- life ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Read all files that the settings name; open no port. `run` begins with it.
+        """Read all files that the settings name, without opening a port. Called by `run`.
 
         Raises:
-            SettingError: one of them cannot be used.
+            SettingError: a file cannot be used.
         """
         settings = self.picker.settings
         if settings.listen.tls is not None:
@@ -128,12 +128,12 @@ class Runner:
         """Serve until `stop` is called, then drain.
 
         Raises:
-            SettingError: an address that cannot be listened on, or a bad endpoints file.
+            SettingError: an address cannot be listened on, or an endpoints file is bad.
         """
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
         picker.director.later = loop.call_soon
-        picker.context.later = lambda call: loop.call_later(0.0, call)  # once all is written
+        picker.context.later = lambda call: loop.call_later(0.0, call)  # after all writes
         self.prepare()
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
@@ -170,11 +170,11 @@ class Runner:
             await probed.stop(0)
 
     def stop(self) -> None:
-        """Begin the drain; a second call changes nothing."""
+        """Start draining; further calls have no effect."""
         self._stopping.set()
 
     def stop_undrained(self) -> None:
-        """Stop, and drain no longer than Envoys need to notice: others have the same ports."""
+        """Stop, draining only until Envoys notice: other processes serve the same ports."""
         self._undrained = True
         self.stop()
 
@@ -211,7 +211,7 @@ class Runner:
         await stopping
 
     async def _left_alone(self) -> None:
-        """Return once laar's own Envoys have noticed the drain, and no others send new streams."""
+        """Wait until laar's own Envoys have noticed the drain and no others send new streams."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
         while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
@@ -269,7 +269,7 @@ class Runner:
             await self._changed.wait()
 
     def _set_ready(self) -> None:
-        """Ready while an endpoint is known, or flow control holds requests until one is."""
+        """Report ready if an endpoint is known, or if flow control holds requests until one is."""
         self._changed.clear()
         if not self._stopping.is_set():
             holds = self._flow is not None and self._flow.by_load

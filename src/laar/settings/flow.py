@@ -1,4 +1,4 @@
-"""Settings of flow control: when requests wait, and in which order (Medha at the picker)."""
+"""Settings of flow control: when requests wait and in what order (Medha at the picker)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from laar.settings.section import Section, declared, part
 class Flow(Section):
     """Flow control: requests wait in slack order while the fleet is full.
 
-    Turns of named sessions wait for room for their contexts in the caches also where it is off;
-    `flow.max_hold_s: 0` ends that.
+    Even when it is off, turns of named sessions wait until the caches have room for their contexts;
+    `flow.max_hold_s: 0` disables that.
     """
 
     applies: ClassVar = Applies.AT_ONCE
 
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
     """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
-    once and waits in an engine, in order of arrival, but for sessions whose contexts find no room
-    in any cache."""
+    once and waits in an engine, in order of arrival, except turns of sessions whose contexts fit
+    into no cache."""
 
     @property
     def admission(self) -> FlowSettings:
-        """The admission's part."""
+        """The settings of admission."""
         return part(FlowSettings, self)
