@@ -71,7 +71,7 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Latest attempts of one request and one set of tried models that a retry may follow."""
+"""Latest attempts with the same request and tried models that a retry may follow."""
 
 _AT_ONCE_S = 60.0  # repeating the question within this time of an answer means discontent
 

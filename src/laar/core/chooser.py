@@ -128,13 +128,13 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """Return a decision for this moment.
+        """Return the decision for the current state.
 
         Args:
             request: the request to place.
             now: seconds of a monotonic clock.
             room: returns the candidates that may take the request; None for all.
-            priority: the request's, for an engine that takes one; None for the client's own.
+            priority: the request's priority, for an engine that takes one; None for the client's.
             new_id: makes the decision's id; called once a choice is made. Empty by default.
 
         Raises:
@@ -407,11 +407,10 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Return the ranked endpoints that serve the body's model name; any, if it has none.
+        """Return the fallbacks, best first: endpoints that serve the body's model name, if any.
 
-        Headers stay when Envoy retries. So the prefiller must be another endpoint with the same
-        model, an engine with data-parallel ranks is asked for the same rank, and every endpoint in
-        the list must share the key and base path.
+        Envoy retries with the same headers. So fallbacks must share the first endpoint's rank, key
+        and base path and, if there is a prefiller, be other endpoints with the prefiller's model.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot

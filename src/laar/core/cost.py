@@ -20,8 +20,8 @@ from laar.core.endpoints import Floats, Mask
 from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
-"""Floor of Q: below it a model has no chance at all, and dividing by so small an estimate would
-rank endpoints by its noise."""
+"""Floor of Q. Below it a model has practically no chance, and dividing by so small an estimate
+would rank endpoints by noise."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a tuner that can switch

@@ -21,7 +21,7 @@ _LARGEST = 1e9
 
 
 class Line:
-    """A value as a sum of features with bounded coefficients.
+    """A linear model with bounded coefficients.
 
     Args:
         prior: initial coefficients.

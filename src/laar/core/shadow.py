@@ -31,14 +31,14 @@ class Enforcement:
 
     @property
     def draw(self) -> EnforcedShare | None:
-        """The draw of requests whose decisions are enforced; None if all are."""
+        """Selects the requests whose decisions are enforced; None if all are."""
         return None if self.share >= 1.0 else EnforcedShare(self.share)
 
 
 class EnforcedShare:
-    """Draws by a hash of the key, so that a session does not flap between the two.
+    """Selects sessions by a hash of the key, so that none flaps between enforced and shadow.
 
-    A session that is enforced at one share is enforced at each larger one.
+    A session that is enforced at one share is enforced at each larger share.
 
     Args:
         share: share of the decisions, 0 to 1.

@@ -132,7 +132,7 @@ class Traffic:
 
         Args:
             slot: the endpoint.
-            now: the moment.
+            now: the current time.
             work_s: seconds of the prompt, by c(m).
             pace: the engine's real seconds per second by c(m).
             shown: whether its first token will be seen.

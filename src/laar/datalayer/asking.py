@@ -46,8 +46,8 @@ class Asked:
 
     Args:
         reply: the response; None if there was none.
-        failed: kind of a failure without a response: the endpoint accepted the connection, then
-            stayed silent or closed it.
+        failed: kind of failure if the endpoint accepted the connection, then stayed silent or
+            closed it.
         problem: reason for the lack of a response, as text; empty otherwise.
         refused: the connection was refused: no process listens there.
         seconds: seconds to the first event.

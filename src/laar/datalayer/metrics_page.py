@@ -157,7 +157,7 @@ else:
 _MAX_SAMPLES = 1024
 """Series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
-"""Data-parallel ranks per address: a node has eight GPUs."""
+"""Maximum data-parallel ranks per address. Generous: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
 """No cache is larger; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256

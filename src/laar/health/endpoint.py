@@ -145,7 +145,7 @@ class Endpoint:
         self.doubted = self.doubted and self.to_read > 0
 
     def doubt(self) -> None:
-        """Stop counting unread answers as good until some were read and found good."""
+        """Stop counting unread answers as good until some have been read and found good."""
         if not self.doubted:
             self.breaker.forget_successes()
         self.to_read, self.doubted = _TRUST_AFTER, True
@@ -182,7 +182,7 @@ class Endpoint:
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count the requests sent after `since` that got as far in time; at most a few."""
+        """Count requests sent after `since` that got this far within `most_s`; of the last few."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

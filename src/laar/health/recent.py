@@ -13,8 +13,8 @@ WINDOW = 12.0
 """Outcomes in the counts: enough to distinguish a third from a tenth, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
-"""Seconds after which an outcome counts half. About the time of a restart: older outcomes may be
-those of another process."""
+"""Seconds after which an outcome counts for half. About as long as a restart: older outcomes may
+be those of another process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
@@ -22,18 +22,18 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which an endpoint always does it; below, it is due to some clients."""
+"""Share above which bad outcomes are the endpoint's habit; below, they are due to some clients."""
 _ROW = 4
 """Consecutive outcomes that show a change of habit."""
 _QUIET_S = 30.0
 _RARE = 0.2
-"""Share below which a sibling does not do it."""
+"""Share below which a sibling does not have the habit."""
 _EVIDENCE = 3.5
 """Outcomes of a sibling that count as evidence: four, slightly faded."""
 
 
 class Recent:
-    """Good and bad outcomes among the last `WINDOW`, each counting half after a half-life."""
+    """Good and bad outcomes among the last `WINDOW`, each counting for half after a half-life."""
 
     half_life_s = HALF_LIFE_S
     grain_s = 0.1

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _LOOK_S = 1.0
-"""Most seconds for which a standing with outliers is valid."""
+"""Maximum age in seconds of a valid standing with outliers."""
 
 _FULL_LOOK_S = 0.25
 

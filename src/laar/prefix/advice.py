@@ -32,12 +32,12 @@ MAX_LINES = 1_000
 """Lines and sentences of a prompt; beyond that, each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
-"""Most lines to recognize agents by, lines counted per agent, and prompt places in the cache."""
+"""Maximum lines to recognize agents by, lines counted per agent, and prompt places cached."""
 
 _MEMORY = 64  # prompts after which the counts of an agent are halved
 _STEP = 256  # characters between two places that the cache knows
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
-_ALIKE = 0.06  # share of these that two prompts of an agent have in common
+_ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
 _USUAL = 0.3  # share of prompts that a finding must occur in
 _WORTH = 0.02  # smallest share of the prompt that is reported

@@ -6,8 +6,8 @@ itself. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI
 ``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends in the session.
 Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
-A ``cache_salt`` is no session, since all chats of a tenant share it. It is part of the prompt's
-hash chain.
+A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
+prompt's hash chain.
 """
 
 from __future__ import annotations

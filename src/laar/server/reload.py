@@ -43,7 +43,7 @@ RESTART = "settings restart"
 """Source of the problem that lists settings waiting for a restart."""
 
 _NAMED = 10
-"""Most settings named in one problem: a file with more changes is a different file."""
+"""Maximum settings named in one problem: a file with more changes is a different file."""
 
 Policies = Mapping[str, Policy]
 

@@ -1,4 +1,4 @@
-"""Settings of how an endpoint is chosen: policies, weights, estimates."""
+"""Settings for choosing an endpoint: policies, weights, estimates."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def key_id(key: bytes) -> str:
 
 
 class SharedPrefixes:
-    """Reports new entries; implements `laar.prefix.beliefs.PrefixWatcher`.
+    """Reports new prefix entries to peers; implements `laar.prefix.beliefs.PrefixWatcher`.
 
     Args:
         beliefs: prefix estimates of this picker.

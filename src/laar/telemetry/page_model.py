@@ -250,7 +250,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
 
 
 def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
-    """Return counts of attempts, and the time to a correct answer of complete chains."""
+    """Return counts of attempts, and times to a correct answer for complete chains."""
     attempts: dict[int, list[int]] = {}
     times = []
     for record in records:

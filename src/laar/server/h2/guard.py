@@ -35,7 +35,7 @@ _LIBRARY, _NOBODY = 0, -1
 """Recipients of frames besides the streams."""
 
 _LIBRARY_BYTES = 4096
-"""Most bytes of successive frames passed to the library at once, so that a turn can end."""
+"""Maximum bytes of successive frames passed to the library at once, so that a turn can end."""
 
 _SMALL_DATA_BYTES = 256
 """Data frames shorter than this are free only to the extent that they complete messages."""

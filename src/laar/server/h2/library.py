@@ -1,12 +1,12 @@
-"""jh2 as used here: its settings, and the changes that a busy server needs.
+"""Configure jh2 and bypass the parts that are too slow for a busy server.
 
-The library's objects for a frame cost more than its content. So the frames of a usual call bypass
-them: `takes` selects those that are complete, without padding or priority, and valid for their
-stream, and `open`, `close` and `write_data` keep the library's streams and windows up to date. All
-others are left to the library: the first headers, all ends of streams except resets, all errors.
+jh2's frame objects cost more than the frames' content. So the frames of a usual call bypass them:
+`takes` selects frames that are complete, without padding or priority, and valid for their stream,
+and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
+other frames: the first headers, all ends of streams except resets, all errors.
 
-Headers are the same from call to call. A list that the library has accepted is not validated
-again, and those of answers are written without compression, so they change none of its tables.
+Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
+response headers are written uncompressed, so they do not change jh2's compression tables.
 """
 
 from __future__ import annotations
