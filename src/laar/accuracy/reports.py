@@ -148,7 +148,7 @@ class OutcomeReports:
             policy: the policy that decided.
             now: seconds, monotonic.
             adapter: the requested LoRA adapter of the model: outcomes count as its own, and its
-                failures are no evidence about the model.
+                failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= self._max_pending:

@@ -257,7 +257,7 @@ class Chooser:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
-            view.reason = ""  # it was about a candidate that is now ineligible
+            view.reason = ""  # referred to a candidate that is now ineligible
         reason, first, last = degraded, None, len(view.slots) - 1
         on_trial = on_trial and (able is None or bool(able.may[last]))
         if on_trial:
@@ -473,4 +473,4 @@ def _priority(request: Request, view: View, priority: Priority | None) -> int | 
 
 
 _OPAQUE_DRAWS = 16
-"""Endpoints drawn for a request that is not read: one to send it to, and its fallbacks."""
+"""Endpoints sampled for a request that is not read: one to send it to, and its fallbacks."""

@@ -156,7 +156,7 @@ class Engines:
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use new estimates of the assessor from now on; `speed` returns that of a model.
+        """Use new estimates from the assessor from now on; `speed` returns the speed of a model.
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """

@@ -1,4 +1,4 @@
-"""Draws the decisions that are enforced; the rest are in shadow: made, recorded, not applied."""
+"""Select the decisions to enforce; the rest are in shadow: made, recorded, not applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Enforcement:
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In the mode `enforce`, share of requests whose decision is enforced; the rest is in shadow.
-    It is drawn by session, or by request without one, so that a session does not switch sides."""
+    Sampled by session, or by request without one, so that a session does not switch sides."""
 
     @property
     def share(self) -> float:

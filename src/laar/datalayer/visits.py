@@ -63,7 +63,7 @@ class Visits:
         left: called with the address of a target that is gone.
         kind: kind of visit; the first word of the source of its problems.
         problems: receives errors that a visit did not expect.
-        interval_s: seconds between two visits to an endpoint, one value or per endpoint.
+        interval_s: seconds between two visits to an endpoint, fixed or a function.
         most_per_s: visits per second over all endpoints, not counting the first of each.
         phase: offset of the start times, as a share of the time between two of them.
         clock: monotonic seconds.

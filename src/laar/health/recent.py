@@ -70,7 +70,7 @@ class Recent:
 
 
 class Habit(Recent):
-    """How often something recently happened that may be the client's fault; `bad` if it did."""
+    """How often something that may be the client's fault has happened; `bad` counts those."""
 
     half_life_s = _HABIT_HALF_LIFE_S
     grain_s = 0.5
@@ -115,9 +115,9 @@ class Habit(Recent):
 def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     """Return whether an endpoint nearly always does something that a sibling hardly ever does.
 
-    One such sibling is enough: they have the same clients.
+    One such sibling is enough: siblings have the same clients.
 
-    None if it does, but there is no evidence of its siblings yet.
+    None if the endpoint does it, but there is no evidence of siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total

@@ -32,7 +32,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
     ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
-            return  # all after it are younger
+            return  # all later attempts are younger
         if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
         silent_s = _silent_s(attempt, now, _DOUBTED_S)

@@ -31,8 +31,8 @@ SESSION_HEADERS = (
     "x-smg-routing-key",
     "thread-id",
 )
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, those of clients of
-Dynamo, Switchyard and SMG, and of agents with threads. The first present wins. They are forwarded,
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
+of Dynamo, Switchyard and SMG and of agents with threads. The first present wins. All are forwarded,
 since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})

@@ -21,7 +21,7 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Maximum endpoints shown; of more, those with problems and the busiest."""
+"""Maximum endpoints shown; beyond it, only those with problems and the busiest."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
@@ -192,7 +192,7 @@ class PageModel:
         if learned is not None and (said := learned.state(slot, now)):
             return said
         if math.isnan(table.read_at[slot]):
-            # Without a metrics page only probes tell.
+            # Without a metrics page only probes show it.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:

@@ -37,7 +37,7 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""More attempts than any Envoy makes; other values are ignored."""
+"""Covers more attempts than any Envoy makes; other values are ignored."""
 
 
 def _plain(field: str) -> bytes:

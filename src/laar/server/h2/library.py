@@ -41,7 +41,7 @@ _MOST_LITERAL_BYTES = 126
 """Greater lengths take more than one byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Cached lists of headers, and their longest length: 6 MiB at most, some 20 KB when Envoy is the
+"""Cached lists of headers, and their maximum length: at most 6 MiB, some 20 KB when Envoy is the
 peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -108,7 +108,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Open a stream with headers that `takes` accepted.
 
         Raises:
-            ProtocolError: they can't be decoded, or break a rule.
+            ProtocolError: the headers can't be decoded, or break a rule.
         """
         if len(self.streams) >= self._prune_at:
             self.open_inbound_streams  # noqa: B018 - drops the closed ones
@@ -246,7 +246,7 @@ def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Hea
         is_trailer: whether they end a stream.
 
     Raises:
-        ProtocolError: they break a rule.
+        ProtocolError: the headers break a rule.
     """
     read = _known if len(found) <= _KNOWN_HEADERS else _known.__wrapped__
     return read(found, is_trailer)
