@@ -32,7 +32,7 @@ FORM, SURE, TURN = 0, 1, 2
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # with counts of their own; others count only among all models
+_MAX_MODELS = 256  # with separate counts; others count only among all models
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),

@@ -1,4 +1,4 @@
-"""Settings of the context hook for a route.
+"""Settings for the context hook of a route.
 
 The defaults suit documents of a few kilobytes and chat prompts of tens of kilobytes. For a route
 that cites documents by number keep `relabel` off: ids replace the numbers where possible.
@@ -81,7 +81,7 @@ class Delimiters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
-    """Settings of one hook."""
+    """Settings for one hook."""
 
     section: ClassVar = "context"
     applies: ClassVar = Applies.AT_ONCE

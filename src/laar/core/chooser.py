@@ -50,7 +50,7 @@ class Chooser:
         table: the endpoints.
         policies: policies by name; must hold the settings' policy.
         settings: how to choose.
-        rng: breaks ties and draws for random policies.
+        rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
         prefixes: estimates caches.
         engines: the learned speed of engines.

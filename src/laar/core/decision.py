@@ -31,7 +31,7 @@ NEW_MODEL: Retries = "new-model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
-    """Settings of the director."""
+    """Settings for the director."""
 
     section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE

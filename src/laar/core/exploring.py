@@ -1,7 +1,7 @@
 """Exploration: a small share of requests goes to a model whose accuracy is poorly known.
 
 A model that an artifact measured badly, or not at all, might never be chosen again, so no report
-would correct its estimate. Where outcomes are reported, a random draw therefore sends a request to
+would correct its estimate. Where outcomes are reported, a random sample of requests goes to
 the cheapest candidate whose model has few outcomes of this kind, measured and reported together.
 Retries and requests with an objective are exempt, and candidates that take much longer.
 """

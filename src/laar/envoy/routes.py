@@ -42,7 +42,7 @@ _GENERATION: Json = {
 }
 
 _HOST_ATTEMPTS = 5
-"""Draws of the fallback policy per retry to avoid an endpoint that has just failed."""
+"""Attempts of the fallback policy per retry to avoid an endpoint that has just failed."""
 
 
 def routes(*entries: Json) -> Json:

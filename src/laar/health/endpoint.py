@@ -162,7 +162,7 @@ class Endpoint:
         return now - self.proved_at <= PROVED_S
 
     def admits(self, now: float) -> bool:
-        """Return whether it accepts requests without a key, as far as is known."""
+        """Return whether it is known to accept requests without a key."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:

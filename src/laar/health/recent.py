@@ -107,7 +107,7 @@ class Habit(Recent):
         return self.total >= _EVIDENCE
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether it hardly ever happens, as far as is known."""
+        """Return whether it hardly ever happens, judging by what was seen."""
         self.fade(now)
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 

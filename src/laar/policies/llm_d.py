@@ -191,7 +191,7 @@ class StickyUntilSaturated:
 
 
 def _ahead(view: View) -> Floats:
-    """Return the uncached tokens waiting or in prefill at each candidate, as far as is known."""
+    """Return the uncached tokens known to be waiting or in prefill at each candidate."""
     ahead: Floats = view.table.prefill_tokens[view.slots]
     return ahead
 

@@ -84,7 +84,7 @@ def model_span(body: bytes) -> Span | None:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise ValueError("the body is no JSON object")
+        raise ValueError("the body is not a JSON object")
     mark = len(body) - len(text)
     span = spans.get("model")
     return None if span is None else (span[0] + mark, span[1] + mark)

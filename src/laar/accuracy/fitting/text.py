@@ -26,7 +26,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Least number of a task's questions for its words to be learned; with fewer it counts among the
+"""Minimum questions of a task for its words to be learned; with fewer it counts among the
 others."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
