@@ -42,7 +42,7 @@ class EndpointSink(ProblemSink, Protocol):
     """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace the endpoints of `source` by these; addresses are unique within it."""
+        """Replace all endpoints of `source` by `specs`, which have unique addresses."""
 
 
 class ReadingSink(ProblemSink, Protocol):

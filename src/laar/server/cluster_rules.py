@@ -25,7 +25,7 @@ class ClusterRules:
 
     A request that a gateway sends to a pool follows only that pool's rules. For other requests, if
     two pools have an objective of the same name, the first pool wins. A pool's rewrite for any
-    model applies to such requests only in a lone pool: it would capture other pools' models.
+    model applies to such requests only if the pool is alone: it would capture others' models.
 
     Args:
         rng: samples weighted targets.

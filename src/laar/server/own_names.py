@@ -1,8 +1,8 @@
 """The models of pods named by neither annotation nor setting: each pod's own list.
 
-Such a pod is not an endpoint until it has named a model. A source's first pods come into use at
-once, when all have been asked: a half-known fleet would refuse the models of the other half. A pod
-that does not answer delays the others by at most `WAIT_S`, and may name its models later.
+Such a pod is not an endpoint until it has named a model. A source's first pods come into use
+together, once all have been asked: a half-known fleet would refuse the models of the other half.
+A pod that does not answer delays the others by at most `WAIT_S`, and may name its models later.
 
 Names are kept while a pod is away, so a pod that is ready again serves at once. It is asked again
 too.

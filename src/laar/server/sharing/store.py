@@ -35,7 +35,7 @@ _FETCH_S = 5.0
 """Longest time a starting picker waits for the snapshot; then it shares without one."""
 _OTHERS_S = 2.5
 """Time a starting picker gives the others to provide a key: if the store was emptied, their prompts
-are hashed with an older key. They retry within two seconds."""
+are hashed with the key that it has lost. They retry within two seconds."""
 _SLOWEST_BYTES_S = 1e6
 """Lowest speed expected for writing a snapshot: 20 MB do not mean that a link is dead."""
 _BLOCK_MS = 1000
