@@ -45,7 +45,7 @@ class Applies(StrEnum):
 
 
 FIXED = "fixed"
-"""In an annotation: no key of the file sets this field. Only the lab and tests do."""
+"""In an annotation: no key of the file sets this field; only the lab and tests set it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def make_view(
         kv_usage: share of the KV cache in use.
         rtt_s: round-trip time.
         probability: P(correct).
-        evidence: number of outcomes behind it.
+        evidence: number of outcomes behind that probability.
         seconds_per_token: seconds of prefill per uncached token.
         base_s: seconds that do not grow with the prompt.
         times_tried: earlier attempts at the question with the endpoint's model.

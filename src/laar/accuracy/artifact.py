@@ -26,7 +26,7 @@ MAX_ARTIFACT_BYTES = 16 * 2**20
 """A thousand models in a hundred cells need less."""
 
 MAX_MODELS = 1000
-"""Most models in one artifact."""
+"""Maximum models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
 """A cell with fewer outcomes is marked, and shrinks to its model's mean: even at 30 the standard
@@ -36,13 +36,13 @@ TEXT_COLUMNS = 8192
 """Number of columns of the hashed words in `laar.accuracy.text`."""
 
 MAX_TEXT_TASKS = 256
-"""Most tasks that words are classified into: 2.8 MB of weights."""
+"""Maximum tasks that words are classified into: 2.8 MB of weights."""
 
 CONTEXT_TOKENS = 65536.0
 """Unit of context for a model's bend, chosen so that the bend is about 1."""
 
 BEND = 2.0
-"""Times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token, until measured.
+"""Multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token, until measured.
 
 By operation count, 2 for dense models of 8B and 14B, 1.2 for 70B.
 """
@@ -111,7 +111,7 @@ class Speed(_Part):
         fixed_s: seconds that do not grow with the prompt, mostly decoding a typical answer.
         spread_s_per_token: standard error of c(m).
         start_s: the part of `fixed_s` before the first token.
-        bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
+        bend: multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token.
     """
 
     seconds_per_token: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
@@ -200,9 +200,8 @@ class TextTerms(_Part):
 
     Args:
         text_schema: version of the hashing.
-        gain_unseen: share of right answers that routing by words gained over the best single model
-            on tasks left out of the fit, including `trust`; the mean over these. None with too few
-            tasks.
+        gain_unseen: mean gain in right answers, as a share, of routing by words over the best
+            single model, on tasks left out of the fit including `trust`; None with too few tasks.
         worst_unseen: the same for the task with the worst result.
     """
 

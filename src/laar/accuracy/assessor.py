@@ -61,7 +61,7 @@ class Assessment:
         unknown: some model's probability is a substitute, since nothing was measured for it.
         timed_answers: `base_s` extends to the end of a typical answer, as in artifacts. Otherwise
             it extends to the first token at most.
-        unlike: the request resembles nothing measured: its probabilities are mostly base rates.
+        unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
             reported outcomes: Q as in LAAR. None where only `probability` is known.
         reported: reported outcomes that still weigh on the request's class; None if none are

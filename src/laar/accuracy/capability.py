@@ -43,7 +43,7 @@ MAX_CACHED_ROWS = 4096
 """Cached sets of candidates times cells; beyond that the cache is cleared, at microseconds."""
 
 _MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
-_MOSTLY = 0.5  # share of a task, or of all together, from which a request counts as of it
+_MOSTLY = 0.5  # minimum share of a task, or of all together, for a request to belong to it
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without an artifact: the same for all, so that it decides nothing."""
@@ -52,8 +52,8 @@ UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
 
 _LEAST_ERROR = 0.25
-"""Least relative error assumed for a measured c(m): engines under load, or after an upgrade, differ
-from when they were measured alone."""
+"""Minimum relative error assumed for a measured c(m): under load, or after an upgrade, engines
+differ from when they were measured alone."""
 
 _ANY = ""
 """Stands for all measured languages or tasks. None of them has an empty name."""
@@ -82,7 +82,7 @@ class SpeedPrior(NamedTuple):
         seconds_per_token: c(m).
         error: its relative standard error.
         start_s: seconds to the first token, excluding the prompt.
-        bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
+        bend: multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token.
     """
 
     seconds_per_token: float = UNMEASURED_SECONDS_PER_TOKEN

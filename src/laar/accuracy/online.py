@@ -48,9 +48,9 @@ MAX_SHARES = 40_000
 """Shares of cells by reporter, about 8 MB; beyond that named reporters count as unnamed."""
 
 KAPPA = 50.0
-"""Least weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
+"""Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Largest weight of a well measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as are
+"""Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as are
 reported in an hour."""
 HALF_LIFE_S = 86_400.0
 """Half-life of an outcome in seconds: a day. Models change rarely, their traffic by the hour."""
@@ -88,7 +88,7 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: least weight of a fitted prior without evidence against it, in outcomes.
+        kappa: minimum weight of a fitted prior without evidence against it, in outcomes.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
         shares: possible shares of a prior's full weight; with (1.0,) it is never doubted.
@@ -125,7 +125,7 @@ class OnlineOutcomes:
         self.restored_at_s = float("-inf")
         """Time as of which a saved state was restored; infinite once an outcome was accepted."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
-        """Returns the number of outcomes that the artifact has of a model's cell."""
+        """Returns the number of outcomes that the artifact has for a model's cell."""
         self.prior: Callable[[str, Features], float] | None = None
         """Returns the artifact's probability; None leaves it to the callers of `observe`."""
         self.prior_id: Callable[[], str] = str
@@ -184,7 +184,7 @@ class OnlineOutcomes:
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted probability, unconditional; None leaves it unjudged.
-            offset: the unconditional probability minus that expected of this attempt.
+            offset: the unconditional probability minus the one expected for this attempt.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
         """
@@ -402,7 +402,7 @@ class OnlineOutcomes:
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Drop what is forgotten; return False if that was done a moment ago."""
+        """Drop what is forgotten; return False if the last sweep was a moment ago."""
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now

@@ -22,8 +22,8 @@ from math import exp, lgamma
 from operator import add, mul, sub
 
 MAX_REPORTERS = 16
-"""Reporters that are distinguished; a service that checks answers is one. Those beyond it count as
-unnamed, until the outcomes of an earlier one are forgotten."""
+"""Maximum named reporters; a service that checks answers is one reporter. Further names count as
+unnamed until the outcomes of an earlier reporter are forgotten."""
 
 SIGNS = "(signs)"
 """The reporter under which weak outcomes count (`laar.accuracy.signs`)."""

@@ -71,7 +71,7 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Latest attempts of one request and one set of tried models that a retry may follow."""
+"""Latest attempts with the same request and tried models that a retry may follow."""
 
 _AT_ONCE_S = 60.0  # repeating the question within this time of an answer means discontent
 
@@ -148,7 +148,7 @@ class OutcomeReports:
             policy: the policy that decided.
             now: seconds, monotonic.
             adapter: the requested LoRA adapter of the model: outcomes count as its own, and its
-                failures are no evidence about the model.
+                failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= self._max_pending:

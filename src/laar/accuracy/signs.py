@@ -3,12 +3,12 @@
 An answer may end at its limit, call a tool with invalid JSON, repeat the previous answer's call, or
 be one that the engine was unsure of: that is one sign. The next turn of a conversation shows
 another: a client that repeats its question at once was not satisfied. With
-P(sign | right) = r and P(sign | wrong) = w, learned from answers that were also reported, one that
-was expected to be right with p is so with p r / q, where q = p r + (1 - p) w, and is worth
+P(sign | right) = r and P(sign | wrong) = w, learned from reported answers, an answer expected to
+be right with probability p is right with p r / q, where q = p r + (1 - p) w, and is worth
 p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
 shown: 1 if they never err, 0 if they carry no information.
 
-What all models show alike says nothing about one: the recent mean of p r / q - p is subtracted.
+Signs that all models show say nothing about one: the recent mean of p r / q - p is subtracted.
 
 Clients choose requests, and so signs. These count as one reporter: a quarter of a cell's cap, and
 less if two named reporters disagree with it.
@@ -32,7 +32,7 @@ FORM, SURE, TURN = 0, 1, 2
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # with counts of their own; others count only among all models
+_MAX_MODELS = 256  # with separate counts; others count only among all models
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),
@@ -42,7 +42,7 @@ _GUESSES = (
     np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
 """P(sign) of wrong and of right answers, by where the sign is seen."""
-_PRIOR_OUTCOMES = 30.0  # weight of the guess in the counts of all, and of these in a model's
+_PRIOR_OUTCOMES = 30.0  # weight of the guess in all models' counts, and of these in one model's
 _ALL = ""
 _RECENT = 300.0  # answers over which the mean of all fades
 

@@ -1,4 +1,4 @@
-"""Which of the tasks named by clients count.
+"""Decide which of the tasks named by clients count.
 
 A client may name any task (`x-laar-task`), and each new one creates cells of outcomes, whose number
 is limited. So a tenant may name a limited number of tasks besides the operator's and the
@@ -16,7 +16,7 @@ MAX_TENANTS = 1000
 """Tenants with remembered tasks, about 4 MB; beyond that the least recent is dropped."""
 
 IDLE_S = 86_400.0
-"""A name that was not used for a day may be replaced by another."""
+"""A name that has not been used for a day may be replaced by another."""
 
 
 class TaskNames:

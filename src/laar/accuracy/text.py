@@ -222,8 +222,8 @@ class TaskTable(NamedTuple):
 _LESS = 1e-9  # ranks a model that is not surely better after the best single model, not equal to it
 
 _SURE = 0.5
-"""Size that a lead must have to count: in standard errors of its questions on a graded task, in
-deviations between tasks on an ungraded one. Decision 11 has the cost of other values."""
+"""Margin deducted from a model's lead: in standard errors over its questions on a graded task, in
+standard deviations between tasks on an ungraded one. Decision 11 has the cost of other values."""
 
 
 def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:

@@ -134,7 +134,7 @@ def advise(
 
 
 def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return the advice on bodies in the order sent; skip what is no prompt."""
+    """Return the advice on bodies in the order sent; skip bodies without a prompt."""
     import orjson
 
     from laar.context.bodies import api_of

@@ -230,7 +230,7 @@ def _room(sessions: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
     from rich.markup import escape
 
-    # Escape brackets of IPv6 addresses and names, which are no markup.
+    # Escape brackets of IPv6 addresses and names, which are not markup.
     named = [escape(row[name]) for name in ("endpoint", "model")]
     cells = [f"{row['rank']}" if "rank" in row else "1", *named]
     if "probability" not in row:  # an opaque request

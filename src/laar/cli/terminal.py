@@ -147,7 +147,7 @@ def read_token(path: Path | None) -> str | None:
     """Read the token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read, or is no single token, such as a file of reporters.
+        SettingError: the file can't be read, or holds several tokens, such as a file of reporters.
     """
     if path is None:
         return None

@@ -46,7 +46,7 @@ async def until_correct(
         timeout_s: timeout of one attempt.
 
     Raises:
-        SettingError: `base_url` is no URL, or the check is asynchronous.
+        SettingError: `base_url` is not a URL, or the check is asynchronous.
     """
     steps = attempts(
         messages,

@@ -2,7 +2,7 @@
 
 Documents after the aligned part are sorted by this, so that branches begin with documents that
 later requests with that prefix likely contain. Popularity alone would put a passage first that is
-popular on another topic, where nothing follows it; with co-occurrence it sorts last. On the topic
+popular on another topic, where nothing follows it. Co-occurrence sorts it last. On the topic
 load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this raises the hit rate from 0.32 to 0.35.
 
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y

@@ -6,7 +6,7 @@ to ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: longer than list numbers, no year, and not in the prompt. So if an answer
+An id has four digits: longer than list numbers, not a year, and not in the prompt. So if an answer
 passes unread (a picker that died), a citation names no document rather than a wrong one.
 """
 

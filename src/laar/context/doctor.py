@@ -28,7 +28,7 @@ WHY = {
     "without tools or a grammar). `relabel: true` says that nobody uses the numbers.",
     "too_small": "The text is too short for a saving.",
     "repeated_documents": "Two documents are equal.",
-    "invalid_json": "The body is no JSON in UTF-8.",
+    "invalid_json": "The body is not JSON in UTF-8.",
     "unsupported_api": "The body has neither `messages`, `prompt` nor `input`.",
     "unbalanced": "A tag of a document is not closed, or closed twice.",
     "nested": "A document stands inside of another.",

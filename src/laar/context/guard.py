@@ -215,7 +215,7 @@ class GainGuard:
             conversation: hash of its beginning.
             found: found in the cache, by the engine.
             expected: expected there in the order that was sent.
-            ahead: by how much that is more than in the order received; None where it was left.
+            ahead: lead of `expected` over the order received; None where that order was kept.
         """
         of = self._of(route)
         row = 1.0, expected, min(1.0, max(0.0, found))
@@ -242,7 +242,7 @@ class GainGuard:
             route: route of the request.
             conversation: hash of its beginning.
             held_out: its documents were left as received.
-            deduplicated: notes stand for repeated ones; None where none is repeated.
+            deduplicated: notes replace repeated documents; None where none is repeated.
             correct: the reported outcome.
         """
         of = self._of(route)

@@ -79,8 +79,8 @@ class HookResult:
         receipt: the argument for `commit`; None if there is nothing to remember.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).
-        context: hashes of increasing numbers of its first documents, as sent; requests that share
-            these share the beginning of their prompts.
+        context: hashes of increasing numbers of the first documents, as sent. Requests that share
+            the hashes share the beginning of their prompts.
     """
 
     body: bytes
@@ -222,7 +222,7 @@ class ContextHook:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Forget the orders whose last endpoint is the given one.
 
-        For emptied caches, and endpoints that restarted or left. Documents' popularity and the
+        For emptied caches, and endpoints that have restarted or left. Documents' popularity and the
         memory of conversations are kept.
 
         Args:
@@ -389,7 +389,7 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope; observed orders, never sent, have their own."""
+    """Return the hash of a request's scope; observe mode, which sends no orders, has another."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # others may be nested
     parts = [tenant, route, *texts, observe]

@@ -62,7 +62,7 @@ MAX_LOOKS = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Maximum lines counted for that."""
+"""Maximum lines counted to recognize the frame."""
 
 _MOSTLY = 0.5
 """Share of a line's sightings next to another one above which the two count as one piece."""
@@ -111,14 +111,14 @@ class Lines(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A span that was seen, from its first long line to its last.
+    """A span seen before, from its first long line to its last.
 
     Args:
-        before, after: keys of the adjacent long lines; 0 once they varied. tail, head: short lines
-        always seen after and before it, maybe among others; None: unknown.
-        labels: number and name that always began its first long line and each line of its head.
-            from the last one up, among others; None where they differed.
-        previous, next: the adjacent documents; 0 once they varied.
+        before, after: keys of the adjacent long lines; 0 once they have varied.
+        tail, head: short lines that always followed and preceded it; None if unknown.
+        labels: number and name that always began its first long line, then each line of its head
+            from the last one up; None where they have varied.
+        previous, next: the adjacent documents; 0 once they have varied.
     """
 
     before: int

@@ -27,7 +27,7 @@ class Change:
         block: the documents.
         order: received positions in sending order.
         repeated: received positions whose text is replaced by a note.
-        ids: ids by received position, which replace the numbers; empty to keep these.
+        ids: replacements for the document numbers, by received position; empty to keep the numbers.
     """
 
     block: Block

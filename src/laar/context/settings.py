@@ -1,4 +1,4 @@
-"""Settings of the context hook for a route.
+"""Settings for the context hook of a route.
 
 The defaults suit documents of a few kilobytes and chat prompts of tens of kilobytes. For a route
 that cites documents by number keep `relabel` off: ids replace the numbers where possible.
@@ -81,7 +81,7 @@ class Delimiters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSettings:
-    """Settings of one hook."""
+    """Settings for one hook."""
 
     section: ClassVar = "context"
     applies: ClassVar = Applies.AT_ONCE
@@ -94,7 +94,7 @@ class ContextSettings:
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
-    """Minimum documents to change a list; the gain of shorter ones is small."""
+    """Fewest documents in a list to change; shorter lists gain little."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
     """Minimum possible saving in bytes (a list's text less the note about its order) to change it.
     256 bytes are about 64 tokens: one to four blocks of the engines' caches."""

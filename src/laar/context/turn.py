@@ -1,6 +1,6 @@
 """The plan of a request: the changes to each text of the prompt, in prompt order.
 
-Documents of the last turn are aligned with the index; older text repeats the changes of its own
+Documents of the last turn are aligned with the index; older text repeats the changes made in its
 turn if the memo has them, and otherwise stays unchanged. So later turns extend the text sent before
 and never rewrite it. A note may replace a document only if its full text is sent earlier in the
 same body, which is looked up by hash and then compared.

@@ -1,9 +1,9 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
-that adapter (`LOAD_S`). While requests for `max_loras` others run, it first waits until those of
-one of them are done, about the length of an answer. Both costs are in seconds like all others, so
-the affinity to a loaded adapter yields to a long enough queue.
+that adapter (`LOAD_S`). While requests for `max_loras` others run, it first waits until those for
+one of the others are done, about the length of an answer. Both costs are in seconds like all other
+terms, so the affinity to a loaded adapter yields to a long enough queue.
 
 An adapter counts as loaded if it was among the last used, by the picker's own count, or if the
 engine's metrics page names it, which includes requests of other pickers. Unknown adapters cost

@@ -58,7 +58,7 @@ class Attempts:
         self.gone = part(self._gone)
         """End the attempt at an endpoint that does not answer after all."""
         self.answering = part(self._answering)
-        """Record that an answer that is no refusal has begun or continues."""
+        """Record that an answer other than a refusal has begun or continues."""
         self.prefilled = part(self._prefilled)
         """Record that the prompt was prefilled where another endpoint answers."""
         self.drop = part(Health.drop)

@@ -50,7 +50,7 @@ class Chooser:
         table: the endpoints.
         policies: policies by name; must hold the settings' policy.
         settings: how to choose.
-        rng: breaks ties and draws for random policies.
+        rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
         prefixes: estimates caches.
         engines: the learned speed of engines.
@@ -128,13 +128,13 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """Return a decision for this moment.
+        """Return the decision for the current state.
 
         Args:
             request: the request to place.
             now: seconds of a monotonic clock.
             room: returns the candidates that may take the request; None for all.
-            priority: the request's, for an engine that takes one; None for the client's own.
+            priority: the request's priority, for an engine that takes one; None for the client's.
             new_id: makes the decision's id; called once a choice is made. Empty by default.
 
         Raises:
@@ -257,7 +257,7 @@ class Chooser:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
-            view.reason = ""  # it was about a candidate that is now ineligible
+            view.reason = ""  # referred to a candidate that is now ineligible
         reason, first, last = degraded, None, len(view.slots) - 1
         on_trial = on_trial and (able is None or bool(able.may[last]))
         if on_trial:
@@ -407,11 +407,10 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Return the ranked endpoints that serve the body's model name; any, if it has none.
+        """Return the fallbacks, best first: endpoints that serve the body's model name, if any.
 
-        Headers stay when Envoy retries. So the prefiller must be another endpoint with the same
-        model, an engine with data-parallel ranks is asked for the same rank, and every endpoint in
-        the list must share the key and base path.
+        Envoy retries with the same headers. So fallbacks must share the first endpoint's rank, key
+        and base path and, if there is a prefiller, be other endpoints with the prefiller's model.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot
@@ -474,4 +473,4 @@ def _priority(request: Request, view: View, priority: Priority | None) -> int | 
 
 
 _OPAQUE_DRAWS = 16
-"""Endpoints drawn for a request that is not read: one to send it to, and its fallbacks."""
+"""Endpoints sampled for a request that is not read: one to send it to, and its fallbacks."""

@@ -20,8 +20,8 @@ from laar.core.endpoints import Floats, Mask
 from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
-"""Floor of Q: below it a model has no chance at all, and dividing by so small an estimate would
-rank endpoints by its noise."""
+"""Floor of Q. Below it a model has practically no chance, and dividing by so small an estimate
+would rank endpoints by noise."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a tuner that can switch
@@ -78,11 +78,11 @@ class TunedWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Terms:
-    """The terms of the cost in seconds; arrays over the candidates.
+    """The cost terms in seconds; arrays over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
     the answer: `queue_s` is the delay by other requests there, `slow_s` the time that the endpoint
-    takes beyond its siblings, `transfer_s` the time to fetch KV from the prefiller
+    takes longer than its siblings, `transfer_s` the time to fetch KV from the prefiller
     (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
     `answers` is P(it answers). The default policy's sum weights these and adds `others_s`
     (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
@@ -124,7 +124,7 @@ class Terms:
 
     @property
     def all_slow_s(self) -> Floats:
-        """Seconds that each candidate takes beyond its siblings."""
+        """Seconds that each candidate takes longer than its siblings."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
 
 
@@ -163,16 +163,16 @@ def scores_of_costs(cost_s: Floats) -> Floats:
 def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
     """Return the expected seconds to a correct answer if this attempt fails too.
 
-    Trying models in ascending order of L / P(correct | failures) takes close to the least expected
-    time to the first correct answer, even where failures are dependent (a test compares every order
-    of five models). So comparing this cost with the answer's value is enough to decide when to
-    stop: the whole sequence need not be planned.
+    Trying models in ascending order of L / P(correct | failures) takes close to the minimum
+    expected time to the first correct answer, even where failures are dependent (a test compares
+    every order of five models). So comparing this cost with the answer's value is enough to decide
+    when to stop: the whole sequence need not be planned.
 
     Args:
         terms: terms of this attempt's candidates: their latencies stand in for the next attempt's.
         probability: P(correct) of each candidate, given that this attempt failed as well.
         left: candidates whose models are untried then. If none, the result is 0: the remaining
-            endpoints are only unavailable now, which is no reason to stop.
+            endpoints are only unavailable now, which does not justify stopping.
     """
     if not left.any():
         return 0.0

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
-"""Value of `DirectorSettings.retries`: prefer a model that was not tried."""
+"""Value of `DirectorSettings.retries`: prefer a model that has not been tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorSettings:
-    """Settings of the director."""
+    """Settings for the director."""
 
     section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
@@ -52,11 +52,11 @@ class DirectorSettings:
     retries: Retries = "as-scored"
     """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
     considers the models tried. new-model: every policy reuses a tried model only when no other can
-    take the request, and answers x-laar-exhausted once all were tried."""
+    take the request, and answers x-laar-exhausted once all have been tried."""
     answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
     """Value of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
     attempt is expected to yield one for less (seconds / P(correct) after these failures). None:
-    only once every model was tried."""
+    only once every model has been tried."""
     apart: ApartRule = "by-cost"
     """When another endpoint than the one that answers prefills a prompt, among endpoints with
     llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in progress
@@ -64,8 +64,8 @@ class DirectorSettings:
     endpoint may. threshold: from `apart_tokens` on, as in llm-d. Only for policies that compute a
     cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
-    """For `apart: threshold`: least number of prompt tokens not cached at the answering endpoint
-    for another endpoint to prefill them."""
+    """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for
+    another endpoint to prefill them."""
     transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
     """Tokens per second whose KV an endpoint can fetch from another. The default is for an 8B model
     (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; for a 70B model it is
@@ -108,7 +108,7 @@ class InFlight:
         tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` names every model that could serve the request, or no other is worth its
             seconds.
-        adapter: the adapter that it counts for at its endpoint; empty for none.
+        adapter: the adapter that the request counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         is_traced: the engine gets the decision's id and repeats it in its KV events.
         began: the engines' record of the request.
@@ -168,7 +168,7 @@ class Decision:
         tokens: length of the prompt in the chosen model's tokens.
         weight: the prompt's weight in a queue, in tokens of a short prompt.
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
-        prefiller: prefills in its place; None where the endpoint prefills itself.
+        prefiller: endpoint that prefills in its place; None where the endpoint prefills itself.
         view: the view that the scorers saw; None for a request that is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.

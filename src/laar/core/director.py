@@ -54,9 +54,9 @@ class Director:
         table: the endpoints.
         policies: policies by name; must hold the settings' policy.
         settings: how to choose.
-        rng: breaks ties and draws for random policies.
+        rng: breaks ties and makes the choices of random policies.
         new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
-            to guess those of others. None draws from `rng`, which is good enough for a lab.
+            to guess other clients' ids. None uses `rng`, which is good enough for a lab.
         assessor: estimates models.
         prefixes: estimates caches; None to do without.
         tuner: sets the weights of the settings' policy for each decision, and gets the outcomes;

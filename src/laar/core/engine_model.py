@@ -21,10 +21,10 @@ ERROR = 0.3
 """Relative error of a prediction."""
 
 _UNMEASURED = SpeedPrior()
-_ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
+_ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_MOST_TOKENS = 100_000  # of an answer; larger reports may be any number
-_LEAST_SLOWED = 0.01  # relative slowdown of an answer by each other one: vLLM's, at least
+_MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
+_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
 
 class Constants(NamedTuple):
@@ -38,10 +38,10 @@ class Constants(NamedTuple):
         slowed: s, relative slowdown by each other request there.
         waits: real seconds per second by c(m), for the prompts ahead.
         turns: w, the share of the prompts ahead that a prompt waits for.
-        answer_s: d0, of an answer alone.
+        answer_s: d0, seconds of an answer alone.
         beside_s: d1, added by each other request there.
         bend: q, per token of context.
-        slots: requests that the engine runs at once; infinite where that was never seen.
+        slots: requests that the engine runs at once; infinite where the limit was never seen.
     """
 
     base_s: Floats
@@ -82,9 +82,9 @@ class EndpointConstants(Constants):
 class Sample(NamedTuple):
     """What one answer teaches, independent of its endpoint, so that several pickers can learn it.
 
-    `first` is true for the time to the first token, false for the rest. `features` are those of the
-    line. `took_s` is the time it took, `even_s` what it would have been at an endpoint of average
-    pace. `weight` is the noise in seconds for a first token, and the weight of the sample for an
+    `first` is true for the time to the first token, false for the rest. `features` are the line's
+    inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
+    `weight` is the noise in seconds for a first token, and the weight of the sample for an
     answer.
     """
 
@@ -186,7 +186,7 @@ class EngineModel:
         return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
 
     def seen(self) -> Seen:
-        """Return c(m) as first tokens show it; may be called from any thread."""
+        """Return c(m) as learned from first tokens; may be called from any thread."""
         unit, first = self.speed.seconds_per_token, self.first
         return Seen(unit * first.now[1], unit * first.error(1), first.seen)
 

@@ -156,7 +156,7 @@ class Engines:
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """Use new estimates of the assessor from now on; `speed` returns that of a model.
+        """Use new estimates from the assessor from now on; `speed` returns the speed of a model.
 
         What was learned remains valid, in units of the new c(m): the next decision uses both.
         """
@@ -193,7 +193,7 @@ class Engines:
 
         Args:
             slot: the endpoint.
-            now: the moment.
+            now: the current time.
             plain_s: seconds of its prompt, by c(m).
             others: other requests in flight there.
             rtt_s: round trip.
@@ -261,7 +261,7 @@ class Engines:
 
         Args:
             began: the record that `began` returned.
-            now: the moment.
+            now: the current time.
             ttft_s: seconds to the first byte of the answer, if it was seen.
             latency_s: seconds to its end.
             answer_tokens: its length, where the answer was read.
@@ -345,7 +345,7 @@ class Engines:
 
         Args:
             slot: the endpoint.
-            now: the moment.
+            now: the current time.
             ahead_s: seconds of their prompts not yet prefilled, in total, where first tokens are
                 seen.
             unseen_s: the same for requests in flight where they are not seen.

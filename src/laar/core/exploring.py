@@ -1,7 +1,7 @@
 """Exploration: a small share of requests goes to a model whose accuracy is poorly known.
 
 A model that an artifact measured badly, or not at all, might never be chosen again, so no report
-would correct its estimate. Where outcomes are reported, a random draw therefore sends a request to
+would correct its estimate. Where outcomes are reported, a random sample of requests goes to
 the cheapest candidate whose model has few outcomes of this kind, measured and reported together.
 Retries and requests with an objective are exempt, and candidates that take much longer.
 """
@@ -14,14 +14,14 @@ from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 
 EXPLORE = "explore"
-"""Reason of a decision that explores."""
+"""Reason code of exploratory decisions."""
 
 EXPLORE_SHARE = 0.01
 """Share of eligible requests that explore: enough for an estimate to recover in a day, too few to
 be noticed in the mean."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Outcomes from which a model counts as known; the fit trusts a cell from as many."""
+"""Minimum outcomes of a known model; the fit trusts a cell from the same number."""
 
 SLOWER = 2.0
 """Largest accepted latency, relative to the best choice."""

@@ -109,7 +109,7 @@ class Feedback:
         if held is None or held.began is None or prefiller is None or view is None:
             return
         if self._table.slot_counted(prefiller.key) != prefiller.slot:
-            return  # it has left, and its slot may be another's
+            return  # the endpoint has left, and its slot may be another's
         self._engines.gone(held.began, now)
         whole = end.ok and end.cause == "complete" and not end.error
         if whole and end.ttft_s is not None and decision.flight.slot == decision.slot:

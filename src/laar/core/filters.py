@@ -18,8 +18,8 @@ from laar.core.endpoints import EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
 MAX_FAILURES = 3
-"""Consecutive failed probes after which an endpoint is excluded. One may be chance, three in a row
-are not."""
+"""Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
+in a row."""
 
 MAX_KV_USAGE = 0.98
 """Share of the KV cache in use above which the endpoint is excluded: engines then start to

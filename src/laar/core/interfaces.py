@@ -56,7 +56,7 @@ class View:
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
         timed_answers: `base_s` extends to the end of a typical answer.
-        unlike: the request resembles nothing measured: its probabilities are mostly base rates.
+        unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None where there is
             none.
         reported: number of outcomes reported for the candidate's model on such requests; None where
@@ -67,16 +67,16 @@ class View:
         weights: the tuner's weights for this decision, by name; None for the scorer's own.
         engines: learned speeds of the engines; None where nothing is learned.
         demand: recent requests that share this prompt's prefixes; None where nothing is known.
-        again: share of the text evicted for this prompt that will be requested again; None as
-            above.
+        again: share of the text evicted for this prompt that will be requested again; None where
+            nothing is known.
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: seconds until the requested adapter is loaded; None where all have it.
         apart: the endpoints that may prefill for a candidate; None where none may.
         chain: the prompt's prefixes; None where none are kept.
-        fetched_tokens: prefill tokens that take as long as fetching what lies in slower memory,
-            which `cached_tokens` excludes; None where nothing does.
+        fetched_tokens: prefill tokens that take as long as fetching the text in slower memory,
+            which `cached_tokens` excludes; None where there is none.
         faults: parts of the policy that failed on this request.
     """
 
@@ -192,7 +192,7 @@ class NoRoomError(Exception):
 
 
 class WeightSource(Protocol):
-    """Sets a policy's weights in service; implemented by `laar.tuning.Tuner`."""
+    """Sets a policy's weights while serving; implemented by `laar.tuning.Tuner`."""
 
     def weights(self, now: float) -> Weights:
         """Return the weights for a decision; called once for each."""
@@ -204,7 +204,7 @@ class WeightSource(Protocol):
 
 
 class Filter(Protocol):
-    """Prefers some of the candidates; how good they are is for scorers."""
+    """Prefers some of the candidates; scorers judge how good they are."""
 
     def keep(self, view: View) -> Mask:
         """Return true for each of `view.slots` to keep; ignored where none would be left."""

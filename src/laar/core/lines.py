@@ -17,11 +17,11 @@ _EAGER = 16
 _TOGETHER = 8
 """Batch size for samples after the first `_EAGER`: solving is the expensive part."""
 _LARGEST = 1e9
-"""Larger values are rejected as samples: their squares must stay finite."""
+"""Samples with larger values are rejected: the squares must stay finite."""
 
 
 class Line:
-    """A value as a sum of features with bounded coefficients.
+    """A linear model with bounded coefficients.
 
     Args:
         prior: initial coefficients.
@@ -96,7 +96,7 @@ class Line:
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescale the line to a unit of values that is larger by `factor`."""
+        """Rescale the coefficients to a unit of values that is larger by `factor`."""
         self._products = [product / factor for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:

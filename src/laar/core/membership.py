@@ -41,7 +41,7 @@ def key_of(address: str, rank: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How an engine is reached, where that is not plain HTTP with ``/v1`` at its root.
+    """How to reach an engine that is not plain HTTP with ``/v1`` at its root.
 
     Args:
         base: its base path in place of ``/v1``.
@@ -73,7 +73,7 @@ class Way:
         return (self.base, self.key) == (other.base, other.key)
 
     def url(self, address: str, path: str) -> str:
-        """Return the engine's URL for such a path."""
+        """Return the engine's URL for a path below ``/v1``."""
         return f"{'https' if self.tls else 'http'}://{address}{self.path(path)}"
 
 
@@ -85,7 +85,7 @@ class EndpointSpec:
     """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
 
     Args:
-        address: ``ip:port``, IPv6 in brackets. It goes to Envoy.
+        address: ``ip:port``, IPv6 in brackets, as sent to Envoy.
         models: model names it serves. The first names the model for accuracy and latency, and is
             written into a body whose name is not among them. Empty only between a source and
             `laar.server.own_names`.

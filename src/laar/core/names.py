@@ -17,8 +17,8 @@ class Names:
         models: the distinct first names, in the order of the slots.
         serving: slots of the endpoints that serve a model name, ascending.
         pools: slots of the endpoints labelled with a pool, by its name.
-        weights: the group of cached prefixes that a name shares; only names whose results differ
-            from those of the endpoint's own model have one.
+        weights: the group of cached prefixes that a name shares; only for names whose results
+            differ from those of the endpoint's own model.
 
     Args:
         specs: the endpoints by slot, ascending.

@@ -1,7 +1,7 @@
-"""Each endpoint's own pace relative to the others of its model.
+"""Each endpoint's pace relative to the others with its model.
 
 There are two paces, to the first token and from there on; each serves as a prior for the other. A
-pace differs from 1 only as far as its samples exceed their own scatter, and old samples count
+pace differs from 1 only as far as its samples exceed their scatter, and old samples count
 little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 """
@@ -21,7 +21,7 @@ _MEMORY = 60.0  # samples
 _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the other pace, in samples
 _SURE = 3.0  # standard errors within which a pace counts as its model's
-_EVEN = 0.1  # of a logarithm: smaller deviations are mostly errors of the lines
+_EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear models
 _MEMORY_S = 120.0
 _TOGETHER = 8  # samples between updates of a model's paces
 

@@ -36,8 +36,8 @@ def pick(
 ) -> list[int]:
     """Return positions of the candidates: the picked one, then the rest as `ranking` orders them.
 
-    Among the near-ties of the best score the least loaded is picked, and ties among those are
-    broken at random.
+    Among near-ties with the best score the least loaded is picked; equally loaded ones are
+    picked at random.
 
     Args:
         scores: scores of the candidates.

@@ -14,7 +14,7 @@ There are two additions to GORGO's:
   answered a probe looks like the nearest one.
 
 Plain functions over numbers and vectors: the caller keeps columns ``rtt_s`` and ``measured_s``. A
-failed probe is no sample. The cost model decides the cost of an unknown round trip.
+failed probe is not a sample. The cost model decides the cost of an unknown round trip.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALPHA = 0.3
 
 CLIP_RATIO = 3.0
 CLIP_FLOOR_S = 0.02
-"""Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is no spike."""
+"""Within one region the mean is under 1 ms, with many times that in jitter: 20 ms is no outlier."""
 
 STALE_AFTER_S = 300.0
 """Ten missed probes at GORGO's interval of 30 s: by then readiness checks have reacted as well."""
@@ -41,7 +41,7 @@ def smooth_rtt(previous_s: float, sample_s: float) -> float:
     """Return the mean after one more probe.
 
     Args:
-        previous_s: the mean so far; NaN when there is none, or none that is fresh (`fresh_rtt`).
+        previous_s: the mean so far; NaN if there is none or it is not fresh (`fresh_rtt`).
         sample_s: the probe's time. A value that cannot be a time (NaN, infinite, not positive) is
             ignored.
     """

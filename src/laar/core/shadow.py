@@ -1,4 +1,4 @@
-"""Draws the decisions that are enforced; the rest are in shadow: made, recorded, not applied."""
+"""Select the decisions to enforce; the rest are in shadow: made, recorded, not applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Enforcement:
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In the mode `enforce`, share of requests whose decision is enforced; the rest is in shadow.
-    It is drawn by session, or by request without one, so that a session does not switch sides."""
+    Sampled by session, or by request without one, so that a session does not switch sides."""
 
     @property
     def share(self) -> float:
@@ -31,14 +31,14 @@ class Enforcement:
 
     @property
     def draw(self) -> EnforcedShare | None:
-        """The draw of requests whose decisions are enforced; None if all are."""
+        """Selects the requests whose decisions are enforced; None if all are."""
         return None if self.share >= 1.0 else EnforcedShare(self.share)
 
 
 class EnforcedShare:
-    """Draws by a hash of the key, so that a session does not flap between the two.
+    """Selects sessions by a hash of the key, so that none flaps between enforced and shadow.
 
-    A session that is enforced at one share is enforced at each larger one.
+    A session that is enforced at one share is enforced at each larger share.
 
     Args:
         share: share of the decisions, 0 to 1.

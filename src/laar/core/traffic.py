@@ -39,8 +39,8 @@ class Traffic:
     """The counts, as arrays by slot.
 
     `ahead_s` is prefill work not yet done, and `since` when the first of it began; `free_at` is
-    when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is of
-    requests in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
+    when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is the
+    mean requests in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
     `ahead_s`. `unseen_s` is prefill work of requests in flight with unseen first tokens, and
     `others_unseen_s` that of other pickers.
@@ -132,7 +132,7 @@ class Traffic:
 
         Args:
             slot: the endpoint.
-            now: the moment.
+            now: the current time.
             work_s: seconds of the prompt, by c(m).
             pace: the engine's real seconds per second by c(m).
             shown: whether its first token will be seen.

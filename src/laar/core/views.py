@@ -161,7 +161,7 @@ class Views:
     ) -> tuple[Sequence[str], Slots]:
         """Return the models to judge, and the index of each candidate's model among them.
 
-        LoRA adapters behind a virtual name are models of their own, appended to the table's. A name
+        LoRA adapters behind a virtual name are separate models, appended to the table's. A name
         for a single adapter leaves no choice by accuracy.
         """
         models, name = self._table.models, request.model

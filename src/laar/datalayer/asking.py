@@ -1,12 +1,12 @@
-"""One tiny request to an endpoint: does it answer, as seen from here?
+"""Send an endpoint one tiny request to see whether it answers.
 
 `laar doctor` shows the result of `ask`. The trial of an endpoint that is out also starts with it:
 laar's own request costs a token, whereas a client's request on trial may cost it the response.
 The response is streamed and read until it contains output, since engines send 200 before they
 know better, and so do error pages in front of engines.
 
-It need not work for every engine. One that requires a key, or does not chat, answers 4xx; that
-proves nothing, and a client's request has to be the trial.
+The request need not work for every engine. One that requires a key, or does not chat, answers 4xx;
+this proves nothing, and a client's request has to be the trial.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Asked:
 
     Args:
         reply: the response; None if there was none.
-        failed: kind of a failure without a response: the endpoint accepted the connection, then
-            stayed silent or closed it.
+        failed: kind of failure if the endpoint accepted the connection, then stayed silent or
+            closed it.
         problem: reason for the lack of a response, as text; empty otherwise.
         refused: the connection was refused: no process listens there.
         seconds: seconds to the first event.
@@ -61,7 +61,7 @@ class Asked:
 
 
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
-    """Return a session for `ask`. It keeps no connection: one to a sick engine proves nothing."""
+    """Return a session for `ask` that keeps no connection alive: an old one proves nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -142,7 +142,7 @@ class Asker:
     """Probe endpoints that are out and due, until cancelled.
 
     Args:
-        due: returns endpoints to probe now; none comes again until `answered` was called for it.
+        due: returns endpoints to probe now; none again before `answered` has been called for it.
         answered: called with the result.
         clock: monotonic seconds.
     """

@@ -5,7 +5,7 @@ be names and passes on one spec per IP address. IP literals pass at once. The sy
 not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
 last addresses: a DNS outage must not remove working endpoints.
 
-Of a name with addresses of both families only the IPv4 ones are used: both lead to the same server,
+For a name with addresses of both families only IPv4 is used: both lead to the same server,
 and counting it as two would halve its load in every estimate.
 """
 
@@ -30,7 +30,7 @@ RETRY_S = 2.0
 TIMEOUT_S = 5.0
 """The system resolver's own initial timeout."""
 MAX_AT_ONCE = 4
-"""Lookups at a time. Each holds a thread, for long if the DNS server is dead; leave some free."""
+"""Concurrent lookups. Each holds a thread, for long if the DNS server is dead; leave some free."""
 MAX_ADDRESSES = 256
 """Addresses used per name; the lowest are kept, so that the selection is stable."""
 

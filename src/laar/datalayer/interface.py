@@ -34,7 +34,7 @@ class ProblemSink(Protocol):
         """Note that `source` has a problem, once per failure; None or `GONE` ends it.
 
         `source` is the collector's kind, followed by a blank and the instance if there are
-        several: ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
+        several: ``scrape 10.0.0.7:8000``. None may be passed for a source without a problem.
         """
 
 
@@ -42,7 +42,7 @@ class EndpointSink(ProblemSink, Protocol):
     """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace the endpoints of `source` by all it knows now; addresses are unique within it."""
+        """Replace all endpoints of `source` by `specs`, which have unique addresses."""
 
 
 class ReadingSink(ProblemSink, Protocol):

@@ -1,10 +1,10 @@
 """Decode batches of KV cache events from vLLM and SGLang.
 
-vLLM's (``--kv-events-config``) are maps, or arrays from older releases; SGLang's are arrays with
-the same leading fields.
+vLLM's batches (``--kv-events-config``) are maps, or arrays from older releases; SGLang's are arrays
+with the same leading fields.
 
-Blocks are counted in the memory that prefills read from, and as copies in the slower memory they
-are fetched from: the host's, a disk's or a peer's. Of a hybrid model's layer groups only one
+Blocks are counted in the memory that prefills read from, and as copies in the slower memory of the
+host, a disk or a peer that they are fetched from. Of a hybrid model's layer groups only one
 counts, the first that attends to the whole prompt: a sliding window drops the beginning of a
 prompt while the prompt is still useful.
 """
@@ -40,7 +40,7 @@ class Removed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """A cache was emptied, at a time by the engine's clock."""
+    """A cache was emptied; the time is by the engine's clock."""
 
     at_s: float = math.nan
     """NaN if unknown."""
@@ -70,7 +70,7 @@ class Groups:
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
 """vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
-"""Those, and what older releases, removed blocks and mixed groups report."""
+"""Kinds of groups that count; older releases, removed blocks and mixed groups have the last two."""
 
 
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:

@@ -30,7 +30,7 @@ from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
 LOOK_S = 1.0
-"""Seconds until a new endpoint is subscribed to, at most."""
+"""Maximum seconds until a new endpoint is subscribed to."""
 REPLAY_S = 5.0
 """Timeout for replaying all batches of a gap; those not received by then are lost."""
 REACH_S = 10.0
@@ -272,7 +272,7 @@ def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
     """Return a message's number and payload.
 
     Raises:
-        ValueError: it is not such a message.
+        ValueError: it is not a message with a number.
     """
     _, number, payload = frames
     if len(number) != _NUMBER_BYTES:

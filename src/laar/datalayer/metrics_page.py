@@ -6,7 +6,7 @@ endpoints every second costs almost nothing. Engines differ only in metric names
 are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and counters
 are summed, the share of the cache in use is averaged.
 
-While an engine is idle its own lines stay the same, and only its process's change. So a page is
+While an engine is idle only the lines about its process change, not its own. So a page is
 searched again only if the hash of the engine's lines has changed (`PageReader`).
 
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
@@ -41,7 +41,7 @@ class EngineNames:
         queries_tokens, hits_tokens: prefix cache counters.
         fetched_tokens: counter of cached tokens that came from memory behind the cache.
         adapters_info: a series whose labels list the adapters of running requests and how many may
-            run, and whose value is the time of that.
+            run, and whose value is the time of the sample.
         worked: a counter that any work increments; shows restarts.
         started: a gauge with the time at which `worked` began.
         refused: a counter of refused requests, and the label of the reason that means a full
@@ -122,7 +122,7 @@ ENGINES: Mapping[str, EngineNames] = {
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
     ),
-    # With `--metrics`. Cache usage only in older releases, cache size in none.
+    # Requires `--metrics`. Cache usage only in older releases, cache size in none.
     "llama.cpp": EngineNames(
         prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
@@ -131,7 +131,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"llamacpp:prompt_tokens_total",
         aliases=("llamacpp", "llama-server"),
     ),
-    # With `--enable-metrics`.
+    # Requires `--enable-metrics`.
     "lmdeploy": EngineNames(
         prefix=b"lmdeploy:",
         waiting=(b"lmdeploy:num_requests_waiting",),
@@ -157,7 +157,7 @@ else:
 _MAX_SAMPLES = 1024
 """Series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
-"""Data-parallel ranks per address: a node has eight GPUs."""
+"""Maximum data-parallel ranks per address. Generous: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
 """No cache is larger; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
@@ -176,7 +176,7 @@ class Counters(NamedTuple):
     refused: float
 
     def restarted_since(self, before: Counters) -> bool:
-        """Return whether a counter decreased or the start time changed; NaN is no evidence."""
+        """Return whether a counter decreased or the start time changed; NaN shows nothing."""
         return (
             self.queries < before.queries
             or self.worked < before.worked

@@ -22,7 +22,7 @@ from laar.datalayer.visits import Interval, Visits
 INTERVAL_S = 5.0
 """Round trips change slowly. Connection setup never counts, so a connection may close meanwhile."""
 MAX_PROBES_PER_S = 50.0
-"""Probes per second, at most: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
+"""Maximum probes per second: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
 TIMEOUT_S = 2.0
 """For a whole probe, connection included: six round trips to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
@@ -36,7 +36,7 @@ class Prober:
         sink: receives round trips and problems.
         clock: monotonic seconds.
         rng: jitters the probes.
-        interval_s: seconds between two probes of an endpoint, one value or per endpoint.
+        interval_s: seconds between two probes of an endpoint, fixed or a function.
     """
 
     def __init__(

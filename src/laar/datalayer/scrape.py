@@ -34,14 +34,14 @@ MAX_PAGE_BYTES = 4 << 20
 
 
 class Scraper:
-    """The collector: get a `Reading` of each endpoint about every `interval_s`.
+    """The collector: get a `Reading` from each endpoint about every `interval_s`.
 
     Args:
         targets: returns the endpoints to scrape now; an empty `metrics_url` skips one.
         sink: receives readings and problems.
         clock: monotonic seconds.
         rng: jitters the visits.
-        interval_s: seconds between two scrapes of an endpoint, one value or per endpoint.
+        interval_s: seconds between two scrapes of an endpoint, fixed or a function.
     """
 
     def __init__(

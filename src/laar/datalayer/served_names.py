@@ -36,7 +36,7 @@ INTERVAL_S = 30.0
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 DOUBT_S = 1.0
-"""Least seconds between checks of an endpoint that answers 404."""
+"""Minimum seconds between checks of an endpoint that answers 404."""
 DOUBT_ALL_S = 5.0
 """The same after a client named an unknown model: clients may repeat a wrong name."""
 MAX_LIST_BYTES = 1 << 20
@@ -48,7 +48,7 @@ _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class ServedNames:
-    """The collector: get a `Served` of each endpoint about every `interval_s`.
+    """The collector: get a `Served` from each endpoint about every `interval_s`.
 
     Args:
         targets: returns the endpoints to ask now.
@@ -91,7 +91,7 @@ class ServedNames:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
-        """Check soon: an endpoint does not know a name or, without an address, none does."""
+        """Check soon: an endpoint rejected a name or, without an address, all endpoints did."""
         if address:
             self._visits.soon(address, DOUBT_S)
         else:
@@ -166,7 +166,7 @@ def read_served(body: bytes) -> Served:
     Unusable entries are skipped.
 
     Raises:
-        ValueError: it is not such a list.
+        ValueError: it is not a list of models.
     """
     try:
         entries: Any = orjson.loads(body)["data"]

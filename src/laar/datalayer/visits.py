@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
-"""Seconds between two visits to an endpoint: one value for all, or per endpoint and moment."""
+"""Seconds between visits to an endpoint: fixed, or a function called before each visit."""
 
 MAX_UNDER_WAY = 64
 """Enough for the rate below with endpoints that take 300 ms to answer."""
@@ -40,7 +40,7 @@ LEAST_WAIT_S = 0.01
 _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Visits that start in one go, at most: one millisecond, during which requests wait."""
+"""Maximum visits that start in one go: one millisecond, during which requests wait."""
 _TIMER_S = 1e-3
 """The event loop's timers may fire this early."""
 
@@ -63,7 +63,7 @@ class Visits:
         left: called with the address of a target that is gone.
         kind: kind of visit; the first word of the source of its problems.
         problems: receives errors that a visit did not expect.
-        interval_s: seconds between two visits to an endpoint, one value or per endpoint.
+        interval_s: seconds between two visits to an endpoint, fixed or a function.
         most_per_s: visits per second over all endpoints, not counting the first of each.
         phase: offset of the start times, as a share of the time between two of them.
         clock: monotonic seconds.

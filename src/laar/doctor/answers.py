@@ -1,4 +1,4 @@
-"""Check that endpoints answer: send each a tiny request, and compare those of one model.
+"""Check that endpoints answer: send each a tiny request, and compare endpoints with one model.
 
 An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
 Only a request reveals the fault.
@@ -37,7 +37,7 @@ _NO_CHAT = (404, 405)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
-    """Send a request to each endpoint, with the key, and compare those of one model."""
+    """Send a request to each endpoint, with the key, and compare endpoints with one model."""
     gate = asyncio.Semaphore(_AT_ONCE)
     async with new_session() as session:
         session.headers.update(key)

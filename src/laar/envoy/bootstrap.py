@@ -32,7 +32,7 @@ picker that dies gets 503 either way: Envoy keeps no copy. And in full duplex wi
 1.40 sends the body of a request with trailers twice (its issue 45470); no OpenAI client sends
 trailers, and an endpoint answers 400.
 
-Out of scope: TLS towards clients, authentication and rate limits. Put those in front.
+Out of scope: TLS towards clients, authentication and rate limits. Put a gateway in front for them.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
 _CONNECT_TIMEOUT = duration(1)
 _CHECK_INTERVAL = duration(0.25)
 _CHECK_TIMEOUT = duration(1.5)
-"""With the interval under 2 s: a picker that hangs is out by then; one that is busy for a second
-stays."""
+"""Under 2 s together with the interval: a picker that hangs is out by then; one that is busy for a
+second stays."""
 
 HEALTH_CHECK: Json = {
     "grpc_health_check": {"service_name": PICKING_SERVICE},
@@ -96,7 +96,7 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
             "base_ejection_time": duration(5),
             "max_ejection_time": duration(30),
             "max_ejection_percent": 50,
-            # A model's success rate says as much about its requests as about its endpoint.
+            # A success rate says as much about the requests as about the endpoint.
             "enforcing_success_rate": 0,
         },
         "typed_extension_protocol_options": http_options(

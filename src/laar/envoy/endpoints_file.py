@@ -48,7 +48,7 @@ class EndpointAddress:
             ``system``; None without TLS.
 
     Raises:
-        SettingError: the host is no IP address, or the port is not in 1 to 65535.
+        SettingError: the host is not an IP address, or the port is not in 1 to 65535.
     """
 
     host: str

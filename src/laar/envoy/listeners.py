@@ -177,13 +177,13 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
 def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
     """Return the filters that call the picker, for routes that configure them.
 
-    A request that Envoy rejects while reading the headers has no route. Its answer would wait for
-    the picker while the connection closes, and be lost.
+    They are off elsewhere: a request that Envoy rejects while reading the headers has no route,
+    and its answer would be lost, waiting for the picker while the connection closes.
 
-    Except in full duplex, the headers are held until the body is complete and the picker has
-    decided: they are not sent to the picker, so ext_proc would let them pass, and an endpoint would
-    be chosen before the body is read. For the same reason ext_proc does not recompute the route
-    when the decision asks for it, so another filter does.
+    Except in full duplex, headers are not sent to the picker. ext_proc alone would pass them on,
+    and an endpoint would be chosen before the body is read. So a buffer holds the headers until the
+    body is complete and the picker has decided. Nor does ext_proc then recompute the route when the
+    decision asks for it, so another filter does.
     """
     ext_proc: Json = {
         "name": EXT_PROC,

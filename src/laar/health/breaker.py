@@ -7,10 +7,10 @@
       +----------+------------------------- slow start over -----------------------------+
 
 A first failure makes an endpoint a suspect, provided that the picker can probe it: it gets no
-requests until it answers. Waiting for the second and third failure would cost clients those, and an
-endpoint whose price drives all traffic away would never have them.
+requests until it answers. Waiting for a second and third failure would cost clients those requests,
+and an endpoint whose price drives all traffic away would never fail again.
 
-P(answers) is the share of good outcomes among the last dozen, each counting half after a half-life,
+P(answers) is the share of good outcomes among the last dozen, decayed by age with a half-life,
 with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each
 opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
 second request passes every second trial, and must still not return each time.
@@ -56,12 +56,12 @@ wrong header must not cost an endpoint."""
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
 """Answers after a trial during which a single failure excludes it again."""
-_FAITH = 2.0  # good outcomes assumed in advance
+_FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
 """Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
 timeout; a refused one costs only a round trip."""
-_FIRST_SHARE = 0.2  # of its weight in the price, at the start of a slow start
+_FIRST_SHARE = 0.2  # of an endpoint's weight in the price, when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
@@ -73,7 +73,7 @@ _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """Seconds after which a limit is dropped; it has grown sixteenfold by then."""
 _OTHERS_TRIAL_S = 5.0
-"""Delay of the own trial by another picker's, in seconds; after that, the picker may be gone."""
+"""Seconds to wait for another picker's trial before starting one; then that picker may be gone."""
 _NEGLIGIBLE = 0.02
 """Failures below this have no visible effect on the price."""
 
@@ -127,7 +127,7 @@ class Breaker:
     probing: bool = False
     """A probe is in flight."""
     refused: bool = False
-    """The probe was denied, which counts once a sibling got the same probe."""
+    """The probe was denied, which counts once a sibling has got the same probe."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
@@ -292,7 +292,7 @@ class Breaker:
         return True
 
     def forgive(self, weight: float, now: float) -> None:
-        """Retract the weight of something wrongly counted as a failure."""
+        """Retract the weight of an outcome wrongly counted as a failure."""
         self._recent.fade(now)
         self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
@@ -387,8 +387,8 @@ class Breaker:
     def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
         """Request a probe; return False if none is due.
 
-        No requests are sent until it is answered, unless the endpoint is trusted, in a slow start,
-        or `excused`, which means that the failure was its request's.
+        No requests are sent until the probe is answered, unless the endpoint is trusted, in a slow
+        start, or `excused`, which means that the request was at fault.
         """
         if self.is_out or self.is_suspected:
             return False

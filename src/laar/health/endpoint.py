@@ -46,8 +46,8 @@ class Family:
     Attributes:
         members: the endpoints, by slot.
         times: the typical times, by whether the answer is streamed.
-        contested_until: one of them gave a useless answer; until then the others' answers are read
-            for comparison.
+        contested_until: time until which all answers are read, for comparison, after an endpoint
+            gave a useless one.
     """
 
     def __init__(self) -> None:
@@ -89,13 +89,13 @@ class Endpoint:
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
         self.flaw = ""
-        """What the last of these contained instead of an answer, as a word: a content type."""
+        """What the last useless answer contained instead, as a word: a content type."""
         self.named: str | None = None
         """Model name in its answers: empty for the requested one, None while unknown."""
         self.to_read = _FIRST_READS
         """Number of its next answers to read."""
         self.doubted = False
-        """Unread answers do not count as good until some were read and found good."""
+        """Unread answers do not count as good until some have been read and found good."""
         self.briefs = 0
         """Consecutive unread answers that ended so soon that they may be errors."""
         self.read_at = float("-inf")
@@ -145,7 +145,7 @@ class Endpoint:
         self.doubted = self.doubted and self.to_read > 0
 
     def doubt(self) -> None:
-        """Stop counting unread answers as good until some were read and found good."""
+        """Stop counting unread answers as good until some have been read and found good."""
         if not self.doubted:
             self.breaker.forget_successes()
         self.to_read, self.doubted = _TRUST_AFTER, True
@@ -162,7 +162,7 @@ class Endpoint:
         return now - self.proved_at <= PROVED_S
 
     def admits(self, now: float) -> bool:
-        """Return whether it accepts requests without a key, as far as is known."""
+        """Return whether it is known to accept requests without a key."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
@@ -178,11 +178,11 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """Return when a request last reached that stage, or at least was generating."""
+        """Return when a request last reached this stage, or at least was generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count the requests sent after `since` that got as far in time; at most a few."""
+        """Count requests sent after `since` that got this far within `most_s`; of the last few."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

@@ -32,7 +32,7 @@ from laar.health.standing import Standing, set_apart, standing_of
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
-"""Longest interval in seconds between answers of a healthy endpoint that are read."""
+"""Maximum seconds between two answers that are read from a healthy endpoint."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for a probe, in seconds."""
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
@@ -256,7 +256,7 @@ class Health:
             self._leave(endpoint, attempt, now)
 
     def refused(self, slot: int, count: float, now: float) -> None:
-        """Record the refusals that an endpoint's metrics page has counted since the last one."""
+        """Record the refusals counted by an endpoint's metrics page since the last page."""
         endpoint = self._endpoints.get(slot)
         if endpoint is not None:
             self._outcomes.refused(endpoint, count, now)
@@ -307,7 +307,7 @@ class Health:
         return standing_of(self.records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Return the standing of endpoints that no request depends on: all unhealthy are out."""
+        """Return the standing of endpoints that no request depends on; exclude all unhealthy."""
         return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:

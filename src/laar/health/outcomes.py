@@ -145,7 +145,7 @@ class Outcomes:
         endpoint.useless.note(now, happened=True)
         endpoint.family.contest(now)
         endpoint.doubt()
-        # Endpoints excluded for their own failures are no excuse for others.
+        # Endpoints excluded for their own failures do not excuse others.
         others = [other.useless for other in endpoint.others() if not other.breaker.is_open]
         apart = alone(endpoint.useless, others, now)
         is_alone = all(habit.is_quiet(now) for habit in others)
@@ -266,7 +266,7 @@ class Outcomes:
     def _full(
         self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> None:
-        """Record that the endpoint is full, which is no fault."""
+        """Record that the endpoint is full, which is not a fault."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
         endpoint.refusals -= 1.0

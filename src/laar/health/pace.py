@@ -15,7 +15,7 @@ _GRAIN_S = 0.1
 decoding of the answer."""
 
 _WEIGHT = 0.05  # of a new time in the group's mean: about the last forty count
-_SPREAD_LEAST = 0.3  # floor: nothing is steadier than that
+_SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
 _SIZES = 64
@@ -26,7 +26,7 @@ _SLOT_MOST = 24.0  # times that an endpoint's mean covers
 _SLOT_HALF_LIFE_S = 30.0
 _FORGIVE_S = 10.0
 """Half-life of slowness without new samples: an expensive endpoint gets no requests, and would
-otherwise keep its price long after it became fast again."""
+otherwise keep its price long after it has become fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
@@ -72,7 +72,7 @@ class GroupTimes:
         self.quick_s = 0.0
         """An answer in less time is suspect; 0 while unknown."""
         self.brief_s = 0.0
-        """The same for each of two consecutive answers."""
+        """Two consecutive answers, each in less time than this, are suspect; 0 while unknown."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the latest successful requests."""
 

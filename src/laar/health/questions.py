@@ -17,11 +17,11 @@ from laar.health.records import Records
 RETRIED = 0.5
 """Weight of a failure known only because Envoy retried elsewhere: it may have been a 429."""
 _LIGHT = 0.5
-"""Least weight of an error to trigger a probe: a lighter one may be due to its prompt alone, about
-which a tiny probe says nothing."""
+"""Minimum weight of an error to trigger a probe: a lighter one may be due to its prompt alone,
+about which a tiny probe says nothing."""
 _DENIED_ROW = 2
 _COMPARED = USELESS | {Kind.DENIED}
-"""Kinds that count once a sibling got the same probe, and did better."""
+"""Kinds that count once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
@@ -94,8 +94,8 @@ class Questions:
     ) -> None:
         """Record a probe's result: a reply, a failure without one, or neither if unreachable.
 
-        `refused` means that no process listens. That may be so only for the picker, and counts only
-        if a client's attempt has just failed too.
+        `refused` means that no process listens. Perhaps only the picker cannot reach it, so this
+        counts only if a client's attempt has just failed too.
         """
         records = self._records
         was_control = self._controls.pop(slot, False)

@@ -13,8 +13,8 @@ WINDOW = 12.0
 """Outcomes in the counts: enough to distinguish a third from a tenth, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
-"""Seconds after which an outcome counts half. About the time of a restart: older outcomes may be
-those of another process."""
+"""Seconds after which an outcome counts for half. About as long as a restart: older outcomes may
+be those of another process."""
 
 _HABIT_HALF_LIFE_S = 60.0
 _LEAST = 2.7
@@ -22,18 +22,18 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which an endpoint always does it; below, it is due to some clients."""
+"""Share above which bad outcomes are the endpoint's habit; below, they are due to some clients."""
 _ROW = 4
 """Consecutive outcomes that show a change of habit."""
 _QUIET_S = 30.0
 _RARE = 0.2
-"""Share below which a sibling does not do it."""
+"""Share below which a sibling does not have the habit."""
 _EVIDENCE = 3.5
 """Outcomes of a sibling that count as evidence: four, slightly faded."""
 
 
 class Recent:
-    """Good and bad outcomes among the last `WINDOW`, each counting half after a half-life."""
+    """Good and bad outcomes among the last `WINDOW`, each counting for half after a half-life."""
 
     half_life_s = HALF_LIFE_S
     grain_s = 0.1
@@ -70,7 +70,7 @@ class Recent:
 
 
 class Habit(Recent):
-    """How often something recently happened that may be the client's fault; `bad` if it did."""
+    """How often something that may be the client's fault has happened; `bad` counts those."""
 
     half_life_s = _HABIT_HALF_LIFE_S
     grain_s = 0.5
@@ -107,7 +107,7 @@ class Habit(Recent):
         return self.total >= _EVIDENCE
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether it hardly ever happens, as far as is known."""
+        """Return whether it hardly ever happens, judging by what was seen."""
         self.fade(now)
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 
@@ -115,9 +115,9 @@ class Habit(Recent):
 def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     """Return whether an endpoint nearly always does something that a sibling hardly ever does.
 
-    One such sibling is enough: they have the same clients.
+    One such sibling is enough: siblings have the same clients.
 
-    None if it does, but there is no evidence of its siblings yet.
+    None if the endpoint does it, but there is no evidence of siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total

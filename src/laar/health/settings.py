@@ -21,11 +21,10 @@ class HealthSettings:
     """Whether failures count. If not, an endpoint that fails fast looks idle and attracts
     traffic."""
     consecutive_failures: Annotated[int, Ge(1), Le(1000)] = 3
-    """Consecutive failures that exclude an endpoint. One may be chance, three in a row are not."""
+    """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
     probe: bool = True
     """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
-    a client's request. An endpoint that requires a key answers 401, from which nothing is
-    learned."""
+    a client's request. An endpoint that requires a key answers 401, which teaches nothing."""
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
     """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
     start after it, a recovered endpoint is back within a minute."""

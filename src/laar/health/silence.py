@@ -17,10 +17,10 @@ from laar.health.questions import Questions
 from laar.health.records import Records
 
 _OVERTAKEN = 3
-"""Later requests that must have got as far at siblings before silence is the endpoint's fault."""
+"""Later requests that must have overtaken before silence is the endpoint's fault."""
 _SLACK = 0.4
-"""Most time that overtaking requests may take, as a share of the silence: in a fleet that slows
-down as a whole some request is always overtaken."""
+"""Maximum duration of overtaking requests, as a share of the silence: in a fleet that slows down
+as a whole some request is always overtaken."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""
@@ -32,7 +32,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
     ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
-            return  # all after it are younger
+            return  # all later attempts are younger
         if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
         silent_s = _silent_s(attempt, now, _DOUBTED_S)

@@ -19,12 +19,12 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _LOOK_S = 1.0
-"""Most seconds for which a standing with outliers is valid."""
+"""Maximum age in seconds of a valid standing with outliers."""
 
 _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
-"""Largest share of a request's candidates that may be excluded at once although they sometimes
+"""Maximum share of a request's candidates that may be excluded at once although they sometimes
 answer; the least bad stay, at their price. A fleet that loses more than two thirds is more likely
 overloaded or misjudged than broken. Endpoints that only failed are excluded beyond this share. If
 all are excluded, all are tried."""
@@ -36,9 +36,9 @@ class Standing:
 
     Args:
         kept: which of the candidates get traffic; None for all of them.
-        answers: P(answers) of those that do; None where all are healthy.
-        pace: factor by which each of those is slower than its siblings; None where none is.
-        typical_s: seconds of a complete answer of each one's model; None with `pace`.
+        answers: P(answers) of the kept candidates; None where all are healthy.
+        pace: factor by which each kept one is slower than its siblings; None where none is.
+        typical_s: seconds of a complete answer of each one's model; None if `pace` is None.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         down: excluded slots that have failed again since they were excluded.
@@ -67,7 +67,7 @@ def standing_of(
     outliers = [e.slot in records.outliers and records.is_outlier(e, now) for e in endpoints]
     if not any(outliers):
         return Standing()
-    # Endpoints that are no outliers have closed breakers, and answer.
+    # Endpoints that are not outliers have closed breakers, and answer.
     chances = zip(endpoints, outliers, strict=True)
     answers = np.array([e.breaker.answers(now) if outlier else 1.0 for e, outlier in chances])
     out, all_failing = _out(endpoints, answers)
@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Return the standing of endpoints that no request depends on: all unhealthy are out."""
+    """Return the standing of endpoints that no request depends on; exclude all unhealthy."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)

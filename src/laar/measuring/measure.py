@@ -35,8 +35,8 @@ from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
-_LEAST_CHARS = 400  # of a prompt to measure density: the chat template distorts shorter ones
-_TRIES = 3  # of a request that an endpoint refuses: the next run repeats it
+_LEAST_CHARS = 400  # minimum to measure density: the chat template distorts shorter prompts
+_TRIES = 3  # attempts at a request that an endpoint refuses: the next run repeats it
 _MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
@@ -51,7 +51,7 @@ class Target:
     Args:
         base_url: URL of the endpoint.
         model: name of the model.
-        base: the adapter's base model; None if it is no adapter.
+        base: the adapter's base model; None if it is not an adapter.
         window_tokens: maximum tokens of prompt and answer; infinite if unknown.
     """
 

@@ -19,7 +19,7 @@ PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
 
 
 class Gorgo:
-    """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`; least is best.
+    """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`; lowest is best.
 
     Ties are broken by the picker's near-tie rule, not by taking the first in the list.
 

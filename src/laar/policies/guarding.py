@@ -19,7 +19,7 @@ from laar.core.interfaces import BY_CANDIDATE, Filter, Picker, Scorer, View
 from laar.core.policy import Policy
 
 MAX_REASONS = 16
-"""Distinct reason codes of one scorer, which label metrics; any beyond are dropped."""
+"""Maximum distinct reason codes of one scorer: they label metrics. Further ones are dropped."""
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -111,7 +111,7 @@ def _unlike(what: str, array: np.ndarray[Any, Any], view: View) -> str:
 def _protect(view: View) -> None:
     """Make the view's arrays read-only, so that writing to one fails in the extension.
 
-    Some of them are reused from one decision to the next.
+    Some arrays are reused from one decision to the next.
     """
     for name in BY_CANDIDATE:
         array = getattr(view, name)

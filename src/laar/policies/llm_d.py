@@ -77,7 +77,7 @@ class ActiveRequests:
     1 up to `idle_threshold`. Above it, `max_busy_score` times the distance to the busiest.
 
     Args:
-        idle_threshold: most requests in flight at an endpoint that counts as idle.
+        idle_threshold: maximum requests in flight at an endpoint that counts as idle.
         max_busy_score: highest score of a busy endpoint.
     """
 
@@ -128,7 +128,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """Scale the least to 1 and the most to 0; unknown values count as the most plus one."""
+    """Scale the minimum to 1 and the maximum to 0; unknown values count as the maximum plus one."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())
@@ -140,7 +140,7 @@ class FewestTokens:
     """The fewest uncached tokens waiting or in prefill at an endpoint, including this prompt's."""
 
     def score(self, view: View) -> Floats:
-        """Rank by those tokens; break ties at random."""
+        """Rank by uncached tokens; break ties at random."""
         own = np.maximum(view.tokens - view.cached_tokens, 0.0)
         return ranks(least(_ahead(view) + own, view.rng))
 
@@ -151,14 +151,14 @@ class StickyUntilSaturated:
     Endpoints that hold `affinity_threshold` of the prompt or more are sticky. Only they are kept,
     unless the best of them is expected to answer `max_ttft_penalty_ms` later than the best of the
     others. A first token is expected after the uncached tokens waiting or in prefill there, at
-    `prefill_tokens_per_s`; tokens leave that sum with the first byte of their answer.
+    `prefill_tokens_per_s`; a prompt's tokens leave the sum with the first byte of its answer.
 
     Args:
         affinity_threshold: share of the prompt that makes an endpoint sticky.
-        max_ttft_penalty_ms: most that stickiness may cost; 0 for no limit.
+        max_ttft_penalty_ms: maximum delay that stickiness may cost; 0 for no limit.
         prefill_tokens_per_s: `peakPrefillThroughput`. The default is that of a 32B model on two
-            H100; the guide says to measure it for each fleet. 0 uses the speed by which laar
-            prices a token there.
+            H100; the guide says to measure it for each fleet. 0 uses the endpoint's speed as
+            estimated by laar.
         exploration_probability: share of requests that are not filtered.
     """
 
@@ -191,7 +191,7 @@ class StickyUntilSaturated:
 
 
 def _ahead(view: View) -> Floats:
-    """Return the uncached tokens waiting or in prefill at each candidate, as far as is known."""
+    """Return the uncached tokens known to be waiting or in prefill at each candidate."""
     ahead: Floats = view.table.prefill_tokens[view.slots]
     return ahead
 

@@ -45,7 +45,7 @@ class WeightedRandom:
     """
 
     def order(self, scores: Floats, view: View) -> list[int]:
-        """Draw without replacement; a score of zero comes last."""
+        """Sample without replacement; a score of zero comes last."""
         keys = [
             math.log(1.0 - view.rng.random()) / score if score > 0.0 else -math.inf
             for score in scores.tolist()

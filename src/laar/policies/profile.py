@@ -18,7 +18,7 @@ _STRICT: dict[str, Any] = {"extra": "forbid", "json_schema_extra": describe}
 description."""
 
 MAX_USES = 32
-"""Most filters, or scorers, of one policy. Each runs on every request."""
+"""Maximum filters, or scorers, of one policy. Each runs on every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

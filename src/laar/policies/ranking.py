@@ -1,7 +1,7 @@
 """Scores that preserve a policy's own order, including its ties, through the max-score picker.
 
-The max-score picker breaks near-ties by load. Policies from other projects break them their own
-way, mostly at random, and that is part of the policy.
+The max-score picker breaks near-ties by load. Policies from other projects define how they break
+ties, mostly at random.
 """
 
 from __future__ import annotations

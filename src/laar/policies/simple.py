@@ -43,7 +43,7 @@ class LoadAware:
 
 
 class PowerOfTwo:
-    """Prefers, of two candidates drawn at random, the one with fewer requests in flight.
+    """Prefers the one with fewer requests in flight of two candidates sampled at random.
 
     The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
     Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
@@ -75,7 +75,7 @@ class SessionAffinity:
             for slot in view.slots
         ]
         scores: Floats = np.array(draws, np.float64) / 2.0**64
-        # Load must not decide between two draws within a near-tie: spread them by rank.
+        # Load must not decide between two hashes within a near-tie: spread them by rank.
         ranked: Floats = np.empty(len(scores))
         ranked[np.argsort(scores)] = np.linspace(0.0, 1.0, len(scores) + 1)[1:]
         return ranked**8 if len(scores) > 8 else ranked

@@ -32,20 +32,20 @@ MAX_LINES = 1_000
 """Lines and sentences of a prompt; beyond that, each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
-"""Most lines to recognize agents by, lines counted per agent, and prompt places in the cache."""
+"""Maximum lines to recognize agents by, lines counted per agent, and prompt places cached."""
 
 _MEMORY = 64  # prompts after which the counts of an agent are halved
 _STEP = 256  # characters between two places that the cache knows
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
-_ALIKE = 0.06  # share of these that two prompts of an agent have in common
+_ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
 _USUAL = 0.3  # share of prompts that a finding must occur in
-_WORTH = 0.02  # smallest share of the prompt that is reported
+_WORTH = 0.02  # minimum share of the prompt that is reported
 
 _FIXED = ("system", "developer", "tools")
-_SHORT, _LONG = 500, 4_000  # most differing characters at a system prompt's end, and before it
+_SHORT, _LONG = 500, 4_000  # maximum differing characters at a system prompt's end, and before
 _LEARNT = 4  # prompts before an agent's frame is known
-_FEW = 0.1  # least share of the prompt that comes after a question or in another order
+_FEW = 0.1  # minimum share of the prompt that comes after a question or in another order
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -71,7 +71,7 @@ _CAUSES = (
 )
 """Kinds of words, the most telling first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
-_MAX_WORDS, _MAX_NAMED = 64, 8  # of a place where prompts differ; of those, how many are classified
+_MAX_WORDS, _MAX_NAMED = 64, 8  # words kept where prompts differ, and words classified
 
 
 _K = TypeVar("_K")
@@ -85,7 +85,7 @@ class Advice(NamedTuple):
         agent: its model and tools.
         prompts: number of sampled prompts; older ones count less.
         found: share of their text that an unlimited cache holds.
-        could: the same if the advice were followed.
+        could: the share that it would hold if the advice were followed.
         sentences: what breaks its prefixes, or where they diverge.
     """
 

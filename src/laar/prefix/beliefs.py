@@ -1,4 +1,4 @@
-"""The estimate of which endpoint has which prefix cached: the index, and what is learned around it.
+"""Estimate which endpoint has which prefix cached, with the index and what corrects it.
 
 A decision calls `PrefixBeliefs.look_up` once: the prompt is joined and encoded a single time, for
 both its hashes and its length in tokens.
@@ -84,8 +84,8 @@ class PrefixMatch(NamedTuple):
         demand: how many requests share how much of it; None when nothing is known.
         again: by slot, the share of the evicted text that is requested again, relative to the
             prompt's uncached part; None where every cache has room.
-        fetched: share of it that takes as long to compute as each slot takes to fetch its copies in
-            slower memory; None where no slot has any.
+        fetched: share of the prompt that takes as long to compute as each slot takes to fetch its
+            copies in slower memory; None where no slot has any.
     """
 
     chain: Chain
@@ -108,7 +108,7 @@ class PrefixWatcher(Protocol):
         ...
 
     def cleared(self, slot: int) -> bool:
-        """Handle the emptying of a slot's cache; return False if that is known already."""
+        """Handle the emptying of a slot's cache; return False if it is known already."""
         ...
 
 
@@ -309,8 +309,8 @@ class PrefixBeliefs:
     def clear(self, slot: int, *, late: bool = False) -> None:
         """Forget the slot's cached prompts; requests in flight still count.
 
-        `late` means that it was emptied some time ago. If another picker has reported it since, the
-        prompts entered after that are kept.
+        `late` means that the cache was emptied some time ago. If another picker has reported this,
+        the prompts entered since its report are kept.
         """
         first = self.watcher is None or self.watcher.cleared(slot)
         if first or not late:
@@ -342,9 +342,9 @@ class PrefixBeliefs:
                 known[event.hashes[0]] = begun.pop()
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Record blocks that left a slot's tier of memory; without its first, a prompt is gone.
+        """Record blocks that left a slot's tier of memory.
 
-        It is not gone while another tier has a copy.
+        A prompt is gone with its first block, unless another tier has a copy.
         """
         known = self._roots.get(slot, {})
         for name in self.blocks_held.removed(slot, hashes, tier):
@@ -355,8 +355,8 @@ class PrefixBeliefs:
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Record that a slot's cache has been empty since `at_s`; follow its events from here on.
 
-        If `past`, this was before the picker listened: what requests have taught since, or a
-        snapshot has restored, is kept.
+        If `past`, the cache was emptied before the picker listened, so entries from requests or a
+        snapshot are kept.
         """
         self.blocks_held.emptied(slot, model, at_s)
         self._roots.pop(slot, None)
@@ -366,12 +366,12 @@ class PrefixBeliefs:
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """Record that a slot's engine restarted, at `started_s` by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
-            return  # what was sent since then is kept
+            return  # prompts sent since then are kept
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
 
     def lost(self, slot: int) -> None:
-        """Handle lost events of a slot. The text index is kept: its misses correct it."""
+        """Handle lost events of a slot. The text index is kept, since misses correct it."""
         self.blocks_held.lost(slot)
         self._roots.pop(slot, None)
 

@@ -40,7 +40,7 @@ MAX_HASHED_BYTES = 4 << 20
 
 RUN = 32
 """Blocks hashed and remembered together: 2 KiB at a prompt's start, 32 KiB from 32 KiB on. Fewer
-need more look-ups, and more leave more blocks at the end to hash one by one."""
+would need more look-ups, and more would leave more blocks at the end to hash one by one."""
 
 MAX_KNOWN = 16_384
 """Runs remembered, 8 MB; beyond that the table is cleared."""
@@ -86,7 +86,7 @@ class Chain:
         grid: the grid used to cut it.
         weighed: how its length was estimated; None where there was no text for that.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn
-            which is its model's.
+            the model's template.
         tokens: its length if it is one prompt of token ids; 0 where it must be estimated.
     """
 

@@ -1,9 +1,9 @@
 """The demand for each prefix, which determines the value of another copy of it.
 
 A prefix that many requests share, such as a long system prompt, is prefilled once at each endpoint
-that serves some of them. The first request there pays for all that follow, so whether that is worth
-it depends on how many will. The estimate is as many as came recently (Lindy's law: a prefix that
-was requested often keeps being requested).
+that serves some of the requests. The first one there pays for all that follow, so the value of a
+copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
+that was requested often keeps being requested).
 
 Requests are counted only at a few places of the prompt, whose distance grows with depth, so that a
 request costs about twenty look-ups whatever its length. Counts fade with `HORIZON_S`.
@@ -64,7 +64,7 @@ class PrefixDemand:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Return places in the prompt, as shares of it, and the requests that share each.
 
-        No known request shares more than the last place. None where none shares any of it.
+        No known request shares more than the last place. None where no request shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []

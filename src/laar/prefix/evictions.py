@@ -10,7 +10,7 @@ So returns are counted by age, over the whole fleet: of the text that was not re
 first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
 octaves, which accounts for text that has not returned yet). The count stops at `2 a` because a
 little more room in a cache keeps text a little longer, not forever. Where a cache is much too small
-for all requests, that share is small, and rightly so.
+for all requests, that share is rightly small.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _MOST_SPARED = 8
 """Open requests whose blocks are protected during one eviction."""
 
 _UNKNOWN_ROOT = -1
-"""Root of branches from a snapshot, or from before the first block's size was known."""
+"""Root of branches from a snapshot, or entered before the first block's size was known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -292,8 +292,8 @@ class PrefixIndex:
     def new_roots(self, slot: int) -> set[int]:
         """Return the roots of prompts that only open requests have used at the slot.
 
-        The engine stores and reports a first block for such a root. A root that an earlier request
-        used is cached already.
+        The engine stores and reports a first block for each of these. A root that an earlier
+        request used is cached already.
         """
         cache = self._caches[slot]
         least = max(cache.root_blocks, 1)
@@ -475,7 +475,7 @@ class PrefixIndex:
     def _fit(self, cache: _Cache) -> None:
         """Evict down to the slot's capacity, to the block, then to the index's memory limit.
 
-        Blocks claimed by open requests are spared: an engine keeps them until those end, and so
+        Blocks claimed by open requests are spared: an engine keeps them until the requests end, so
         longer than blocks last used by a request that ended earlier.
         """
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])

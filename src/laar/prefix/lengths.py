@@ -11,7 +11,7 @@ The weights of each model are learned from the lengths that its engines report (
 squares); after thirty reports they are within 15 % for nine texts of ten. Images and the tokens
 that a chat template adds to a message have weights like the others.
 
-Once an answer in a conversation has reported its tokens, these are used for the known part; the
+Once an answer in a conversation has reported its tokens, they are used for the known part; the
 rest is estimated, and corrected by the error on the known part.
 
 Until a model's first report the given guess is used. A report is trusted only within the range of

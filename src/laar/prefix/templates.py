@@ -28,7 +28,7 @@ _THOUGHT = "</think>"
 MAX_SEEN = 20_000
 """Places of prompts remembered to compare arrangements, 3 MB; the oldest are dropped."""
 
-_EVERY = 8  # blocks between two such places
+_EVERY = 8  # blocks between two remembered places
 _ENOUGH = 32  # answers on which the arrangements disagreed
 _DISAGREE = 0.1
 

@@ -6,10 +6,10 @@ blocks; they are hashed again, chained as in the engine, under the adapter and t
 engine's own names serve to find a block's parent, and the block that was removed.
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) identifies a text;
-for texts whose blocks were learned (`TokenBlocks.learn`), it is known which block a place of the
-text is in. Then each endpoint's events give the number of those that it holds. Blocks are learned
-once a request has ended, so a prompt is known by its earlier turns. That is all that a cache can
-hold, except the last answer.
+texts whose blocks have been learned (`TokenBlocks.learn`) map each place to a block. Then each
+endpoint's events give the number of these blocks that it holds. Blocks are learned once a request
+has ended, so a prompt is known by its earlier turns. A cache can hold no more than those turns,
+except the last answer.
 
 Where a prompt diverges from all known ones, its place in the token ids is interpolated; the second
 prompt that diverges there makes it exact, since the token ids of both are known then.
@@ -149,8 +149,8 @@ class TokenBlocks:
     """Blocks by endpoint, and by text.
 
     Args:
-        max_blocks: most blocks of all endpoints together.
-        max_texts: most blocks of text whose engine blocks are kept.
+        max_blocks: maximum blocks of all endpoints together.
+        max_texts: maximum blocks of text whose engine blocks are kept.
     """
 
     def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
@@ -245,7 +245,7 @@ class TokenBlocks:
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
 
-        They have if the cache was empty since then. Both times are by the engine's clock.
+        They have if the cache has been empty since then. Both times are by the engine's clock.
         """
         held = self._slots.get(slot)
         if held is not None and held.since_s >= started_s:

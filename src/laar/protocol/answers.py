@@ -197,7 +197,7 @@ class AnswerReader:
         return _REASON.search(self._tail) is not None
 
     def _judged(self) -> Reply | None:
-        """Return the finding if there is one and it was not returned before."""
+        """Return the finding if there is one and it has not been returned before."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True

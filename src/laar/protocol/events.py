@@ -40,7 +40,7 @@ class RequestHeaders:
     """The first message of nearly every stream.
 
     `count` and `size_bytes` cover all headers, including repeated names. `attempts` is this Envoy's
-    maximum of attempts per request; 0 if not reported.
+    maximum attempts per request; 0 if not reported.
     """
 
     headers: Mapping[str, str]
@@ -287,7 +287,7 @@ class Attempted:
 class Served:
     """Envoy chose this endpoint itself: move the reservation to it, then feed `Noted`.
 
-    The response headers name the endpoint, so they wait for it.
+    The response headers name the endpoint, so they wait for `Noted`.
     """
 
     decision: Decision
@@ -308,7 +308,7 @@ class Replied:
 
 @dataclass(slots=True)
 class Answering:
-    """The answer's body began or continued; `ok` if it is no refusal."""
+    """The answer's body began or continued; `ok` unless it is a refusal."""
 
     decision: Decision
     ok: bool

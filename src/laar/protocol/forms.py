@@ -34,7 +34,7 @@ def field_span(body: bytes, name: str) -> Span | None:
         name: name of the field.
 
     Returns:
-        None if the body is no form or lacks the field.
+        None if the body is not a form or lacks the field.
 
     Raises:
         RequestError: the form has too many parts, too long part headers, or its boundary inside a

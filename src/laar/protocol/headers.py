@@ -64,7 +64,7 @@ TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
 REPORTER = "x-laar-reporter"
-"""On a report of outcomes to the admin port: name of whoever checked the answers."""
+"""On a report of outcomes to the admin port: name of the checker of the answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -160,8 +160,8 @@ CONTROL_HEADERS = frozenset(
 )
 
 _REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
-"""Headers that a client may not send to an endpoint. laar's own Envoys strip the second half
-themselves, before the picker sets it."""
+"""Headers that a client may not send to an endpoint. laar's own Envoys strip the engine headers
+themselves, before the picker sets any."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
@@ -227,7 +227,7 @@ class Head:
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     """Return the Envoy attributes for all headers that `read_head` reads.
 
-    For an Envoy that keeps the headers and sends nothing before the body.
+    Needed for an Envoy that keeps the headers and sends nothing before the body.
     """
     headers = sorted(
         {
@@ -291,7 +291,7 @@ def read_subset(value: object) -> frozenset[str] | None:
     """Return a subset hint from a list or a comma-separated string of addresses; None for none.
 
     Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
-    else is no hint.
+    else is ignored.
     """
     if isinstance(value, str):
         items: list[object] = [value]
@@ -341,7 +341,7 @@ def _name(value: str) -> str:
 
 
 def _tenant(value: str) -> str:
-    """Return a tenant's name, or a digest if it is no valid `_name` (a long token, accents).
+    """Return a tenant's name, or a digest if it is not a valid `_name` (a long token, accents).
 
     If ignored, such tenants would share one fairness turn and each other's prefixes.
     """

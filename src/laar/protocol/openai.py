@@ -7,9 +7,9 @@ untouched.
 
 The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser
 accepts in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with
-too many parts to build here, is priced by its length. A body that is no JSON object, or whose
-`model` is no string, gets a 400; a compressed or UTF-16 body gets a 415. Of duplicate keys the last
-one wins, as in the engines.
+too many parts to build here, is priced by its length. A body that is not a JSON object, or whose
+`model` is not a string, gets a 400; a compressed or UTF-16 body gets a 415. The last of duplicate
+keys wins, as in the engines.
 
 The body is never re-serialized. If the endpoint serves the model under another name, the value of
 the top-level `model` is spliced; every other byte stays as sent.
@@ -193,7 +193,7 @@ def _field(body: bytes, span: Span) -> str:
 
 
 def _peek(body: bytes) -> str:
-    """Return the model that an opaque body names; empty if it is no JSON object.
+    """Return the model that an opaque body names; empty if it is not a JSON object.
 
     Raises:
         RequestError: 415 if it is compressed or UTF-16, since it may name any model.
@@ -214,7 +214,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
     """Return the body as an object, whether it is complete, and whether `orjson` can parse it.
 
     Raises:
-        RequestError: it is no JSON object.
+        RequestError: it is not a JSON object.
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
@@ -256,7 +256,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     """Read the scalar members that hold the answer's options.
 
     Raises:
-        RequestError: the body is no object.
+        RequestError: the body is not an object.
     """
     text = utf8_of(body)
     spans = member_spans(text)

@@ -1,7 +1,7 @@
 """Extract the texts of a prompt, in the order in which the engine will see them.
 
 Structured parts (tools, arguments of calls) are kept as JSON; images and the like are replaced by a
-digest. An unknown form is no error: the prompt is then priced by its length.
+digest. An unknown form is not an error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ changes with every request (``cch=``)."""
 def _without_attribution(system: object) -> object:
     """Return the system prompt without the attribution line, which vLLM and llm-d drop too.
 
-    With it, requests of a session would seem to share no prefix, while in the engine they do.
+    With the line, requests of a session would seem to share no prefix, while in the engine they do.
     """
     if isinstance(system, str):
         return _line_off(system)
@@ -231,7 +231,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
     for item in given:
         kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(item, dict) and "content" in item:
-            # Reasoning items have content but no role, and are no messages.
+            # Reasoning items have content but no role, and are not messages.
             role = item.get("role") if kind in (None, "message") else kind
             spans.message(role, item["content"])
         elif kind == "image_generation_call":

@@ -8,7 +8,7 @@ import random
 CHUNKS_PER_S = 1000.0
 """Chunks per second above which answers are read at their share only. Each costs a message both
 ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. At half this
-rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, none."""
+rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, equal."""
 
 _LONGEST_DEBT_S = 30.0
 

@@ -6,8 +6,8 @@ itself. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI
 ``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends in the session.
 Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
-A ``cache_salt`` is no session, since all chats of a tenant share it. It is part of the prompt's
-hash chain.
+A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
+prompt's hash chain.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SESSION_HEADERS = (
     "x-smg-routing-key",
     "thread-id",
 )
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, those of clients of
-Dynamo, Switchyard and SMG, and of agents with threads. The first present wins. They are forwarded,
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
+of Dynamo, Switchyard and SMG and of agents with threads. The first present wins. All are forwarded,
 since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})

@@ -42,7 +42,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
         span: span of the value, if known.
 
     Raises:
-        ValueError: the body is neither.
+        ValueError: the body is neither an object nor such a form.
     """
     field = field_span(body, "model")
     if field is not None:
@@ -70,10 +70,10 @@ def model_span(body: bytes) -> Span | None:
     `model` can follow, the start. Anything else is scanned.
 
     Returns:
-        None if it has none.
+        None if the body has no `model`.
 
     Raises:
-        ValueError: the body is no object.
+        ValueError: the body is not an object.
     """
     span = _span_in_tail(body)
     if span is not None:
@@ -84,7 +84,7 @@ def model_span(body: bytes) -> Span | None:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise ValueError("the body is no JSON object")
+        raise ValueError("the body is not a JSON object")
     mark = len(body) - len(text)
     span = spans.get("model")
     return None if span is None else (span[0] + mark, span[1] + mark)

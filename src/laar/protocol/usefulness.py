@@ -80,7 +80,7 @@ class Usefulness:
         if not isinstance(nested, dict):
             nested = {}
         if not any(root in document or root in nested for root in self._roots):
-            return  # a status page or a greeting event is no answer
+            return  # a status page or a greeting event is not an answer
         self._documents += 1
         name = document.get("model") or nested.get("model")
         if not self.model and isinstance(name, str):

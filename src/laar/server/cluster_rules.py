@@ -25,10 +25,10 @@ class ClusterRules:
 
     A request that a gateway sends to a pool follows only that pool's rules. For other requests, if
     two pools have an objective of the same name, the first pool wins. A pool's rewrite for any
-    model applies to them only if it is the only pool: it would capture the other pools' models.
+    model applies to such requests only if the pool is alone: it would capture others' models.
 
     Args:
-        rng: draws among weighted targets.
+        rng: samples weighted targets.
     """
 
     def __init__(self, rng: random.Random) -> None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
 
 _AT_REST = 5.0
-"""Multiple of the interval between two visits while idle: many idle sidecars would otherwise all
-make the engines serve pages."""
+"""Multiple of the visit interval while idle: many idle sidecars would otherwise all make the
+engines serve pages."""
 _LOOK_S = 1.0
-"""Seconds until a KV events label is noticed if they can't be read, at most."""
+"""Maximum seconds until a KV events label is noticed if the events can't be read."""
 
 
 class Collectors:
@@ -157,7 +157,7 @@ class Collectors:
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return seconds until the next visit to an endpoint; more while no decisions are made.
 
-        Never so many that the reading would count as stale.
+        Always few enough that the reading does not become stale.
 
         Args:
             set_s: the interval in the settings.

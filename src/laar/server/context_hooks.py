@@ -1,4 +1,4 @@
-"""The context hooks of a picker: which route a request takes, its mode, and the gain measured.
+"""The context hooks of a picker: which route a request takes, its mode, and the measured gain.
 
 Connects `laar.context.ContextHook`, one per route in the settings, to the streams.
 
@@ -96,7 +96,7 @@ class _Reworked:
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return what restores the numbers; once that is impossible, no more ids are given."""
+        """Return what restores the numbers; once numbers can't be restored, ids are not used."""
         if not self.renames:
             return None
         if encoded:
@@ -148,7 +148,7 @@ class ContextHooks:
     Args:
         settings: the picker's settings; only its context routes are used.
         clock: monotonic seconds.
-        rng: draws whose responses are read.
+        rng: samples the requests whose responses are read.
         degraded: counts faults.
         problems: receives routes that have switched themselves off.
     """
@@ -170,7 +170,7 @@ class ContextHooks:
         self.shows_answers = False
         """Whether a requested response has been shown to the picker."""
         self.may_restore = True
-        """Whether numbers can be restored: False once a response came compressed."""
+        """Whether numbers can be restored: False once a response has come compressed."""
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # What is left to learn of the requests of one turn of the loop.
         self._due: deque[Callable[[], None]] = deque()

@@ -36,12 +36,12 @@ class EnvoyFile:
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address, and return whether Envoy knows them.
 
-        Removed ones stay listed until the next write without changes, which `again_s` asks for:
-        requests sent to them are still on their way.
+        Removed endpoints stay listed until the next write without changes, which `again_s` asks
+        for: requests sent to them are still on their way.
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
-        self.known &= wanted.keys()  # one that leaves and returns in the meantime is new
+        self.known &= wanted.keys()  # an endpoint that leaves and returns in the meantime is new
         # Writing thousands of endpoints takes tens of milliseconds.
         fault = await asyncio.to_thread(
             _write, self._path, list(listed.values()), known=bool(self._listed)
@@ -63,7 +63,7 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     """Write the file; return the text of the problem, if any.
 
     A starting picker has no endpoints until its cluster's first list, or the first DNS answer.
-    Until then Envoy continues with the previous picker's file: that one is kept as long as Envoy
+    Until then Envoy continues with the previous picker's file, which is kept as long as Envoy
     is not `known` to have endpoints from this picker.
     """
     addresses = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GATHER_S = 0.5
 """Seconds for which lists of names are gathered after one was applied: each change of names costs
-time in proportion to the fleet, and at a start 200 endpoints a second report theirs."""
+time in proportion to the fleet, and at a start 200 endpoints a second report names."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class FleetState:
         problems: receives the problems of collectors and of Envoy's file.
         rules: stores objectives and rewrites.
         eds_file: endpoints file for Envoy; None if Envoy learns the endpoints elsewhere.
-        on_change: called after the set of endpoints changed and Envoy's file is written.
+        on_change: called after the set of endpoints has changed and Envoy's file is written.
         on_reading: called with the values of each metrics page, by address.
         on_empty: called with the address of an endpoint that was emptied or removed.
     """
@@ -72,9 +72,9 @@ class FleetState:
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of `source` by those that it knows now.
 
-        A new endpoint counts once Envoy knows it: given an address that it does not know, Envoy
-        sends the request to any endpoint, of whatever model. One without a model counts once it
-        has named its own.
+        A new endpoint counts once Envoy knows it: given an unknown address, Envoy sends the
+        request to any endpoint, whatever its model. An endpoint without a model counts once it
+        has named one.
         """
         self._own.replace(source, specs)
         if self._own.waits(source):
@@ -99,7 +99,7 @@ class FleetState:
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
-        # One removed while Envoy learns of it is already in the file, but never in the table.
+        # An endpoint removed while Envoy learns of it is in the file, but never in the table.
         unwritten = self._file is not None and not (before == addresses <= self._file.known)
         if self._use(source) or unwritten:
             self._changed.set()

@@ -5,8 +5,8 @@ characters a token has. c(m) is learned in `laar.core.engines` and shown here ne
 value.
 
 The state is one JSON file, replaced atomically on a separate thread; the loop never waits for a
-disk. The file is not trusted when it is read: invalid entries are skipped, and a file that is no
-state at all causes a warning, but never a failed start.
+disk. The file is not trusted when it is read: invalid entries are skipped, and a file without any
+state causes a warning, but never a failed start.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Learning:
         """Remember a decision, so that its outcome can be reported."""
         request = decision.request
         cell = decision.view.cell if decision.view is not None else None
-        # In shadow, or when nothing could be looked up, it is unknown which model answered.
+        # In shadow, or when nothing could be looked up, the answering model is unknown.
         if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
@@ -141,7 +141,7 @@ class Learning:
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """Return the problem if the artifact lacks all served models, or the speed of one."""
+        """Return the problem if the artifact lacks all served models, or one model's speed."""
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 
 _KEPT_BYTES = 32 << 20
-"""Most freed memory kept at the end of the heap: ten copies of the longest body the context hook
-reads by default, and half as much again."""
+"""Maximum freed memory kept at the end of the heap: ten copies of the longest body the context
+hook reads by default, and half as much again."""
 
 _OWN_BYTES = 32 << 20
 """Size from which a block is mapped separately, and returned once freed; the largest value that

@@ -1,10 +1,10 @@
 """The models of pods named by neither annotation nor setting: each pod's own list.
 
-Such a pod is no endpoint until it has named a model. A source's first pods come into use together,
-once each of them was asked: a half-known fleet would refuse the models of the other half. A pod
-that does not answer delays the others by at most `WAIT_S`, and may name its models later.
+Such a pod is not an endpoint until it has named a model. A source's first pods come into use
+together, once all have been asked: a half-known fleet would refuse the models of the other half.
+A pod that does not answer delays the others by at most `WAIT_S`, and may name its models later.
 
-Names are kept while a pod is away, so one that is ready again serves at once. It is asked again
+Names are kept while a pod is away, so a pod that is ready again serves at once. It is asked again
 too.
 """
 
@@ -28,8 +28,8 @@ class _Source:
     """The endpoints of one source.
 
     Args:
-        specs: all of them.
-        nameless: those whose models the source does not name, by address.
+        specs: all endpoints.
+        nameless: endpoints whose models the source does not name, by address.
         unasked: addresses of the nameless that have not answered yet.
         in_use: some already serve, so others may serve as soon as they have answered.
     """
@@ -41,7 +41,7 @@ class _Source:
 
     @property
     def waits(self) -> bool:
-        """Whether its first pods are held back until all of them were asked."""
+        """Whether its first pods are held back until all of them have been asked."""
         return not self.in_use and bool(self.unasked)
 
 
@@ -72,11 +72,11 @@ class OwnNames:
         return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:
-        """Return whether the first pods of a source are held back until all were asked."""
+        """Return whether the first pods of a source are held back until all have been asked."""
         return self._sources[source].waits
 
     def is_held(self, address: str) -> bool:
-        """Return whether an endpoint is held back, and was not asked yet."""
+        """Return whether an endpoint is held back, and has not been asked yet."""
         return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:

@@ -51,7 +51,7 @@ def picking_server(
 
     Args:
         processor: serves the streams.
-        max_body_bytes: longest request body; longer messages than that requires are rejected.
+        max_body_bytes: longest request body; messages longer than it requires are rejected.
         together: other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)

@@ -43,7 +43,7 @@ RESTART = "settings restart"
 """Source of the problem that lists settings waiting for a restart."""
 
 _NAMED = 10
-"""Most settings named in one problem: a file with more changes is a different file."""
+"""Maximum settings named in one problem: a file with more changes is a different file."""
 
 Policies = Mapping[str, Policy]
 
@@ -61,7 +61,7 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """Paths of the settings that change now; the artifact's also if only its content does."""
+        """Paths of the settings that change now; the artifact's too if only its content changes."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
@@ -137,7 +137,7 @@ class SettingsReloader:
         """Reread all files; run in a thread.
 
         Raises:
-            SettingError: one can't be used.
+            SettingError: a file can't be used.
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)

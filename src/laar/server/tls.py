@@ -33,7 +33,7 @@ SELF_SIGNED_DAYS = 3650
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The certificate presented to callers and the authority required of theirs, in PEM."""
+    """The certificate presented to callers and the authority that theirs must have, in PEM."""
 
     certificate: bytes
     key: bytes

@@ -228,7 +228,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
         pool: name of the InferencePool to follow.
 
     Raises:
-        SettingError: it is no EndpointPickerConfig of a known version, or a value cannot be read.
+        SettingError: it is not an EndpointPickerConfig of a known version, or a value is invalid.
     """
     if config.kind != _KIND or config.apiVersion not in _API_VERSIONS:
         raise SettingError(

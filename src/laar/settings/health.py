@@ -1,4 +1,4 @@
-"""Settings of health: when an endpoint counts as failing, and how it comes back."""
+"""Settings for health: when an endpoint counts as failing, and how it comes back."""
 
 from __future__ import annotations
 

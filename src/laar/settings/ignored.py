@@ -1,6 +1,6 @@
 """Find settings that are valid but have no effect, or not the intended one.
 
-`laar check` prints these and `laar serve` logs them. They need no network and no clock.
+`laar check` prints the remarks and `laar serve` logs them. Needs no network and no clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
 """Settings' prefix, their requirement, and whether it is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
-"""Settings that need none: streams read the first, sessions are held by the others."""
+"""Settings without requirements: streams read the first, sessions are held by the others."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Settings of listeners, files for Envoy, and graceful shutdown."""
+"""Settings for listeners, files for Envoy, and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 def dialled(address: str) -> str:
     """Return the address to dial from this machine to reach a listener.
 
-    A wildcard (0.0.0.0, ::) becomes loopback, since it is no valid destination.
+    A wildcard (0.0.0.0, ::) becomes loopback, since it is not a valid destination.
     """
     host, port = split_address(address)
     try:
@@ -103,6 +103,6 @@ class Shutdown(Section):
     sends new streams to a stopping picker. laar's own Envoys check its health and notice at once:
     with them this phase ends once no stream has arrived for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
-    """Seconds for open streams to finish after that before they are cut off. With laar's own Envoys
-    answers continue without the picker, so it does not wait for them. In full duplex answers pass
-    through the picker and would be cut off, so allow for the longest answer."""
+    """Seconds for open streams to finish after `drain_s` before they are cut off. With laar's own
+    Envoys answers continue without the picker, so it does not wait for them. In full duplex answers
+    pass through the picker and would be cut off, so allow for the longest answer."""

@@ -1,4 +1,4 @@
-"""Settings of the export to an OpenTelemetry collector."""
+"""Settings for the export to an OpenTelemetry collector."""
 
 from __future__ import annotations
 

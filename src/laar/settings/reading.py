@@ -21,8 +21,8 @@ class Readings(Section):
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests and
-    scrapes only correct that, so a shorter interval gains nothing. After 10 s without requests in
-    flight it is five times as long, but readings never become stale."""
+    scrapes only correct the counts, so a shorter interval gains nothing. After 10 s without
+    requests in flight it is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between two round-trip probes of an endpoint. Longer with over 250 endpoints, since
     at most 50 are probed per second, and five times as long while idle."""

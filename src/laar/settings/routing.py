@@ -1,4 +1,4 @@
-"""Settings of how an endpoint is chosen: policies, weights, estimates."""
+"""Settings for choosing an endpoint: policies, weights, estimates."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Accuracy(Section):
     artifact alone and accepts no reports."""
     signs: bool = False
     """Whether signs in answers count as weak outcomes: a cut-off at the token limit, a tool call
-    that is no JSON or repeats the last one, log-probabilities if clients request them, and whether
-    a conversation continues or asks the same again."""
+    that is not JSON or repeats the last one, log-probabilities if clients request them, and
+    whether a conversation continues or asks the same again."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Half-life of reported outcomes in seconds. The default is a day: the model behind a name
     changes rarely, its traffic by the hour."""

@@ -148,7 +148,7 @@ class Loaded:
 def load(path: Path) -> Loaded:
     """Read the settings; relative paths in them are relative to the directory of `path`.
 
-    Symbolic links are not resolved for that: in a ConfigMap mount the file is a link whose target
+    Symbolic links are not resolved first: in a ConfigMap mount the file is a link whose target
     is renamed with each update.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Settings of the state shared between pickers."""
+"""Settings for the state shared between pickers."""
 
 from __future__ import annotations
 

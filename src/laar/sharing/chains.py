@@ -11,9 +11,9 @@ from array import array
 from collections import OrderedDict
 
 MAX_ANCHORS = 131_072
-"""Positions remembered by hash: some 20 MB with the blocks of chats, some 120 MB with those of
-agents with 400 KB prompts. The least recently used is evicted. A sender refers only to positions
-in the younger half of its own."""
+"""Positions remembered by hash: some 20 MB for chats, some 120 MB for agents with 400 KB prompts.
+The least recently used is evicted. A sender refers only to the newer half of the positions that it
+remembers."""
 
 _EVERY = 16
 """Blocks between two anchors of a chain: a prompt that branches off resends at most 15."""

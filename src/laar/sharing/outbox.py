@@ -163,9 +163,9 @@ class Outbox:
     def _forget_words(self) -> None:
         """Drop outdated records about endpoints after the connection was lost for a while.
 
-        They describe the past: failures may share the cause that cut this picker off, and an
-        emptied cache has filled again since. Prompts sent there before it was emptied are sent as
-        failed, but not dropped: later prompts may continue from them.
+        The records describe the past: failures may share the cause that cut this picker off, and an
+        emptied cache has filled again since. Prompts from before it was emptied are sent as failed,
+        but not dropped: later prompts may continue from them.
         """
         kept: list[Record] = []
         emptied = set()

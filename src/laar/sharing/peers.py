@@ -17,7 +17,7 @@ from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
 
 MAX_PEERS = 256
-"""Pickers remembered, including those that left; beyond it the one silent for longest goes."""
+"""Maximum pickers remembered, including those that left; the one silent for longest is dropped."""
 
 FORGET_S = 600.0
 """Seconds of silence after which a picker and its batch numbers are forgotten."""

@@ -15,11 +15,11 @@ from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to_bytes
 
 CLEAR_ONCE_S = 5.0
-"""Pickers notice an endpoint's restart at different moments. Only one clearing in this time counts;
-a second would forget prompts entered since."""
+"""Pickers notice an endpoint's restart at different times. Only one clearing in this period counts:
+a second one would forget prompts entered since."""
 
 MAX_OPEN = 65_536
-"""Open entries kept for one other picker; beyond it the oldest counts as ended."""
+"""Maximum open entries kept for one other picker; above it the oldest counts as ended."""
 
 
 def key_id(key: bytes) -> str:
@@ -28,7 +28,7 @@ def key_id(key: bytes) -> str:
 
 
 class SharedPrefixes:
-    """Reports new entries; implements `laar.prefix.beliefs.PrefixWatcher`.
+    """Reports new prefix entries to peers; implements `laar.prefix.beliefs.PrefixWatcher`.
 
     Args:
         beliefs: prefix estimates of this picker.

@@ -26,8 +26,8 @@ class SharingSettings:
     fleet of endpoints; splitting a fleet by pool also divides the traffic of the store."""
     flush_ms: Annotated[float, FIXED] = 12.0
     """Milliseconds for which records are gathered before they are sent, counted from the first
-    decision among them. The ends of requests wait up to three times as long for a decision to
-    travel with. At 12 a burst becomes one message, and two pickers see the same idle endpoint for
+    decision among them. The ends of requests wait up to three times as long, to be sent along with
+    a decision. At 12 a burst becomes one message, and two pickers see the same idle endpoint for
     at most 15 ms plus a round trip. Higher values cost less CPU."""
     lease_s: Annotated[float, Ge(1), Le(60)] = 3.0
     """Seconds of silence after which a picker's requests in flight no longer count. A picker

@@ -36,7 +36,7 @@ from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
 
 SAMPLES_A_S = 50.0
-"""Engine samples sent per second, at most: an engine's fit remembers some 500, so more would only
+"""Maximum engine samples sent per second: an engine's fit remembers some 500, so more would only
 add cost."""
 
 HELLO_EVERY_S = 1.0
@@ -115,7 +115,7 @@ class Sharing:
         self.doubled = 0
         """Batches that arrived twice, or too late."""
         self.unknown_prefixes = 0
-        """Prompts that continue one not seen here."""
+        """Prompts that continue a prompt not seen here."""
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0

@@ -24,7 +24,7 @@ from laar.sharing.sharing import Sharing
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20
-"""Blocks of prompts in a snapshot, the latest: 11 MB, the caches of some 100 busy endpoints.
+"""Maximum blocks of prompts in a snapshot, the latest ones: 11 MB, some 100 busy endpoints' caches.
 Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
@@ -185,7 +185,7 @@ def _restore_sizes(sharing: Sharing, document: object) -> None:
 def _followed_s(sharing: Sharing) -> float:
     """Return for how many seconds after a snapshot the others' batches repeat outcomes.
 
-    A state newer than the snapshot by less may already include outcomes that will arrive again.
+    A state newer than the snapshot by fewer seconds may include outcomes that will arrive again.
     """
     return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 

@@ -1,8 +1,8 @@
 """Expected requests that other pickers have sent but this one has not heard of yet.
 
 All pickers see the same endpoint as the cheapest, and would all send their next request there until
-they hear of each other. So each endpoint is owned by one picker, by rendezvous hashing. At those of
-others a picker expects one request, with the probability that any of them sends one within the age
+they hear of each other. So each endpoint is owned by one picker, by rendezvous hashing. At others'
+endpoints a picker expects one request, with the probability that any of them sends one in the age
 of a record. Endpoints of nearly equal cost are thus divided between the pickers; one cheaper by
 more than a request is still chosen by all.
 """
@@ -65,7 +65,7 @@ class Unseen:
 
 
 def _draws(names: npt.NDArray[np.uint64], origin: str) -> npt.NDArray[np.uint64]:
-    """Return a picker's draw for each endpoint; the highest owns it."""
+    """Return a picker's hash for each endpoint; the picker with the highest owns the endpoint."""
     mixed = (names ^ np.uint64(xxhash.xxh3_64_intdigest(origin.encode()))) * _MIX
     mixed ^= mixed >> np.uint64(32)
     return mixed * _MIX

@@ -21,7 +21,7 @@ from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
-"""Maximum endpoints shown; of more, those with problems and the busiest."""
+"""Maximum endpoints shown; beyond it, only those with problems and the busiest."""
 
 SHOWN_DECISIONS = 12
 _WINDOW = 1000
@@ -192,7 +192,7 @@ class PageModel:
         if learned is not None and (said := learned.state(slot, now)):
             return said
         if math.isnan(table.read_at[slot]):
-            # Without a metrics page only probes tell.
+            # Without a metrics page only probes show it.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
@@ -250,7 +250,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
 
 
 def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
-    """Return counts of attempts, and the time to a correct answer of complete chains."""
+    """Return counts of attempts, and times to a correct answer for complete chains."""
     attempts: dict[int, list[int]] = {}
     times = []
     for record in records:

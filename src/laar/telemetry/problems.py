@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 _LOG = logging.getLogger(__name__)
 
 MAX_PROBLEMS = 1000
-"""Maximum problems remembered, one per source; more sources than that share a cause."""
+"""Maximum problems remembered, one per source; more would probably share a cause."""
 
 
 _EVENTS = 40

@@ -102,7 +102,7 @@ class Spans:
 
         Args:
             caller: metadata of the call. A tracing proxy names its own span of the call there,
-                which is part of the client's trace, or says that it is not sampled.
+                which is part of the client's trace, or says that the trace is not sampled.
             parent: ``traceparent`` of the client's request.
             state: ``tracestate`` of that request.
         """

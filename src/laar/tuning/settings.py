@@ -1,4 +1,4 @@
-"""Settings of the tuner: weights, objective and duration of the climb."""
+"""Settings for the tuner: weights, objective and duration of the climb."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGMA_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunerSettings:
-    """Settings of the hill climb.
+    """Settings for the hill climb.
 
     Raises:
         SettingError: a value is out of range.

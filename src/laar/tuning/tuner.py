@@ -52,8 +52,8 @@ STRIKES_SHARE = 0.03
 p99, or failed beyond the incumbent's share of failures."""
 
 CORNER_DRAWS = 16
-"""Maximum draws until a candidate differs from the incumbent: with n weights in a corner of the
-bounds one draw in 2**n is clipped back to it."""
+"""Maximum samples until a candidate differs from the incumbent: with n weights in a corner of the
+bounds one sample in 2**n is clipped back to the incumbent."""
 
 LONGEST_GAP_S = 60.0
 """Maximum time counted between two calls, never negative, since clocks jump."""
@@ -86,7 +86,7 @@ class Tuner:
         self._incumbent = _checked(initial, settings)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
-        self._candidate: dict[str, float] | None = None  # won once and must repeat it
+        self._candidate: dict[str, float] | None = None  # has won once and must win again
         self._sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)

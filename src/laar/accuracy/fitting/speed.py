@@ -164,7 +164,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Return the seconds of a typical answer after its first token; 0 if that was not seen."""
+    """Return the seconds of a typical answer after its first token; 0 if no token was seen."""
     rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 

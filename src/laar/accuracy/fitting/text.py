@@ -1,8 +1,8 @@
-"""Fits how a task is inferred from a request's words, and how far to trust that.
+"""Fit how a task is inferred from a request's words, and how far to trust the inference.
 
 There is one logistic regression per task: this task against all others and against texts that mix
 the words of two tasks, so that a request can resemble none. The mixtures teach, for example, that a
-question of physics in the notation of mathematics is neither.
+physics question in mathematical notation is neither.
 
 The trust is learned by leaving out data: each fit omits a group of tasks and a fold of the other
 questions. Its log odds on the fold's questions, and on those of tasks that it never saw, show how
@@ -26,7 +26,7 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Least number of a task's questions for its words to be learned; with fewer it counts among the
+"""Minimum questions of a task for its words to be learned; with fewer it counts among the
 others."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
@@ -57,7 +57,7 @@ class _Questions:
         return _Questions(self.rows[chosen], self.tasks[chosen], self.scores[chosen])
 
     def are(self, task: str) -> NDArray[np.bool_]:
-        """Return which of them are questions of the task."""
+        """Return which questions belong to the task."""
         found: NDArray[np.bool_] = (self.tasks == task).all(axis=1)
         return found
 
@@ -66,11 +66,11 @@ class _LeftOut(NamedTuple):
     """A fit's predictions for the questions that were left out of it.
 
     Args:
-        columns: the tasks that it saw.
-        strangers: the tasks that it did not see.
-        asked: questions of both.
-        log_odds: of each question and column.
-        table: the models' shares of right answers in the data that it saw.
+        columns: the tasks that the fit has seen.
+        strangers: the tasks that it has not seen.
+        asked: questions from both.
+        log_odds: for each question and column.
+        table: the models' shares of right answers in the data that the fit has seen.
         single: the best single model.
     """
 
@@ -159,7 +159,7 @@ def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """Return as many of each task as there is time for in ten fits, and all of the others."""
+    """Return as many questions of each known task as ten fits have time for, and all others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:

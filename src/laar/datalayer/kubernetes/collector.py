@@ -189,7 +189,7 @@ class KubernetesEndpoints:
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
-        Of one name the first valid one counts: a version may lack fields of another.
+        Of several versions the first valid one counts: one may lack fields of another.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):
@@ -232,7 +232,7 @@ class KubernetesEndpoints:
             self._follow(selector, api, tasks)
 
     def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
-        """Mirror a selector's pods; the endpoints reported before stay until those are listed."""
+        """Mirror a selector's pods; endpoints reported before stay until the pods are listed."""
         self._following = selector
         self._pods = Mirror(
             api,

@@ -33,8 +33,8 @@ STEADY_S = 5.0
 ABSENT_WAIT_S = 60.0
 """Interval between checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
-"""Failed checks in a row before known objects are dropped: in the meantime another version of
-the same objects is found, if the cluster has migrated to it."""
+"""Failed checks in a row before known objects are dropped. If the cluster has migrated to another
+version of the objects, that version is found in the meantime."""
 
 
 class Mirror(Generic[Kept]):

@@ -44,7 +44,7 @@ annotation."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoints:
-    """What is kept of a pod.
+    """The parts of a pod that laar keeps.
 
     Args:
         specs: its endpoints; none if something is wrong with it.
@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return a rank's event ports: the label has the first rank's; the others follow it."""
+    """Return a rank's event ports: the label has the first rank's port; the others follow it."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)

@@ -158,7 +158,7 @@ class KubernetesSource(BaseModel):
         """Return the access to the API server.
 
         Raises:
-            SettingError: none is set, and laar is not in a pod.
+            SettingError: no API server is set, and laar is not in a pod.
         """
         from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 

@@ -2,8 +2,8 @@
 
 A pair costs `own + others` of a one-token answer at the prefiller, plus the same of an answer
 without a prompt at the candidate, with the queue expected once the first prefiller of the KV group
-is ready. Using the first makes the two a plain sum, so that the cheapest prefiller is the cheapest
-for every candidate (`laar.core.apart.cheapest`).
+is ready. Assuming that first one makes the cost a plain sum, so that the cheapest prefiller is the
+same for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, mo
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
 ) -> Price:
-    """Return the prices, using the pair's where the candidate had better not prefill itself.
+    """Return the prices, using the pair's price where it is cheaper than the candidate alone.
 
     Sets in `apart` the prefiller in each candidate's price, and the seconds it saves.
 
@@ -78,7 +78,7 @@ class _Visit:
 
 
 def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> _Visit:
-    """Price a one-token answer at the prefillers, and choose each candidate's cheapest."""
+    """Price a one-token answer at each prefiller, and choose each candidate's cheapest one."""
     helpers = apart.of
     there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s

@@ -19,7 +19,7 @@ from laar.core.interfaces import View
 from laar.core.traffic import FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
-"""Cap on the load: busy periods grow without bound as it nears 1, and it is not known so well."""
+"""Cap on the load: busy periods grow without bound as it nears 1, and estimates of it are rough."""
 
 FIRST = 2.0
 """Weight of a second before the first token: it counts for that token and for the end."""
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
         """Return the seconds by c(m) of prompts not yet prefilled.
 
         Args:
-            now: the time, or one for each endpoint.
+            now: the current time, or a time for each endpoint.
             read: the `read` of the engines' constants.
         """
         begun_s = np.maximum(now - self.since, _ZERO)
@@ -73,7 +73,7 @@ class PricingInputs:
     Args:
         weights: weights of the round trip, of waiting and of the cost to others.
         now: when the request arrives there.
-        objective_s: seconds from then to the client's objective for the first token; None if none.
+        objective_s: seconds from `now` to the client's objective for the first token, or None.
         tokens: tokens of the prompt.
         cached_tokens: how many of them are probably cached.
         seconds_per_token: c(m).

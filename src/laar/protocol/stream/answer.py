@@ -93,7 +93,7 @@ class Answer:
         """Read a piece or just the end: text of a refusal, an error, usage, an id.
 
         Progress is reported too, but not for every piece. A piece without an event, such as a
-        comment, is no progress.
+        comment, is not progress.
         """
         found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None

@@ -44,7 +44,7 @@ class AnswerHalf(StreamState):
     held_pieces = 0
     """Pieces received but not passed on yet, since a name may be split across them."""
     _held = b""
-    """The restored bytes to pass on for them."""
+    """The restored bytes to pass on for the held pieces."""
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]

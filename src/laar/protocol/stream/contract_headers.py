@@ -16,7 +16,7 @@ MAX_HEADERS_TO_ADD_TO = 90
 request. Above this count laar adds no headers, since they are not worth a failed request."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
-"""The same for the size, which Envoy limits to 60 KiB; laar's headers take under a kilobyte."""
+"""Size above which laar adds no headers: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
 
 _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 

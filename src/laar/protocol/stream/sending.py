@@ -17,12 +17,12 @@ premature timeout costs an answer; a late one costs only waiting."""
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
-"""The same for the response headers, after which the request is hedged. Too short costs duplicate
-work, too long costs waiting, so half as much suffices."""
+"""Time allowed before the response headers; then the request is hedged. Too short costs duplicate
+work, too long costs waiting, so half as much per token suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)
-"""For requests tried once; there is one route for these."""
+"""For requests tried once; a single route serves them."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Sending:
         destination: the endpoints in order, separated by commas.
         patience: how long an endpoint may stay silent.
         head: the request's headers.
-        request_id: the client's, or else laar's.
+        request_id: the client's request id, or else laar's.
         may_add_headers: number and size of the headers allow it.
         body: the complete body; None if not available.
         changed: the body differs from the client's.

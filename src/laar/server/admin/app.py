@@ -37,7 +37,7 @@ _TICK_S = 1.0
 """Seconds between two updates of uvicorn's date header."""
 
 _WARN_EVERY_S = 10.0
-"""Least seconds between two of uvicorn's warnings, e.g. about malformed requests."""
+"""Minimum seconds between two of uvicorn's warnings, e.g. about malformed requests."""
 
 
 def admin_app(
@@ -78,7 +78,7 @@ def admin_app(
 class _BoundedProtocol(H11Protocol):
     """HTTP on a limited number of connections, each of which must keep sending or reading.
 
-    Otherwise a stranger with idle connections takes the file descriptors that Envoy's need.
+    Otherwise a stranger with idle connections takes the file descriptors that Envoy needs.
     """
 
     _seen: tuple[object, int] | None = None

@@ -28,7 +28,7 @@ _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
 FORM_S = 10.0
-"""Timeout of the form: otherwise strangers could hold all connections with unfinished ones."""
+"""Timeout of the form: otherwise strangers could hold all connections with unfinished forms."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -41,8 +41,8 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 class Attempts:
     """Count wrong tokens by the address they come from.
 
-    A token sent again counts once: it is no guess, and clients behind a proxy or a mesh share
-    their address with the one that still has yesterday's token.
+    A token sent again counts once: it is not a guess, and clients behind a proxy or a mesh share
+    their address with the client that still has yesterday's token.
 
     Args:
         clock: monotonic seconds.

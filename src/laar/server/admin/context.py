@@ -31,7 +31,7 @@ def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[
 
 
 class _ContextAdmin:
-    """The hooks of all routes, and what breaks prefixes."""
+    """Admin handlers for the context hooks and the prefix advice."""
 
     def __init__(self, hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> None:
         self._hooks = hooks

@@ -1,4 +1,4 @@
-"""Explanations over HTTP: of past decisions, and of the one that would be made now.
+"""Explanations over HTTP for past decisions, and for the one that would be made now.
 
     POST /explain          a request's body, as the endpoint would get it; headers as on the data
                            path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
@@ -102,7 +102,7 @@ class Explainer:
 
         Args:
             body: the request's body.
-            headers: the request's, in lower case; ``:path`` is derived if missing, and `POOL`
+            headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
                 names the pool that the gateway sends the request to.
 
         Raises:

@@ -168,7 +168,7 @@ class _Scrape:
 
     @cached_property
     def _failing(self) -> list[tuple[str, int, Endpoint]]:
-        """Endpoints that fail or once did; for others the series would only show 1 and 0."""
+        """Endpoints that fail or have failed; for others the series would only show 1 and 0."""
         picker = self._picker
         return [
             (picker.table.address(slot), slot, known)

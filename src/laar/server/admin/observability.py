@@ -102,7 +102,7 @@ class Observability:
         if self.log is not None:
             reports.on_verdict = self.log.judged
         self.spans = spans_of(settings)
-        """Makes spans of decisions; None if not wanted."""
+        """Makes spans for decisions; None if not wanted."""
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
@@ -126,7 +126,7 @@ class Observability:
         self.feed = Feed(self._frame)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self.sessions: Callable[[float], dict[str, object]] | None = None
-        """Describes who has a place in a cache and who waits; None without flow control."""
+        """Describes which sessions have a cache place and which wait; None without flow control."""
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 

@@ -31,13 +31,13 @@ from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
 _STATUSES = {b"%d" % status: status for status in range(100, 600)}
-"""HTTP's and no others: the status becomes a metric label."""
+"""Valid HTTP statuses only, because the status becomes a metric label."""
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
 """The types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""More attempts than any Envoy makes; other values are ignored."""
+"""Covers more attempts than any Envoy makes; other values are ignored."""
 
 
 def _plain(field: str) -> bytes:

@@ -53,11 +53,11 @@ class ExternalProcessor:
     Args:
         director: decides and settles.
         settings: settings of the streams.
-        sampler: draws the native requests whose responses are read.
+        sampler: chooses the native requests whose responses are read.
         clock: monotonic seconds.
         metrics: the counters.
         rules: the cluster's priorities and model rewrites.
-        enforced: selects the requests whose decisions are applied; None: all.
+        enforced: selects the requests whose decisions are applied; None for all.
         flow: holds requests while the fleet is full; None sends each at once.
         hook: may change request bodies; None leaves all unchanged.
         held: counts incomplete bodies of the gateway shape; None sets no limit.
@@ -100,7 +100,7 @@ class ExternalProcessor:
             since=Since(),
             catalog=self._listed,
         )
-        """What the streams share that begin from now on."""
+        """State shared by the streams that begin from now on."""
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
         )

@@ -28,7 +28,7 @@ _CHOKED_BYTES = 1 << 20
 """Bytes of answers waiting for the peer above which its messages on this stream are not handled."""
 
 FRAME_BYTES = 1 << 16
-"""Longest payload of a frame: calls take turns, and many peers accept no more than 16 KB."""
+"""Maximum payload of one frame, so that calls take turns. Many peers accept only 16 KB."""
 
 _CREDIT_SHARE = 2
 """A stream's window is replenished once this fraction of it is used: a half."""

@@ -141,7 +141,7 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
 
 
 def timeout_s(value: str) -> float:
-    """Return the seconds of a ``grpc-timeout``.
+    """Return a ``grpc-timeout`` in seconds.
 
     Raises:
         CallError: it is malformed.

@@ -35,7 +35,7 @@ _LIBRARY, _NOBODY = 0, -1
 """Recipients of frames besides the streams."""
 
 _LIBRARY_BYTES = 4096
-"""Most bytes of successive frames passed to the library at once, so that a turn can end."""
+"""Maximum bytes of successive frames passed to the library at once, so that a turn can end."""
 
 _SMALL_DATA_BYTES = 256
 """Data frames shorter than this are free only to the extent that they complete messages."""
@@ -59,7 +59,7 @@ _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
 """Frame types that may bypass the library, each with the flags it must have."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Shortest such frame that need not be judged; `Connection` judges resets."""
+"""Length from which such frames need not be judged; `Connection` judges resets."""
 
 
 class FloodError(Exception):
@@ -102,7 +102,7 @@ class Budget:
 class Share:
     """A total of which each connection may take up to as much as is left.
 
-    A single one may thus take half, and a new one finds room however many have taken their share.
+    A lone connection may thus take half, and a new one always finds room.
 
     Args:
         most: the total for all connections.
@@ -149,7 +149,7 @@ class Guard:
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
         self.messages = 0
-        """Messages since a frame was last charged; window updates for them are no flood."""
+        """Messages since a frame was last charged; window updates for them are not a flood."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.

@@ -1,12 +1,12 @@
-"""jh2 as used here: its settings, and the changes that a busy server needs.
+"""Configure jh2 and bypass the parts that are too slow for a busy server.
 
-The library's objects for a frame cost more than its content. So the frames of a usual call bypass
-them: `takes` selects those that are complete, without padding or priority, and valid for their
-stream, and `open`, `close` and `write_data` keep the library's streams and windows up to date. All
-others are left to the library: the first headers, all ends of streams except resets, all errors.
+jh2's frame objects cost more than the frames' content. So the frames of a usual call bypass them:
+`takes` selects frames that are complete, without padding or priority, and valid for their stream,
+and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
+other frames: the first headers, all ends of streams except resets, all errors.
 
-Headers are the same from call to call. A list that the library has accepted is not validated
-again, and those of answers are written without compression, so they change none of its tables.
+Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
+response headers are written uncompressed, so they do not change jh2's compression tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_LITERAL_BYTES = 126
 """Greater lengths take more than one byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Cached lists of headers, and their longest length: 6 MiB at most, some 20 KB when Envoy is the
+"""Cached lists of headers, and their maximum length: at most 6 MiB, some 20 KB when Envoy is the
 peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -108,7 +108,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         """Open a stream with headers that `takes` accepted.
 
         Raises:
-            ProtocolError: they can't be decoded, or break a rule.
+            ProtocolError: the headers can't be decoded, or break a rule.
         """
         if len(self.streams) >= self._prune_at:
             self.open_inbound_streams  # noqa: B018 - drops the closed ones
@@ -246,7 +246,7 @@ def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Hea
         is_trailer: whether they end a stream.
 
     Raises:
-        ProtocolError: they break a rule.
+        ProtocolError: the headers break a rule.
     """
     read = _known if len(found) <= _KNOWN_HEADERS else _known.__wrapped__
     return read(found, is_trailer)

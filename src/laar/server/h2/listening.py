@@ -22,7 +22,7 @@ _MOST_STREAMS = 100_000
 """Per connection: as many as the circuit breaker in laar's own bootstraps allows."""
 
 HELD_BYTES = 512 << 20
-"""Incomplete messages of all connections; a single one may have half, a dozen bodies of 20 MB."""
+"""Maximum incomplete messages; one connection may have half of it, a dozen bodies of 20 MB."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -30,7 +30,7 @@ _COMPLAIN_EVERY_S = 10.0
 
 
 def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Return an SSL class that reports why handshakes fail: the event loop hides the reason."""
+    """Return an SSL class that reports why handshakes fail, which the event loop hides."""
 
     class Reporting(ssl.SSLObject):
         def do_handshake(self) -> None:

@@ -47,7 +47,7 @@ WARM_S = 1.0
 _POLL_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # first and longest wait before it connects again
 _LATER = 3.0
-"""Factor by which the ends of requests may wait longer for a decision to travel with."""
+"""Factor by which the ends of requests may wait longer, to be sent along with a decision."""
 _REFUSED = 10.0
 """Intervals to skip after a rejected snapshot: megabytes that do not fit into a store are a burden
 for the others, too."""
@@ -178,7 +178,7 @@ class Sharer:
 
     async def stop(self) -> None:
         """Tell the others, save, and close. A picker that returns counts as a new one."""
-        if self._file is not None and self._warm.is_set():  # otherwise it was not read yet
+        if self._file is not None and self._warm.is_set():  # otherwise it has not been read yet
             await self._save(self._file)
         if self.store is None:
             return

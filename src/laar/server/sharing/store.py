@@ -34,8 +34,8 @@ _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
 """Longest time a starting picker waits for the snapshot; then it shares without one."""
 _OTHERS_S = 2.5
-"""Time a starting picker gives the others to provide a key: if the store was emptied, they have
-prompts hashed with theirs. They retry within two seconds."""
+"""Time a starting picker gives the others to provide a key: if the store was emptied, their prompts
+are hashed with the key that it has lost. They retry within two seconds."""
 _SLOWEST_BYTES_S = 1e6
 """Lowest speed expected for writing a snapshot: 20 MB do not mean that a link is dead."""
 _BLOCK_MS = 1000
@@ -69,7 +69,7 @@ class Received(NamedTuple):
 
 
 class StoreState(NamedTuple):
-    """A store's state: seconds it took to reply, and since its last record; None if it has none."""
+    """A store's state: seconds to reply, and seconds since its last record, None without any."""
 
     took_s: float
     record_age_s: float | None
@@ -197,7 +197,7 @@ class Store:
         return _number(last[0][0]) if last else None
 
     def after(self, place: str) -> None:
-        """Receive only the batches after a snapshot's position, which are not in it."""
+        """Receive only the batches after a snapshot's position, which the snapshot lacks."""
         if _number(place) > _number(self.place):
             self.place = place
 
