@@ -36,7 +36,7 @@ from laar.errors import SettingError, unknown
 class Applies(StrEnum):
     """When a changed setting takes effect.
 
-    Declared once for a class (`applies`); a field that differs has it in its annotation:
+    Declared once per class (`applies`); a field overrides it in its annotation:
     ``Annotated[bool, Applies.AFTER_RESTART]``.
     """
 
@@ -45,12 +45,12 @@ class Applies(StrEnum):
 
 
 FIXED = "fixed"
-"""In an annotation: no key of the file sets this field; only the lab and tests set it."""
+"""Annotation mark: the field has no key in the settings file; only the lab and tests set it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """In an annotation: a value from a file must match a regular expression."""
+    """Annotation mark: a value from a file must match a regular expression."""
 
     pattern: str
 
@@ -64,7 +64,7 @@ _LIMITS = {
 
 
 def hints_of(declared: Any) -> dict[str, Any]:
-    """Return the annotation of each field, marks included."""
+    """Return the annotation of each field, including its marks."""
     return _hints_of(declared)
 
 
@@ -77,8 +77,8 @@ def _hints_of(declared: Any) -> dict[str, Any]:
 def field_texts(declared: type[Any]) -> dict[str, str]:
     """Return the text below each field, including those of base classes and of `described_by`.
 
-    A class without available source adds none. Takes milliseconds per class, so use it for schemas
-    and reference pages, not at startup.
+    Classes without available source are skipped. Takes milliseconds per class, so use it for
+    schemas and reference pages, not at startup.
     """
     texts: dict[str, str] = {}
     for base in reversed(declared.__mro__):

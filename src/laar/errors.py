@@ -54,9 +54,9 @@ class RequestError(LaarError):
 
 
 def install(extra: str) -> str:
-    """Return the command that installs a missing extra, from a clone: laar is on no package index.
+    """Return the command that installs an extra from a clone: laar is not on a package index.
 
-    `lab` is the distribution laar-lab.
+    The extra `lab` is a separate distribution, laar-lab.
     """
     target = ". ./lab" if extra == "lab" else f"'.[{extra}]'"
     return f"in a clone of laar: pip install {target}"

@@ -5,7 +5,7 @@
         check()
 
 Each check tests one promise of `laar.Filter`, `laar.Scorer`, `laar.Picker` or `laar.Policy` in
-situations that fleets get into: one endpoint, a thousand, none scraped yet, nothing cached, models
+situations that occur in fleets: one endpoint, a thousand, none scraped yet, nothing cached, models
 without a measurement. laar runs the same checks on its own parts. No check needs pytest, a server
 or a network. A broken promise raises `AssertionError` that names the situation.
 """
@@ -232,7 +232,7 @@ def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Che
 
 
 def _run(extension: Extension, view: View) -> Any:
-    """Return the part's result for a view: scores, a mask or an order."""
+    """Return the extension's result for a view: scores, a mask or an order."""
     if isinstance(extension, Policy):
         kept, scores = extension.keep(view), extension.score(view)
         order = extension.order(scores, view, () if kept is None else (kept,))
@@ -320,7 +320,7 @@ def _check_symmetry(make: Callable[[], Extension]) -> None:
         moved.rng = random.Random(seed)
         extension = make()
         one, other = _run(extension, view), _run(make(), moved)
-        if isinstance(extension, Policy):  # it may break ties at random
+        if isinstance(extension, Policy):  # may break ties at random
             same = view.slots[one.argmax()] == moved.slots[other.argmax()]
         elif hasattr(extension, "order"):
             same = view.slots[one[0]] == moved.slots[other[0]]
@@ -330,7 +330,7 @@ def _check_symmetry(make: Callable[[], Extension]) -> None:
 
 
 def _check_masks(make: Callable[[], Extension]) -> None:
-    """Check through the director, the path of real requests."""
+    """Check that masked endpoints are never chosen; uses the director, as real requests do."""
     policy = _as_policy(make())
     table = _mixed(6, 0, models=("model",)).table
     settings = DirectorSettings(policy=policy.name)
