@@ -1,15 +1,15 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
-that adapter (`LOAD_S`). While requests for `max_loras` others run, it first waits until those for
-one of the others are done, about the length of an answer. Both costs are in seconds like all other
-terms, so the affinity to a loaded adapter yields to a long enough queue.
+that adapter (`LOAD_S`). While requests for `max_loras` other adapters run, it first waits for all
+requests of one of them to end, which takes about as long as an answer. Both costs are in seconds
+like all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
 
-An adapter counts as loaded if it was among the last used, by the picker's own count, or if the
-engine's metrics page names it, which includes requests of other pickers. Unknown adapters cost
-nothing, and an endpoint that never reported its `max_loras` is assumed to have room.
+An adapter counts as loaded if this picker used it recently, or if the engine's metrics page lists
+it, which covers requests of other pickers. Unknown adapters cost nothing, and an endpoint that
+never reported its `max_loras` is assumed to have room.
 
-Memory: `MAX_KEPT` names per endpoint, all of adapters that the endpoint itself listed.
+Memory: at most `MAX_KEPT` names per endpoint, only of adapters that the endpoint lists.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Adapters:
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
-        """Return the seconds each endpoint needs to load an adapter; None if none has to.
+        """Return the seconds each endpoint needs to load an adapter; None if all have it.
 
         Args:
             slots: the endpoints.
@@ -87,7 +87,7 @@ class Adapters:
         return load_s + (answer_s if len(busy) >= known.most else 0.0)
 
     def sent(self, slot: int, name: str) -> None:
-        """Record that a request for an adapter is sent to an endpoint."""
+        """Record that a request for an adapter was sent to an endpoint."""
         known = self._endpoints.setdefault(slot, _Endpoint())
         known.in_flight[name] += 1
         known.last[name] = None
@@ -105,7 +105,7 @@ class Adapters:
             del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], most: float) -> None:
-        """Record an endpoint's metrics page: the adapters of running requests, and their limit.
+        """Record the running adapters and their limit, as an endpoint's metrics page reports them.
 
         Args:
             slot: the endpoint.

@@ -64,11 +64,11 @@ class Apart:
         base_s: seconds of an answer that do not grow with the prompt.
         decoding: requests that the endpoint answers itself.
         again: share of the evicted text that will be requested again; None counts as 0.
-        chosen: for each candidate, the position of the prefiller in its price; -1 where it
-            prefills itself. Set by a scorer that computes costs.
+        chosen: for each candidate, the position of the prefiller that its cost assumes; -1 where
+            it prefills itself. Set by a scorer that computes costs.
         transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
-        saved_s: for each candidate, the seconds of cost saved by the chosen way over the other;
-            set with `chosen`.
+        saved_s: for each candidate, the seconds of cost that the choice of `chosen` saves over its
+            alternative; set with `chosen`.
     """
 
     rule: ApartRule
@@ -95,7 +95,7 @@ class Prefiller:
         address: address of that endpoint.
         key: key of that endpoint.
         uncached_tokens: prompt tokens that it probably has not cached.
-        work_s: their seconds of prefill, by c(m).
+        work_s: seconds to prefill them, by c(m).
         context_tokens: mean number of tokens that each of them attends to.
         decoding: requests that it answers itself.
         base_s: the artifact's `base_s` of its model.
@@ -116,16 +116,16 @@ class Prefiller:
 
 
 def may_be_apart(request: Request) -> bool:
-    """Return whether a sidecar would split the request as the picker decides.
+    """Return whether one endpoint may prefill the request and another decode it.
 
-    A request that continues a stored answer stays whole: only that engine has the earlier part.
+    A request that continues a stored answer is not split: only one engine has the earlier part.
     """
     stays = request.prefill_in_place or request.shadow or request.response_id
     return request.api in _APIS and not stays
 
 
 def kv_group_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
-    """Return the KV group of each endpoint; unknown pairs get the next number in `known`."""
+    """Return each endpoint's KV group; add new pairs of model and region to `known`."""
     specs = [table.spec(slot) for slot in slots.tolist()]
     groups = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
     return np.array(groups, np.intp)

@@ -29,8 +29,8 @@ per sequence of a batch correspond to about 100."""
 class Attempts:
     """Begins, follows and ends the attempts of a request. Without health, calls do nothing.
 
-    `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
-    and guarded by the director; all others are guarded here.
+    The director calls `begin`, `replied` and `ended`, which nearly every request needs, only with
+    health, and guards them itself. All others are guarded here.
 
     Args:
         health: learns which endpoints answer; None to do without.
@@ -60,7 +60,7 @@ class Attempts:
         self.answering = part(self._answering)
         """Record that an answer other than a refusal has begun or continues."""
         self.prefilled = part(self._prefilled)
-        """Record that the prompt was prefilled where another endpoint answers."""
+        """Record that the prefiller of a request that another endpoint answers has finished."""
         self.drop = part(Health.drop)
         """Forget a slot whose endpoint left."""
 
@@ -107,7 +107,7 @@ class Attempts:
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
-        if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # hardly ever
+        if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # rare
             # An answer with good headers was already counted; an error in its body counts once.
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
@@ -116,7 +116,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which of the two is at fault: the one with more errors is.
+        # An answer does not show which of the two failed: the faulty one will collect more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.replied(flight.prefilling.attempt, reply, now, excused=excused)
 
@@ -171,8 +171,8 @@ class Attempts:
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     """Return the traits that failing requests may share: see `laar.health.blame`.
 
-    These are the tenant, the session, the beginning of the prompt, and the whole prompt. Requests
-    with neither tenant nor session share that fact.
+    These are the tenant, the session, the beginning of the prompt, and the whole prompt. All
+    requests with neither tenant nor session share one trait.
     """
     found = []
     if request.tenant or not request.session:
@@ -188,8 +188,8 @@ def usual_s(decision: Decision) -> float:
     """Return the expected seconds at an endpoint of average pace, for health to compare with.
 
     The learned paces of endpoints are left out: they must not excuse one that became slow. For a
-    policy with its own pricing, the result is its latency without `slow_s`; for one that computes
-    no costs, the seconds of prefill.
+    policy that computes costs its own way, this is its latency without `slow_s`; for one that
+    computes none, the seconds of prefill.
     """
     view, at = decision.view, decision.position
     assert view is not None

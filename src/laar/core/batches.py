@@ -14,9 +14,9 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 _FULL_SEEN = 3  # consecutive readings before an engine's batch counts as full
 _FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
 _LEAST_SLOTS = 4.0
-_TELLING = 0.05  # of a cache: shorter prompts tell nothing about shared text
+_TELLING = 0.05  # minimum share of the cache: shorter prompts say nothing about shared text
 _LEARNED = 0.05  # weight of a reading
-_MOST_EACH = 1.5  # answers take space too, beyond their prompts
+_MOST_EACH = 1.5  # above 1: answers take space too
 
 _COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
 
@@ -25,9 +25,9 @@ class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite where it was never full.
 
     An engine is full when requests wait while as many run as ever did, in consecutive readings
-    between which prompts were prefilled: each request that ended made room for one. If they waited
-    for a long prompt instead, none would be prefilled and the number running would drop. Too small
-    a size corrects itself: once traffic drops the engine is not seen full, and the size is dropped.
+    between which prompts were prefilled: each request that ended made room for another. Behind a
+    long prompt, in contrast, none would be prefilled and the number running would drop. Too small a
+    size corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
 
     `each` is the number of cache tokens taken by one prompt token in flight: less than one where
     prompts share prefixes.
@@ -61,7 +61,7 @@ class Batches:
     def look(self, done_s: Floats) -> bool:
         """Process new readings; return whether a batch size changed.
 
-        `done_s` is the seconds of prompts that each endpoint has prefilled so far.
+        `done_s` is the total prefill that each endpoint has completed, in seconds.
         """
         table, changed = self._table, False
         if table.readings == self._readings:
@@ -91,7 +91,7 @@ class Batches:
         return changed or len(past) > 0
 
     def _learn_each(self, fresh: Slots) -> None:
-        """Learn from engines with no waiting requests: all those in flight are in the cache."""
+        """Learn `each` from engines with no waiting requests: all in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)

@@ -1,7 +1,7 @@
 """Candidates: the endpoints that the filters keep for a model name, computed once and cached.
 
-Requests arrive far more often than readings, so a group stays valid until a reading, a change in
-membership, or the passing of a second.
+Requests arrive far more often than readings, so a group stays valid until a reading arrives,
+membership changes, or a second has passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 
 MAX_AGE_S = 1.0
-"""How long a group is valid without new readings: readings go stale by time alone."""
+"""How long a group is valid without new readings. Readings go stale as time passes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Group:
     Args:
         able: endpoints that serve it.
         models: the models of `able`.
-        alive: endpoints of `able` that are reachable and not down: they take requests now, or soon.
+        alive: endpoints of `able` that are reachable and not down: ready now or soon.
         up: the models of `alive`.
         slots: the candidates: endpoints of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
@@ -43,8 +43,8 @@ class Group:
         answers: P(answers) of each candidate; None where all are healthy.
         pace: factor by which each is slower than its siblings; None where none is.
         typical_s: seconds of a whole answer at each, where `pace` is known.
-        prefillers: the endpoints that may prefill for them; None where none may.
-        weights: the group of cached prefixes that the name shares (`EndpointTable.weights`).
+        prefillers: the endpoints that may prefill for them; None if there are none.
+        weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
     """
 
     able: Slots
@@ -86,8 +86,8 @@ class Candidates:
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
         """Return the candidates for a request's model name, within its pool and a subset.
 
-        An empty model or pool matches all. A virtual name prefers endpoints of the kind that the
-        request needs, generating or not, where there are any.
+        An empty model or pool matches all. Behind a virtual name, endpoints of the kind that the
+        request needs (generating or not) are preferred.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
@@ -165,7 +165,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the endpoints that may prefill. They must be healthy: plain serving remains."""
+        """Return the healthy endpoints that may prefill; without any, nothing is split."""
         table, health = self._table, self._health
         slots = slots[reachable(table, slots) & awake(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
@@ -195,7 +195,7 @@ class Candidates:
         )
 
     def _ask(self, health: Health, group: Group, now: float) -> None:
-        """Drop the endpoints that health excludes; record the health of the rest."""
+        """Drop the endpoints that health excludes; record the health of the others."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
         standing = group.standing = health.standing(group.slots.tolist(), models, now)
         group.health = health.records.version
@@ -209,7 +209,7 @@ class Candidates:
             group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
-        """Return the group with an excluded slot that is due for a trial as the last candidate."""
+        """Return the group with one more candidate, last: an excluded slot due for a trial."""
         assert self._health is not None
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
@@ -217,7 +217,7 @@ class Candidates:
         pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
         typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
         prefillers = group.prefillers
-        if prefillers is not None:  # an endpoint on trial is on trial for the whole request
+        if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
         return replace(
             group,

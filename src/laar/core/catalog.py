@@ -10,7 +10,7 @@ from laar.errors import RequestError
 
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
-    """Return every name that a request may ask for, in an order independent of the endpoints.
+    """Return every model name that a request may use, in an order independent of the endpoints.
 
     Args:
         table: the endpoints.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
-"""Returns the priority of a request for an engine that takes one, lower first; for flow control."""
+"""Returns a request's priority for engines that accept one, lower first; set by flow control."""
 
 
 class Chooser:
@@ -48,7 +48,7 @@ class Chooser:
 
     Args:
         table: the endpoints.
-        policies: policies by name; must hold the settings' policy.
+        policies: policies by name; must include the settings' policy.
         settings: how to choose.
         rng: breaks ties and makes the choices of random policies.
         assessor: estimates models.
@@ -107,7 +107,7 @@ class Chooser:
         self._table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Take the weights of the settings' policy from a tuner; None for the policy's own."""
+        """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
         self._next_weights = None
         if tuner is None:
             self._weights = None
@@ -134,8 +134,8 @@ class Chooser:
             request: the request to place.
             now: seconds of a monotonic clock.
             room: returns the candidates that may take the request; None for all.
-            priority: the request's priority, for an engine that takes one; None for the client's.
-            new_id: makes the decision's id; called once a choice is made. Empty by default.
+            priority: returns the priority for an engine that accepts one; None for the client's.
+            new_id: makes the decision's id; called once a choice is made. By default it is empty.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 400 when no model is named and the
@@ -227,7 +227,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates of a request, among those that may store the answer it names."""
+        """Return the candidates that may store the answer which the request continues."""
         subset = self._stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self._stored.check(request, subset, len(group.able))
@@ -245,8 +245,8 @@ class Chooser:
     ) -> _Ranked:
         """Filter, score and pick; return the candidates in order, and the reason for the first.
 
-        `degraded` is the reason where an estimate failed. `on_trial` means that the last candidate
-        is excluded and that this request is its trial.
+        `degraded` is the reason if an estimate failed, else empty. `on_trial` means that the last
+        candidate is excluded and that this request is its trial.
         """
         kept, scores = _score(policy, view)
         able = able_to_take(view, room) if room is not None or self._table.windowed else None
@@ -282,7 +282,7 @@ class Chooser:
     ) -> Decision:
         """Choose the least loaded of some random endpoints: there is no prompt to price.
 
-        Engines compute scores and vectors in turns with generated tokens.
+        All requests count as load: engines interleave scores and vectors with generated tokens.
         """
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         table, drawn = self._table, slots[order]
@@ -317,7 +317,7 @@ class Chooser:
         )
 
     def _policy(self, request: Request) -> Policy:
-        """Return the policy that a request names, if that is allowed and exists."""
+        """Return the policy that a request names, if allowed and known, else the settings' one."""
         name = self.settings.policy
         if self.settings.allow_policy_header and request.policy in self.policies:
             name = request.policy
@@ -326,16 +326,16 @@ class Chooser:
     def _trial_due(
         self, request: Request, tried: Sequence[str], standing: Standing, now: float
     ) -> int | None:
-        """Return the slot that this request is to try, unless its model already failed on it."""
+        """Return the excluded slot to try with this request; None if its model was tried before."""
         if self._health is None or request.shadow:
             return None
         slot = self._health.due(standing, now)
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
-        """Return whether other endpoints would probably fail this request, and only this one.
+        """Return whether this request itself makes endpoints fail, so others would fail it too.
 
-        If all endpoints fail, the request is not to blame: one of them may have recovered.
+        If all endpoints are failing, it is not to blame: one of them may have recovered.
         """
         if self._health is None or (group.standing is not None and group.standing.all_failing):
             return False
@@ -361,9 +361,9 @@ class Chooser:
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether to stop if this attempt fails: all models tried, or none worth it.
+        """Return whether to stop if this attempt fails: no untried model is left or worth trying.
 
-        `fits` are the candidates with room for the prompt's length; None for all.
+        `fits` are the candidates whose context window fits the prompt; None for all.
         """
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
@@ -383,10 +383,10 @@ class Chooser:
         return next_cost_s(view.terms, probability, left) > value_s
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
-        """Return the models with room for the prompt's length, also at an endpoint busy now."""
+        """Return the models whose context window fits the prompt, at any endpoint, busy or not."""
         table, model_id = self._table, self._table.model_id[view.slots]
         tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
-        tokens[model_id] = view.tokens  # by model, whichever its endpoint
+        tokens[model_id] = view.tokens  # equal at all endpoints of a model
         of = table.model_id[group.alive]
         takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
         takes[model_id[fits]] = True
@@ -407,9 +407,9 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Return the fallbacks, best first: endpoints that serve the body's model name, if any.
+        """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
 
-        Envoy retries with the same headers. So fallbacks must share the first endpoint's rank, key
+        Envoy retries with the same headers, so fallbacks must share the first endpoint's rank, key
         and base path and, if there is a prefiller, be other endpoints with the prefiller's model.
         """
         table, found = self._table, list[str]()
@@ -439,8 +439,8 @@ class _Ranked(NamedTuple):
         scores: scores of all candidates.
         eligible: which may be chosen; None for all.
         reason: reason of the decision.
-        on_trial: the chosen one is excluded, and this request tries it.
-        fits: which candidates have room for the prompt's length; None for all.
+        on_trial: the chosen one is excluded, and this request is its trial.
+        fits: the candidates whose context window fits the prompt; None for all.
     """
 
     order: Sequence[int]

@@ -39,7 +39,7 @@ class CostWeights:
     applies: ClassVar = Applies.AT_ONCE
 
     k_rtt: Annotated[float, Ge(0), Le(1000)] = 1.0
-    """Weight of the round trip in the cost. 1 counts its seconds as they are."""
+    """Weight of the round trip in the cost. 1 counts its seconds at face value."""
     k_queue: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request would wait for queued prompts, or for a slot in a full
     engine."""
@@ -56,10 +56,10 @@ class CostWeights:
 
 
 class TunedWeights:
-    """Weights that a tuner may replace, decision by decision.
+    """A scorer's weights, which a tuner may replace for each decision.
 
     Args:
-        weights: the scorer's own.
+        weights: the weights without a tuner.
     """
 
     def __init__(self, weights: CostWeights) -> None:
@@ -81,8 +81,8 @@ class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
-    the answer: `queue_s` is the delay by other requests there, `slow_s` the time that the endpoint
-    takes longer than its siblings, `transfer_s` the time to fetch KV from the prefiller
+    the answer: `queue_s` is the delay by other requests there, `slow_s` the extra time compared
+    with the endpoint's siblings, `transfer_s` the time to fetch KV from the prefiller
     (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
     `answers` is P(it answers). The default policy's sum weights these and adds `others_s`
     (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
@@ -114,7 +114,7 @@ class Terms:
 
     @property
     def all_others_s(self) -> Floats:
-        """Seconds that the request costs others at each candidate, less those it saves them."""
+        """Seconds that the request costs others at each candidate, net of those it saves them."""
         return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
@@ -124,7 +124,7 @@ class Terms:
 
     @property
     def all_slow_s(self) -> Floats:
-        """Seconds that each candidate takes longer than its siblings."""
+        """Extra seconds of each candidate compared with its siblings."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
 
 
@@ -137,7 +137,7 @@ def until_correct(
     answers: Floats | None,
     strict_retries: bool,
 ) -> tuple[Floats, Floats]:
-    """Convert seconds of an attempt to seconds until a correct answer; return the penalty too."""
+    """Return the expected seconds to a correct answer, retry penalty included, and the penalty."""
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
@@ -171,7 +171,7 @@ def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
     Args:
         terms: terms of this attempt's candidates: their latencies stand in for the next attempt's.
         probability: P(correct) of each candidate, given that this attempt failed as well.
-        left: candidates whose models are untried then. If none, the result is 0: the remaining
+        left: candidates whose models are still untried. If none, the result is 0: the remaining
             endpoints are only unavailable now, which does not justify stopping.
     """
     if not left.any():

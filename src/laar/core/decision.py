@@ -37,7 +37,7 @@ class DirectorSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     policy: str = "laar"
-    """Policy of requests without an x-laar-policy header."""
+    """Policy for requests without an x-laar-policy header."""
     allow_policy_header: bool = True
     """Whether x-laar-policy may select another policy for a request."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"auto": ()})
@@ -52,15 +52,15 @@ class DirectorSettings:
     retries: Retries = "as-scored"
     """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
     considers the models tried. new-model: every policy reuses a tried model only when no other can
-    take the request, and answers x-laar-exhausted once all have been tried."""
+    take the request, and x-laar-exhausted is sent once all have been tried."""
     answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
-    """Value of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
-    attempt is expected to yield one for less (seconds / P(correct) after these failures). None:
-    only once every model has been tried."""
+    """Value of a correct answer, in seconds. x-laar-exhausted is sent as soon as no further attempt
+    is expected to yield one in less time (seconds / P(correct) after these failures). None: only
+    once every model has been tried."""
     apart: ApartRule = "by-cost"
-    """When another endpoint than the one that answers prefills a prompt, among endpoints with
-    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in progress
-    costs more than a prefill elsewhere plus the transfer of its KV. never. always: whenever an
+    """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
+    with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in
+    progress costs more than a prefill elsewhere plus the transfer of its KV. never. always: if any
     endpoint may. threshold: from `apart_tokens` on, as in llm-d. Only for policies that compute a
     cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
@@ -99,21 +99,21 @@ class Prefilling:
 
 @dataclass(slots=True, kw_only=True)
 class InFlight:
-    """A request between its decision and its end. The director changes it.
+    """A request between its decision and its end; updated by the director.
 
     Args:
         slot: slot of the serving endpoint: the chosen one, until Envoy names another.
         address: address of that endpoint.
         model: model of that endpoint.
         tried: the models that the client sends back as tried on a retry.
-        exhausted: `tried` names every model that could serve the request, or no other is worth its
-            seconds.
+        exhausted: `tried` names every model that could serve the request, or no other is worth
+            the time.
         adapter: the adapter that the request counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         is_traced: the engine gets the decision's id and repeats it in its KV events.
         began: the engines' record of the request.
         attempt: health's record of it.
-        read: health asks for the answer to be read.
+        read: health needs the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
         unjudged: health's records of these attempts, with their slots, until the request's end
             shows whether it was at fault.
@@ -151,19 +151,19 @@ class Decision:
     Args:
         id: identifies the decision in reports of outcomes; empty for a preview.
         request: the request.
-        settings: settings that it was made by. Its reservation is undone by the same ones, even if
-            they have changed since.
+        settings: settings in effect at the time. The reservation is undone by the same ones, even
+            if they have changed since.
         policy: name of the policy.
         reason: why this endpoint; one of a small set of codes.
         now: seconds of the director's clock.
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
-        rank: its data-parallel rank, which is passed to the engine; None for an engine without.
+        rank: its data-parallel rank, which is passed to the engine; None without ranks.
         way: how it is reached; fallbacks share its path and key.
         fallbacks: addresses of the next best, in order; all serve the body's model name.
         model: model of the chosen endpoint.
-        rewrite: the model name to write into the body; None to leave it.
-        tried: the models of this attempt and of those before it.
+        rewrite: the model name to write into the body; None to leave the body as it is.
+        tried: the models of this attempt and of the earlier ones.
         exhausted: if this attempt fails, the client should stop.
         tokens: length of the prompt in the chosen model's tokens.
         weight: the prompt's weight in a queue, in tokens of a short prompt.
@@ -174,9 +174,9 @@ class Decision:
         eligible: which of them could be chosen; None for all.
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
-        weights_version: the tuner's window that the outcome counts in; 0 for none.
-        engine_priority: for an engine that takes one; lower runs first. None leaves the client's
-            own.
+        weights_version: the tuner's window that the outcome counts towards; 0 for none.
+        engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
+            client's.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
         left_out: why health excluded endpoints, by slot.
         once: similar requests failed at every endpoint, so only one endpoint gets this one.
@@ -236,7 +236,7 @@ class Completion:
         completion_tokens: the same for the answer.
         cached_tokens: prompt tokens found in the engine's cache, where it reports them.
         response_id: id under which the engine stores the answer (Responses API).
-        error: a successful answer turned out to contain an error, where it was read.
+        error: an error was found in an answer with a success status, where it was read.
         sign: evidence of correctness in the answer; None where it was not read to its end.
     """
 

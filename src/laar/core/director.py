@@ -6,7 +6,7 @@ exactly once, however the request ended, and passes the completion to the learne
 
 A fault in an estimator, a learner or an observer never fails a request. Each part is guarded
 (`laar.core.guards`), and a decision made without one says so in its reason (`degraded-*`). Learners
-and observers are called from four lists of steps, in list order.
+and observers are called from four lists of steps, in order.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from laar.prefix.beliefs import PrefixBeliefs
 
 
 class Director:
-    """Decides and settles.
+    """Decides where requests go, and settles them.
 
     Args:
         table: the endpoints.
-        policies: policies by name; must hold the settings' policy.
+        policies: policies by name; must include the settings' policy.
         settings: how to choose.
         rng: breaks ties and makes the choices of random policies.
         new_id: makes the ids of decisions. Outcomes are reported by id, so clients must not be able
             to guess other clients' ids. None uses `rng`, which is good enough for a lab.
         assessor: estimates models.
         prefixes: estimates caches; None to do without.
-        tuner: sets the weights of the settings' policy for each decision, and gets the outcomes;
-            None to use the policy's own.
+        tuner: sets the weights of the settings' policy for each decision, and receives the
+            outcomes; None to use the policy's own weights.
         health: tracks which endpoints answer; None to assume that all do.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -124,7 +124,7 @@ class Director:
         if health is not None:
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
-        # One per call: a part that fails must not leave the table half changed.
+        # Guarded one by one: a part that fails must not leave the table half changed.
         self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
@@ -138,7 +138,7 @@ class Director:
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Apply new settings; earlier decisions are settled by their own."""
+        """Apply new settings; earlier decisions are settled by the settings they were made with."""
         self._chooser.use(settings, policies)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
@@ -164,7 +164,7 @@ class Director:
 
     @property
     def ignored_tried(self) -> int:
-        """Number of names in tried models that match no endpoint's model."""
+        """Number of tried models sent by clients that match no endpoint's model."""
         return self._chooser.ignored_tried
 
     def watch(
@@ -244,9 +244,9 @@ class Director:
     def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
 
-        Envoy may have retried or, in shadow, chosen itself; then the model may differ too. Without
-        a report of the attempts (`attempted`), those named before it have failed. `now` is for
-        health; None without it.
+        Envoy may have retried or, in shadow, chosen itself; then the model may differ too. If the
+        attempts were not reported (`attempted`), the endpoints listed before this one count as
+        failed. `now` is for health; None without it.
         """
         slot, flight = self.table.slot(key_of(address, decision.rank)), decision.flight
         if slot < 0:  # in shadow another picker may choose: use any of the ranks there
@@ -297,7 +297,7 @@ class Director:
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
-        """Record an answer that the endpoint stores; clients may name its id before it ends."""
+        """Record an answer that the endpoint stores; clients may use its id before it ends."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(response_id, flight.address, decision.request.session)
@@ -309,7 +309,7 @@ class Director:
             return
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
-            end.error = True  # a useless answer teaches nothing else
+            end.error = True  # nothing else is learned from a useless answer
         take(self._on_end, self.degraded, decision, end)
         if flight.prefilling is not None:
             self._end_prefill(decision, None, ok=end.ok)
@@ -332,7 +332,7 @@ class Director:
                 flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
-        """Count the prompt at the endpoint that prefills, if that is another one."""
+        """Count the prompt at its prefiller."""
         held = decision.flight.prefilling = Prefilling()
         if decision.chain is not None and self._insert is not None:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
@@ -341,7 +341,7 @@ class Director:
         self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Remove a prompt from the prefill's counts: it is prefilled, or never will be."""
+        """Remove the prompt from its prefiller's counts: it is prefilled, or never will be."""
         held, prefiller = decision.flight.prefilling, decision.prefiller
         if held is None or prefiller is None or held.done:
             return

@@ -1,4 +1,4 @@
-"""The candidates that a request may go to: one mask per cause, and those that pass all of them.
+"""The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
 Flow control is binding, and so is the prompt's length, except that the largest endpoints accept a
 prompt that seems to fit none. The retry rule and a policy's filters are preferences: their masks
@@ -24,8 +24,8 @@ class Eligible:
     """The candidates that remain. The others rank behind them.
 
     Args:
-        may: true for those that remain, at least one.
-        kept: mask of the candidates that each cause keeps, the most important cause first.
+        may: mask of those that remain, at least one.
+        kept: mask of the candidates that each cause leaves, the most important cause first.
     """
 
     may: Mask
@@ -33,11 +33,11 @@ class Eligible:
 
     @property
     def masks(self) -> tuple[Mask, ...]:
-        """The candidates that each cause keeps, the most important cause first."""
+        """The candidates that each cause leaves, the most important cause first."""
         return tuple(mask for _, mask in self.kept)
 
     def keeps(self, cause: Cause) -> Mask | None:
-        """Return the candidates that a cause keeps; None where it excludes none."""
+        """Return the candidates that a cause leaves; None where it does not apply."""
         return next((mask for name, mask in self.kept if name == cause), None)
 
     def cause(self, at: int) -> Cause | None:
@@ -70,7 +70,7 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
 
 
 def _fits_window(view: View) -> Mask:
-    """Return the endpoints whose window fits the estimated prompt length; else the largest ones.
+    """Return the endpoints whose window fits the estimated prompt; else those with the largest.
 
     No request is refused here. The length is an estimate, and the engine may truncate the prompt or
     treat the texts of one body as many prompts: only the engine can tell.
@@ -83,6 +83,6 @@ def _fits_window(view: View) -> Mask:
 
 
 def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """Return the candidates whose model was tried least, of those that can take the request."""
+    """Return the candidates whose model was tried least, among those that can take the request."""
     least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
     return least

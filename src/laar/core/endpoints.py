@@ -31,7 +31,7 @@ Slots = NDArray[np.intp]
 """Slot numbers of some endpoints; ascending for candidates."""
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-"""A boolean for each of some endpoints: true for those to keep."""
+"""One boolean per endpoint: true for those to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
-"""Initial values of an endpoint's columns, whoever used the slot before."""
+"""Initial values of an endpoint's columns; they replace those of the slot's previous endpoint."""
 _OF_SPEC = {
     "model_id": -1,
     "window_tokens": math.inf,
@@ -78,7 +78,7 @@ _OF_SPEC = {
     "prefills": False,
     "fetches": False,
 }
-"""Columns derived from the endpoint's spec, and their values where there is none."""
+"""Columns derived from the endpoint's spec, and their values in slots without one."""
 
 
 class EndpointTable:
@@ -119,7 +119,7 @@ class EndpointTable:
     generates: Mask
     """Whether the endpoint generates text, by slot."""
     takes: Mask
-    """Whether the endpoint takes clients' requests, by slot."""
+    """Whether the endpoint accepts clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
     fetches: Mask
@@ -147,9 +147,9 @@ class EndpointTable:
         """Whether any endpoint has a role in disaggregated prefill."""
         self.active: Slots = np.empty(0, np.intp)
         self.readings = 0
-        """Changes with every reading, round trip and failure."""
+        """Number of readings, round trips and failures, to detect changes."""
         self.version = 0
-        """Changes whenever the set of endpoints or any of their specs does."""
+        """Number of changes to the set of endpoints or to their specs."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is freed, before it can be reused."""
         self.on_grow: Callable[[int], None] | None = None
@@ -170,7 +170,7 @@ class EndpointTable:
         self.served_all({address: served})
 
     def served_all(self, reports: Mapping[str, Served]) -> None:
-        """Set the names that several endpoints report, in the time of one."""
+        """Set the names that several endpoints report; as fast as a single `served`."""
         news = [
             self._members.served(address, served)
             for address, served in reports.items()
@@ -279,7 +279,7 @@ class EndpointTable:
         return self.by_slot[slot]
 
     def address(self, slot: int) -> str:
-        """Return the key of a slot's endpoint, also while it is leaving; empty for a free slot."""
+        """Return the key of a slot's endpoint, even while it is leaving; empty for a free slot."""
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
@@ -306,9 +306,9 @@ class EndpointTable:
         return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
-        """Return the group of cached prefixes of a model name: names with equal results share it.
+        """Return a key for the cached prefixes of a model name: names with equal keys share them.
 
-        Empty for the endpoints' own models under any name; else an adapter's name, or that of an
+        Empty for the endpoints' own models under any name; else the name of an adapter, or of an
         alias for several adapters.
         """
         return self._names.weights.get(name, "")
@@ -358,7 +358,7 @@ class EndpointTable:
     def reserve(
         self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
     ) -> None:
-        """Count a request when it is decided, or when it moves while being answered."""
+        """Count a request at its decision, or when it moves; `answering` if its prefill is over."""
         self.in_flight[slot] += 1
         self.queued_tokens[slot] += tokens
         self.queued_uncached_tokens[slot] += uncached_tokens
@@ -373,7 +373,7 @@ class EndpointTable:
         self.reserve(slot, tokens, uncached_tokens)
 
     def leave(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Remove such a prompt from the counters."""
+        """Remove a prompt that `visit` counted."""
         self.visiting[slot] = max(0.0, self.visiting[slot] - 1)
         self.release_prefill(slot, uncached_tokens)
         self.release(slot, tokens, uncached_tokens)

@@ -1,4 +1,4 @@
-"""The learned constants of a model's engines: two lines, to the first token and from there on.
+"""The learned constants of a model's engines: a line to the first token, and one from there on.
 
 See `laar.core.engines` for the formulas.
 """
@@ -70,7 +70,7 @@ class EndpointConstants(Constants):
 
     @cached_property
     def half_beside_s(self) -> Floats:
-        """Half of `beside_s`: on average, half of an answer in flight is over."""
+        """Half of `beside_s`: on average, an answer in flight is half done."""
         return 0.5 * self.beside_s
 
     @cached_property
@@ -80,10 +80,10 @@ class EndpointConstants(Constants):
 
 
 class Sample(NamedTuple):
-    """What one answer teaches, independent of its endpoint, so that several pickers can learn it.
+    """A sample from one answer, independent of its endpoint, so that several pickers can learn it.
 
-    `first` is true for the time to the first token, false for the rest. `features` are the line's
-    inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
+    `first` is true for the time to the first token, false for the time after it. `features` are the
+    line's inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
     `weight` is the noise in seconds for a first token, and the weight of the sample for an
     answer.
     """
@@ -116,7 +116,7 @@ class EngineModel:
         base_s: measured seconds that do not grow with the prompt; 0 if not measured.
         timed: whether `base_s` extends to the end of a typical answer. Otherwise it extends to the
             first token at most, and the time of an answer is unknown.
-        speed: what is known of first tokens; its c(m) is the unit of what is learned of them.
+        speed: prior for first tokens; what is learned about them is in units of its c(m).
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class EngineModel:
         self._expect_answers(base_s, timed=timed)
 
     def rebase(self, base_s: float, timed: bool) -> None:
-        """Replace the priors by those of a new model's arguments."""
+        """Replace the priors, as if the model had been created with these arguments."""
         self.base = base_s, timed
         prior = _first_prior(base_s, timed, self.speed)
         self.first.expect(prior, _first_doubt(self.speed))
@@ -148,7 +148,7 @@ class EngineModel:
             self._expect_answers(base_s, timed=timed)
 
     def measured(self, speed: SpeedPrior) -> None:
-        """Replace the measured speed of first tokens; what was learned of them remains valid."""
+        """Replace the measured speed of first tokens; keep what was learned about them."""
         self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
         self.speed = speed
         if self.base is not None:

@@ -55,7 +55,7 @@ _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 @dataclass(slots=True)
 class Began:
-    """The state that a request found when it was sent: the features that explain its timing.
+    """The state when a request was sent: the features that explain its timing.
 
     `plain_s` is the seconds of its prompt by c(m); `work_s` includes its context (`x`). `reads` is
     false where another endpoint prefills its prompt.
@@ -109,7 +109,7 @@ class Engines:
         self._grow(table.capacity)
         table.on_grow = self._grow
 
-    # -- asked at a decision -------------------------------------------------------------------
+    # -- used by decisions ---------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
         """Return the constants of some endpoints. `base_s` and `timed` as in `began`, per slot."""
@@ -244,7 +244,7 @@ class Engines:
         began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, began: Began, now: float) -> None:
-        """Drop a request that ended or moved without a sample; call it before the table's."""
+        """Drop a request without a sample. Call it before the table removes the request."""
         self._is_read(began, self.traffic.advance(began.slot, now))
 
     def ended(
@@ -278,7 +278,7 @@ class Engines:
         features = _features(model, plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
-        # At a full engine requests wait for a slot, which tells nothing about prefill.
+        # At a full engine requests wait for a slot, which says nothing about prefill.
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
             took = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
@@ -386,7 +386,7 @@ class Engines:
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:
-        """Restore a result of `state` for models without samples so far."""
+        """Restore a result of `state`, for models without samples."""
         if not isinstance(state, dict):
             return
         models, paces = state.get("models"), state.get("paces")
@@ -475,7 +475,7 @@ class Engines:
         return self._table.models[at] if at >= 0 else ""
 
     def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
-        """Return a model's constants; without a base if another picker's sample comes first."""
+        """Return a model's constants, creating them if new; `base_s` is None while unknown."""
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:

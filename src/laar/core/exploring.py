@@ -3,7 +3,7 @@
 A model that an artifact measured badly, or not at all, might never be chosen again, so no report
 would correct its estimate. Where outcomes are reported, a random sample of requests goes to
 the cheapest candidate whose model has few outcomes of this kind, measured and reported together.
-Retries and requests with an objective are exempt, and candidates that take much longer.
+Retries and requests with an objective are exempt; candidates that take much longer are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPLORE_SHARE = 0.01
 be noticed in the mean."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Minimum outcomes of a known model; the fit trusts a cell from the same number."""
+"""Outcomes from which a model counts as known; the fit trusts a cell from the same number on."""
 
 SLOWER = 2.0
 """Largest accepted latency, relative to the best choice."""

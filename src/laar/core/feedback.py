@@ -1,4 +1,4 @@
-"""Learning from requests: about engines while one is in flight, about the rest at its end."""
+"""Learn from requests: about engines while one is in flight, about all else at its end."""
 
 from __future__ import annotations
 

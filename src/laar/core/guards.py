@@ -1,6 +1,6 @@
 """Guards: a part that fails loses its own contribution to a decision, never the request.
 
-Learners and observers of each request are a list of steps (`take`). Rarer calls are wrapped
+Learners and observers of each request run as a list of steps (`take`). Rarer calls are wrapped
 (`guarded`): a wrapped call returns None after a fault, and the caller continues with a simpler
 substitute. Faults are counted.
 """

@@ -57,8 +57,7 @@ class View:
         cell: language, length bucket and task of the request.
         timed_answers: `base_s` extends to the end of a typical answer.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
-        published: Q as published for LAAR, static and independent of failures; None where there is
-            none.
+        published: Q as published for LAAR, static and independent of failures; None if not known.
         reported: number of outcomes reported for the candidate's model on such requests; None where
             no outcomes are reported.
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
@@ -73,10 +72,10 @@ class View:
         pace: factor by which each is slower than its siblings; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: seconds until the requested adapter is loaded; None where all have it.
-        apart: the endpoints that may prefill for a candidate; None where none may.
+        apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None where none are kept.
-        fetched_tokens: prefill tokens that take as long as fetching the text in slower memory,
-            which `cached_tokens` excludes; None where there is none.
+        fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
+            memory, which `cached_tokens` excludes; None where none is.
         faults: parts of the policy that failed on this request.
     """
 

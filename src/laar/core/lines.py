@@ -58,7 +58,7 @@ class Line:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
         if len(features) != len(self.now):  # from another version
             return False
-        if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
+        if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN fails too
             return False
         if not 0.0 < scale < _LARGEST:
             return False
@@ -100,7 +100,7 @@ class Line:
         self._products = [product / factor for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
-        """Rescale what was learned: features are larger by `factors` from now on."""
+        """Rescale what was learned to features that are larger by these factors from now on."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()

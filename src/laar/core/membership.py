@@ -1,7 +1,7 @@
 """The set of endpoints, as their sources describe them and as they report themselves.
 
 Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint in two pools is in
-both. An endpoint's own report adds other names of its model and its adapters, except names that the
+both. An endpoint's own report adds its model's other names and its adapters, except names that the
 configuration gives to another model.
 """
 
@@ -59,7 +59,7 @@ class Way:
 
     @property
     def ca(self) -> str | None:
-        """The authorities that Envoy verifies the engine by; None without TLS."""
+        """The authorities that verify the engine's certificate, for Envoy; None without TLS."""
         return self.ca_file or SYSTEM_CA if self.tls else None
 
     def path(self, path: str) -> str:
@@ -98,8 +98,8 @@ class EndpointSpec:
         priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when unknown.
-        same_weights: the names in `models` that are aliases of the first. The rest are adapters, or
-            not known to be the same: they share no cached prefix with it.
+        same_weights: the names in `models` that are aliases of the first. The others are adapters
+            or not known to be the same: they share no cached prefix with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
         generates: whether it generates text; an embedding engine does not.
         rank: its data-parallel rank, if the engine has several at one address. Each has its own

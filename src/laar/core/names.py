@@ -1,4 +1,4 @@
-"""The endpoints that a name refers to: of a model, a pool, an address or an IP."""
+"""Find endpoints by the name of a model or pool, by address, or by IP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Names:
         models: the distinct first names, in the order of the slots.
         serving: slots of the endpoints that serve a model name, ascending.
         pools: slots of the endpoints labelled with a pool, by its name.
-        weights: the group of cached prefixes that a name shares; only for names whose results
-            differ from those of the endpoint's own model.
+        weights: key of the cached prefixes that a name shares; only for names whose results differ
+            from those of the endpoint's own model.
 
     Args:
         specs: the endpoints by slot, ascending.
@@ -69,8 +69,8 @@ class Names:
     def sent(self, spec: EndpointSpec, name: str) -> str:
         """Return the model name to send to an endpoint when a client asked for `name`.
 
-        This is `name` if the endpoint has it, else the first of the alias's names that it has, else
-        the name of its model.
+        This is `name` if the endpoint serves it, else the first of the alias's names that it
+        serves, else the name of its model.
         """
         if name in spec.models:
             return name

@@ -1,4 +1,4 @@
-"""Names that mean the same model."""
+"""Recognize different names of the same model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Each endpoint's pace relative to the others with its model.
 
 There are two paces, to the first token and from there on; each serves as a prior for the other. A
-pace differs from 1 only as far as its samples exceed their scatter, and old samples count
+pace differs from 1 only where its samples stand out from their scatter, and old samples count
 little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 """
@@ -84,13 +84,13 @@ class Paces:
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """Return the learned pace of an endpoint as plain numbers; None for nothing."""
+        """Return the learned pace of an endpoint as plain numbers; None without samples."""
         known: list[float] = self._columns[:, slot].tolist()
         seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Restore a result of `state`, effective with `work_out_all`; skip invalid parts."""
+        """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(number) in (int, float) and abs(number) < 1e4 for number in known):
@@ -153,7 +153,7 @@ class Paces:
             # Relative to the others: what all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
-            # Breiman's garrote: 0 where the samples' scatter explains it, nearly all of it far out.
+            # Breiman's garrote: 0 for a deviation within the scatter, nearly all of it far beyond.
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))

@@ -44,7 +44,7 @@ def pick(
         load: load of the candidates, in any unit.
         rng: breaks ties.
         masks: as for `ranking`.
-        first: a candidate to pick whatever its score; None to pick by score.
+        first: a candidate to pick regardless of its score; None to pick by score.
         near_tie: share of the best score within which scores count as equal.
     """
     ranked = ranking(scores, masks) if masks else (-scores).argsort(kind="stable")

@@ -19,8 +19,8 @@ class Policy:
     Args:
         name: its name in settings, headers and reasons.
         scorers: each with its weight, 0 or more; the score is their weighted mean, in 0..1.
-        filters: in order. A candidate that a filter excludes ranks behind the rest and can still be
-            a fallback. A filter that would leave no candidate is skipped.
+        filters: in order. A candidate that a filter excludes ranks last and can still be a
+            fallback. A filter that would leave no candidate is skipped.
         picker: orders the remaining candidates; None for `laar.core.picker`.
         knows_retries: whether it prices the models already tried, and so reports exhaustion.
     """
@@ -48,7 +48,7 @@ class Policy:
     def score(self, view: View) -> Floats:
         """Return a score for each candidate, in 0..1.
 
-        With several scorers, one that fails is left out; the exception of a lone one is raised.
+        A scorer that fails is left out; if no other works, its exception is raised.
         """
         if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)
@@ -75,7 +75,7 @@ class Policy:
             scores: scores of the candidates.
             view: the view of the candidates.
             masks: masks of the eligible candidates, the most important first.
-            first: a candidate to pick whatever its score; None to pick by score.
+            first: a candidate to pick regardless of its score; None to pick by score.
         """
         if self.picker is not None and first is None:
             try:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_OBJECTIVE_S = 3600.0
-"""Longest accepted objective for a first token: Envoy holds no request longer."""
+"""Longest accepted TTFT objective: Envoy holds no request longer."""
 
 
 class Api(StrEnum):
@@ -57,7 +57,7 @@ class Request:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: name that the client asked for; empty when it named none.
-        encodes: it is opaque, and its path asks for vectors, scores or labels.
+        encodes: it is opaque, and its path requests vectors, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
         question: text of the last user message, from which language and task are detected.
@@ -68,7 +68,7 @@ class Request:
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
-        body: the body, for other readers than the core; empty where there is none.
+        body: the body, for readers outside the core; empty without one.
         salt: ``cache_salt`` of the body, and the tenant; prefixes are shared only within a salt.
         tenant: fairness key of flow control.
         priority: priority of the objective that the client named; 0 without one. Requests below 0
@@ -85,8 +85,8 @@ class Request:
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
         pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
-        context: hashes of the prompt's first documents, each over one more than the one before;
-            empty where none are known.
+        context: hashes of the prompt's leading documents: of the first, of the first two, and so
+            on; empty where none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.

@@ -3,7 +3,7 @@
 An exponentially weighted mean: the first sample unchanged, then ``0.3 * new + 0.7 * old`` (GORGO).
 With a probe every 30 s that is a time constant of about 100 s.
 
-There are two additions to GORGO's:
+Two things are added to GORGO's method:
 
 * Spikes are clipped. A near replica with a mean of 37 ms was seen to answer one probe in 20 in 545
   ms; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for

@@ -21,7 +21,7 @@ class Enforcement:
     """`enforce` sends requests where the picker decides. `shadow` only records decisions; Envoy's
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
-    """In the mode `enforce`, share of requests whose decision is enforced; the rest is in shadow.
+    """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow.
     Sampled by session, or by request without one, so that a session does not switch sides."""
 
     @property

@@ -1,8 +1,8 @@
 """The endpoints that store answers: the Responses API continues and fetches answers by id.
 
-An engine keeps its answers to itself, so a request that names one can be served only by that
-engine. If the picker does not know the id it cannot guess: it may ask the endpoint if there is only
-one.
+Engines do not share their answers, so a request that names one can be served only by the engine
+that stores it. If the picker does not know the id it cannot guess: it forwards the request only if
+a single endpoint could have stored the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laar.core.request import Request
 from laar.errors import RequestError
 
 MAX_STORED = 65_536
-"""Answers remembered, about 20 MB; beyond that, the least recently named is forgotten."""
+"""Answers remembered, about 20 MB; beyond that, the least recently used is forgotten."""
 
 
 class StoredAnswers:
@@ -24,13 +24,13 @@ class StoredAnswers:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
-        """Called with the arguments of each `note` of this picker's own."""
+        """Called with the arguments of each `note` that is new."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
-        """Record an answer that an endpoint stores; repeats are not news."""
+        """Record an answer that an endpoint stores; report it to `on_note` unless known."""
         known = self._kept.get(response_id)
         self.heard(response_id, address, session)
         if self._kept[response_id] != known:
@@ -44,7 +44,7 @@ class StoredAnswers:
             self._kept.popitem(last=False)
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
-        """Return the most recently named ids, oldest first, each with its address and session."""
+        """Return the most recently used ids, oldest first, each with its address and session."""
         ids = list(self._kept)[-most:]
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
@@ -68,7 +68,7 @@ class StoredAnswers:
         raise _not_here()
 
     def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Let an unknown id pass only where there is no choice of endpoints.
+        """Refuse an unknown id unless there is only one endpoint to choose.
 
         Raises:
             RequestError: 404 where several endpoints could have stored it.

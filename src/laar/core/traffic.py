@@ -38,7 +38,7 @@ _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "oth
 class Traffic:
     """The counts, as arrays by slot.
 
-    `ahead_s` is prefill work not yet done, and `since` when the first of it began; `free_at` is
+    `ahead_s` is prefill work not yet done, and `since` when its first prompt began; `free_at` is
     when the prompts with unseen first tokens will be done. `load` and `came` fade; `mean` is the
     mean requests in flight, as of `at`. `flight_s`, `done_s` (prompts prefilled), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
@@ -79,7 +79,7 @@ class Traffic:
         self.arrived_at = -math.inf
         """Time of the last arrival at any endpoint."""
 
-    # -- asked ---------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     def arrivals(self, now: float) -> tuple[float, float]:
         """Return requests per second, and prefill work (seconds by c(m)) per second."""
@@ -87,7 +87,7 @@ class Traffic:
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
-        """Return the mean rate at which requests or prefills arrive at one of these endpoints."""
+        """Return the rate at which requests or prefills arrive, as a mean of these endpoints."""
         faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
@@ -101,7 +101,7 @@ class Traffic:
         counters: list[float] = self._shared[:, slot].tolist()
         return counters
 
-    # -- counted -------------------------------------------------------------------------------
+    # -- counting ------------------------------------------------------------------------------
 
     def advance(self, slot: int, now: float) -> float:
         """Advance the counts to a time; return it, or the previous one if it is not finite."""
