@@ -1,13 +1,13 @@
 """Admission, between queue and director: which requests go now and which wait (Medha 4.1).
 
 A request goes at once if none waits ahead of it and some candidate has room; otherwise it is
-queued, and the director is asked again each time a request leaves. The decision itself, with its
-reservation, remains one synchronous call.
+queued, and tried again each time a request leaves. The decision itself, with its reservation,
+remains one synchronous call.
 
 A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
 also needs room for its context; if it waits for that, it goes after `max_hold_s` at the latest, or
-at once if the queue has no room for it. By default, load holds nothing back and that is all:
-requests without a session name are decided as if there were no admission.
+at once if the queue has no room for it. By default, requests never wait because of load, so those
+without a session name are decided as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 has probably not cached, including the quadratic cost of long prompts.
@@ -56,10 +56,10 @@ _OWN_READ = 2.0
 causes others is counted neither here nor for a turn that is held."""
 
 _SHOWN = 50
-"""Most sessions that an explanation lists."""
+"""Maximum number of sessions in an explanation."""
 
 _SHORTS_LATELY_S = 5.0
-"""After a short prompt, more are expected for this long, and endpoints are kept for them."""
+"""Seconds after a short prompt for which more are expected, and endpoints are kept for them."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -71,7 +71,7 @@ _WORDS = {
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a request that waited, and how long it did."""
+    """The outcome of a request that waited, and how long it waited."""
 
     ticket: Hashable
     verdict: Verdict
@@ -89,7 +89,7 @@ class Admission:
 
     Attributes:
         queue: the waiting requests.
-        ready: whether requests have known endpoints to go to; until then everything waits.
+        ready: whether any endpoints are known; until then, all requests wait.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
     """
@@ -196,7 +196,7 @@ class Admission:
                 return self._decide(request, now)
             raise _error(held)
         self._held[item.id] = request
-        return self._tickets  # the item's id: it was made just before
+        return self._tickets  # the id of the item, which is the latest
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
         request = self._held[item.id]
@@ -245,7 +245,7 @@ class Admission:
         return outcomes
 
     def work_s(self) -> dict[tuple[str, str], float]:
-        """Return the seconds of waiting work, by pool and requested model."""
+        """Return the prefill seconds of the waiting requests, by pool and requested model."""
         found: dict[tuple[str, str], float] = {}
         for item in self.queue.items():
             request = self._held[item.id]
@@ -310,11 +310,10 @@ class Admission:
     # -- a request as the queue sees it --------------------------------------------------------
 
     def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
-        """Describe a request by the candidate that would finish it first.
+        """Describe a request by the candidate with the least prefill work for it.
 
         Requests that may go to the same endpoints share a lane, whichever model name they use:
-        `fits` are the candidates of a request that has to wait, None for one that is only
-        described.
+        `fits` are the candidates of a request that has to wait, None if it is only described.
         """
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
@@ -368,10 +367,10 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """Return the candidate that holds its session's context; None if it has no place.
+        """Return the candidate that holds the session's context; None if the context has no place.
 
-        All candidates while a turn of it is in flight: parallel turns, as under a name shared by
-        many, are not worth tying to one endpoint.
+        All candidates while a turn of the session is in flight: parallel turns, as under a name
+        shared by many, are not worth tying to one endpoint.
         """
         place = self.sessions.place(request.session, view.chain)
         own = None
@@ -380,7 +379,7 @@ class Admission:
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
-        """Return the candidates with room for its context; all if it names no session."""
+        """Return the candidates with room for the context; all if the request names no session."""
         named = request.session
         return (
             self.sessions.prices(view, now) <= 1.0 if named else np.ones(len(view.slots), np.bool_)
@@ -389,7 +388,7 @@ class Admission:
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """Return the candidates that may take it; a cached prefix makes a long prompt short."""
+        """Return the candidates with room for it; a cached prefix makes a long prompt short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
@@ -446,7 +445,7 @@ class Admission:
     # -- requests in flight --------------------------------------------------------------------
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
+        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
         self.prefills.answered(decision.id, now, ok=ok)
 
     def ended(self, decision: Decision, now: float) -> None:
@@ -457,7 +456,7 @@ class Admission:
             self.sessions.end(place, now)
 
     def moved(self, decision: Decision, now: float) -> None:
-        """Handle a move: Envoy serves it at another endpoint than the one picked."""
+        """Handle a request that Envoy sent to another endpoint than the one picked."""
         slot = decision.flight.slot
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)

@@ -2,8 +2,8 @@
 
 If the first token of an answer will be seen, its prefill counts until then. For most answers it
 will not (they are not read, or not streamed), and counting those until they end would fill every
-endpoint with requests that only decode. They count by a clock: an endpoint prefills in order of
-arrival, so a prefill is done when its seconds and those of the prefills before it have passed.
+endpoint with requests that only decode. A clock counts them instead: an endpoint prefills in order
+of arrival, so a prefill is done once its seconds and those of the prefills before it have passed.
 
 A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while idle; too fast,
 and the queue never fills. Two things correct it:
@@ -27,7 +27,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats
 
 _LOOK_EVERY_S = 0.01
-"""Least seconds between clock updates: a tenth of the gate's tick, one engine iteration."""
+"""Minimum seconds between clock updates: about one engine iteration."""
 
 _UNDER_WAY_S = 0.25
 """A metrics page read within this many seconds of sending a request may not include it yet."""
@@ -35,7 +35,7 @@ _UNDER_WAY_S = 0.25
 _MEMORY_S = 5.0
 """Prefill seconds after which a pace is mostly relearned: a few prompts of a loaded fleet."""
 _LEAST_S = 0.2
-"""Least seconds of work ahead from which a pace is learned: below, an iteration and the round trip
+"""Minimum seconds of work ahead to learn a pace from: below, an iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
 """An unmeasured c(m) is rarely further off. A pace that is too low costs less: the queue only fills
@@ -58,7 +58,7 @@ class _Prefill:
 
 @dataclass(slots=True)
 class _Line:
-    """An endpoint's open requests and those of them that count, both in the order sent."""
+    """An endpoint's open requests, and which of them count, both in the order sent."""
 
     requests: dict[Hashable, _Prefill] = field(default_factory=dict)
     counted: dict[Hashable, _Prefill] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Prefills:
         self._count(slot, line, prefill)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
+        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
         slot = self._slots.get(key)
         if slot is None:
             return

@@ -1,7 +1,7 @@
 """The queue of requests whose candidates are all full (Medha at the picker).
 
-Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
-of that tenant, the lowest relative slack. A long request with slack lets shorts go first. Requests
+The highest priority band goes first; in a band, the tenant served the fewest tokens; of a tenant,
+the request with the lowest relative slack. A long request with slack lets shorts go first. Requests
 that compete for the same endpoints share a lane, so a full model does not block a free one: a
 refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
 Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
@@ -57,7 +57,7 @@ MAX_WORK_S = 1e6
 """Cap on work, more than any prompt has; keeps infinite estimates out of the arithmetic."""
 
 MAX_VERDICTS = 64
-"""Most verdicts of one `dispatch`, so that a fleet coming up never blocks the event loop; while
+"""Maximum verdicts per `dispatch`, so that a fleet coming up never blocks the event loop; while
 more are due, the next wake-up is immediate."""
 
 MAX_REFUSALS = 32
@@ -233,8 +233,8 @@ class Queue(Generic[T]):
     ) -> str | None:
         """Return an open lane that shares endpoints with this one and goes before it.
 
-        There, another tenant is ahead of the one whose turn it is here, or this tenant's own last
-        turn was longer ago.
+        In that lane, another tenant is ahead of the one whose turn it is here, or this tenant's
+        last turn was longer ago.
         """
 
         def next_tenant(lane: str) -> str | None:
@@ -281,7 +281,7 @@ class Queue(Generic[T]):
         return self._hand_out()
 
     def next_wakeup_s(self, now: float) -> float | None:
-        """Return the seconds until `dispatch` is due at the latest; None if it is not."""
+        """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
             return 0.0
         clock = self._clock(now)

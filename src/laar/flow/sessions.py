@@ -5,14 +5,14 @@ engines evict the least recently used. Once the contexts of all sessions exceed 
 turn evicts one that is about to be needed again, and all of them are prefilled over and over. It is
 then better to hold a turn whose context has no place, before it starts.
 
-Room has a price. Keeping an idle session's place catches its return, if that comes soon enough, but
-others wait for the room as long as it is kept. So each return caught costs a number of seconds of
-room, estimated from how long such sessions have paused before. The total cost of prefilling the
-context again, divided by these seconds, is what a place saves per second that it is kept. A turn is
-held while one of the places that would make room for it, weighted by the share of it that would be
-evicted, saves more than the second of waiting. Where few sessions return, no place is worth keeping
-and no turn waits. Before anything is learned, the chances are such that a place is kept for about
-as long as prefilling it again takes: the rent-or-buy rule.
+Room has a price. Keeping an idle session's place pays if the session returns soon enough, but
+others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
+estimated from how long such sessions have paused before. Per second that it is kept, a place saves
+the total cost of prefilling the context again, divided by these seconds. A turn is held while one
+of the places that would make room for it, weighted by the share of it that would be evicted, saves
+more than the second of waiting. Where few sessions return, no place is worth keeping and no turn
+waits. Before anything is learned, the prior keeps a place for about as long as prefilling it again
+takes: the rent-or-buy rule.
 
 A session is identified by its name, or else by its prompt, which starts with the last turn's.
 """
@@ -33,7 +33,7 @@ from laar.core.interfaces import View
 from laar.prefix import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Upper bounds of the classes of pauses; after about four minutes, a session is gone."""
+"""Upper bounds of the classes of pauses, in seconds; after four minutes, a session is gone."""
 
 _WIDTHS_S = tuple(
     age_s - before_s for before_s, age_s in zip((0.0, *_AGES_S), _AGES_S, strict=False)
@@ -51,7 +51,7 @@ _EVICTIONS = 2.0
 another."""
 
 _MOMENT_S = 1e-6
-"""Added to the end of a class of pauses to be in the next one."""
+"""Seconds added to the end of a class of pauses to fall into the next one."""
 
 _LEARNED_FOR_S = 1.0
 """Seconds between counts of the currently idle places."""
@@ -70,7 +70,7 @@ class Place:
         busy: turns in flight.
         idle_at: when the last turn ended.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
-            many at once, is no session and never worth its room.
+            many at once, is not a session and never worth its room.
     """
 
     key: Hashable
@@ -119,14 +119,14 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, now: float) -> Floats:
-        """Return, for each candidate, the most that a second of waiting saves another session.
+        """Return, for each candidate, the most seconds that one of waiting saves another session.
 
-        Above 1, the prompt is better held; infinite where turns in flight occupy the room.
+        Above 1, the prompt should be held; infinite where turns in flight occupy the room.
         """
         return np.array([self._price(leaving, now) for leaving in self._leaving_at(view)])
 
     def wait_s(self, view: View, now: float) -> tuple[float, float]:
-        """Return how long a prompt is held if no session returns, and what that saves them."""
+        """Return the seconds a prompt is held if no session returns, and those it saves others."""
         found = [(math.inf, math.inf)]
         for leaving in self._leaving_at(view):
             first = self._price(leaving, now)
@@ -268,7 +268,7 @@ class Sessions:
         )
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds of room per return caught, by the time since the last turn."""
+        """Return the seconds of room per return to a kept place, by class of pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         self._learned_at = now

@@ -9,11 +9,11 @@ time is `(offset_s - now) * rate`; the lowest goes first. A line stays valid unt
 work changes, so a queue keeps two floats per request and never re-keys as time passes. All five
 orders in the paper's table have this form; the lab has the other three.
 
-`pack` is algorithms 1 and 2: decodes are already in the batch; prefills are added in slack order,
-each with the largest chunk that fits. It differs from the paper in two ways: the first prefill
-always gets at least a minimal chunk, since a context too deep for even that to fit the target would
-otherwise wait forever; and a long one yields only while a short one follows, or its share would be
-lost.
+`pack` implements algorithms 1 and 2: decodes are already in the batch; prefills are added in slack
+order, each with the largest chunk that fits. It differs from the paper in two ways: the first
+prefill always gets at least a minimal chunk, since a context so deep that not even that fits the
+target would otherwise wait forever; and a long one yields only while a short one follows, or its
+share would be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 MIN_WORK_S = 1e-3
-"""Least work a request can have: about one iteration of a fast engine; also keeps rho finite."""
+"""Minimum work of a request: about one iteration of a fast engine; also keeps rho finite."""
 
 RHO_MAX = 0.4
 """Largest share of an iteration that a long prefill with slack leaves to others (algorithm 2); a

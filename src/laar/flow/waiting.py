@@ -173,7 +173,7 @@ class Lane:
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
         self._idle: dict[str, float] = {}  # served tokens of idle tenants ahead of the others
-        self._virtual_tokens = 0.0  # what the last tenant served had before its turn
+        self._virtual_tokens = 0.0  # of the tenant served last, before its turn
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
 
@@ -227,7 +227,7 @@ class Lane:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Charge a tenant that waits here for what another lane served it."""
+        """Charge a tenant that waits here for tokens that another lane served it."""
         if tenant in self._tenants:
             firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
             least = min(served_tokens for _, served_tokens in firsts)
