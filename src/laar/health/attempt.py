@@ -35,8 +35,8 @@ class Attempt:
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when its answer was last seen to continue.
-        good: it has counted as good so far.
-        judged: it has counted at all.
+        good: it counts as good, at least for now.
+        judged: its outcome has been counted.
         useless: its answer was useless.
         overdue: it was silent for too long.
     """

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable
 from laar.health.recent import Recent
 
 _MOST = 1024
-"""Traits remembered; those unseen longest are dropped. A tenant who varies the prompt creates a new
-trait with each request, and keeps its own recent."""
+"""Maximum traits remembered; those unseen longest are dropped. A tenant who varies the prompt
+creates a trait with each request, but the tenant's own trait stays."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
@@ -67,7 +67,7 @@ class Blame:
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Return whether requests with one of these traits often fail at several endpoints.
 
-        Failures at only one may be its own: prompts with the same beginning go to one endpoint.
+        Failures at one may be its own fault: prompts with the same beginning go to one endpoint.
         """
         for trait in traits:
             record = self.records.get(trait)

@@ -38,8 +38,8 @@ FIRST_TRIAL_S = 1.0
 again, and five times as long after a hang. A short fault should cost a second."""
 
 SLOW_START_S = 10.0
-"""Seconds over which the price of a new or returning endpoint falls from five times its own to its
-own: its caches are cold, and another failure should cost little."""
+"""Seconds over which the price of a new or returning endpoint falls from five times the normal one
+to normal: its caches are cold, and another failure should cost little."""
 
 OVERDUE_S = 2.0
 """Seconds of silence that never count as a hang. A longer silence counts if it exceeds the model's
@@ -51,7 +51,7 @@ retry-after; doubled while it stays full."""
 
 LONGEST_FULL_S = 30.0
 """Longest pause in seconds, whatever retry-after says: engines drain their queues in seconds, and a
-wrong header must not cost an endpoint."""
+wrong header must not take an endpoint out."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
@@ -61,19 +61,19 @@ _JITTER = 0.2
 _HANG_FACTOR = 5.0
 """Factor on the delay of the first trial after a hang: such a trial may cost a client its whole
 timeout; a refused one costs only a round trip."""
-_FIRST_SHARE = 0.2  # of an endpoint's weight in the price, when a slow start begins
+_FIRST_SHARE = 0.2  # factor on P(answers) when a slow start begins
 _AGAIN_S = 0.5
 """Seconds until a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried anyway: the probe itself may be the problem."""
 _SUSPECT_S = 1.0
-"""Seconds until a suspect returns if its probe is unanswered: it is as likely to be busy."""
+"""Seconds until a suspect returns if its probe is unanswered: it may well be busy, not down."""
 _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """Seconds after which a limit is dropped; it has grown sixteenfold by then."""
 _OTHERS_TRIAL_S = 5.0
-"""Seconds to wait for another picker's trial before starting one; then that picker may be gone."""
+"""Maximum seconds to wait for another picker's trial: that picker may be gone."""
 _NEGLIGIBLE = 0.02
 """Failures below this have no visible effect on the price."""
 
@@ -121,13 +121,13 @@ class Breaker:
     limited_at: float = -math.inf
     """When it last refused a request because of those ahead of it."""
     is_suspected: bool = False
-    """A probe will decide whether the endpoint fails."""
+    """A probe will decide whether the endpoint is failing."""
     suspected_at: float = -math.inf
     """When that probe was last requested, or is due."""
     probing: bool = False
     """A probe is in flight."""
     refused: bool = False
-    """The probe was denied, which counts once a sibling has got the same probe."""
+    """The probe was denied, which counts once a sibling has accepted the same probe."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
@@ -137,12 +137,12 @@ class Breaker:
     _hopeless: bool = False
     _backoff_s: float = 0.0
     _closed_at: float = -math.inf
-    _answered: int = 0  # since then
+    _answered: int = 0  # good answers since `_closed_at`
     _full_s: float = 0.0
     _trust_s: float = 0.0
     _trusted_until: float = -math.inf
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -166,7 +166,7 @@ class Breaker:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it may have a limit."""
+        """Whether it may have a limit on requests in flight."""
         return self.limited_at > -math.inf
 
     def answers(self, now: float) -> float:
@@ -202,7 +202,7 @@ class Breaker:
         )
 
     def limit(self, now: float) -> float:
-        """Return how many requests it takes at once, judging by recent refusals; else infinity.
+        """Return how many requests it takes at once; infinite without recent refusals.
 
         The limit keeps doubling, since refusals are cheap: Envoy retries at another endpoint.
         """
@@ -270,7 +270,7 @@ class Breaker:
     ) -> bool:
         """Record a failure with a `weight`; return whether it opened the breaker.
 
-        `row` is the number of consecutive failures that open it, if not that of the settings.
+        `row` is the number of consecutive failures that open it; None for the settings' number.
         """
         recent, usual_row = self._recent, self.rules.settings.consecutive_failures - 1e-9
         recent.add(now, bad=weight)
@@ -298,7 +298,7 @@ class Breaker:
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:
-        """Retract load refusals and requests' own faults; close if there was no other failure."""
+        """Retract failures due to load or to requests; close if there was no other failure."""
         self.forgive(weight, now)
         if (
             self.kind in _EXCUSED
@@ -452,7 +452,7 @@ class Breaker:
         """Record that another picker excluded the endpoint and tries it in `wait_s`."""
         if not self.is_out:
             self.open(kind, now)
-        if self.state is State.OPEN:  # a little later than there: one trial is enough
+        if self.state is State.OPEN:  # a little later than that picker
             self.trial_at = now + min(
                 self.rules.settings.longest_trial_s, self.rules.jittered(wait_s)
             )

@@ -13,7 +13,7 @@ from laar.health.recent import Habit
 
 PROVED_S = 5.0
 """Seconds for which a good answer proves an endpoint healthy. A failure that may be the request's
-also triggers a probe, at most once a second, so a healthy endpoint soon has proof."""
+fault triggers a probe, at most once a second, so a healthy endpoint soon has proof."""
 
 _FIRST_READS = 3
 """Answers of a new endpoint that are read: wrong settings show in the first ones."""
@@ -41,7 +41,7 @@ _ADMITS_STILL_S = 5.0
 
 
 class Family:
-    """The endpoints with one model: they have the same clients, so their outcomes are compared.
+    """The endpoints with one model: with the same clients, their outcomes can be compared.
 
     Attributes:
         members: the endpoints, by slot.
@@ -89,7 +89,7 @@ class Endpoint:
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
         self.flaw = ""
-        """What the last useless answer contained instead, as a word: a content type."""
+        """What was wrong with the last useless answer: its content type, or the model it named."""
         self.named: str | None = None
         """Model name in its answers: empty for the requested one, None while unknown."""
         self.to_read = _FIRST_READS
@@ -111,8 +111,8 @@ class Endpoint:
         self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
         """The latest attempts that Envoy retried elsewhere and that count as failures."""
         self.failures: Counter[Kind] = Counter()
-        # By stage: the time of the last attempt to reach it; when the last few that did had been
-        # sent, and the time they took.
+        # By stage: when an attempt last reached it; when the last few that did were sent, and how
+        # long they took.
         self.progress_at = [float("-inf")] * len(Stage)
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage
@@ -123,7 +123,7 @@ class Endpoint:
         return (other for other in self.family.members.values() if other is not self)
 
     def is_full(self, now: float) -> bool:
-        """Return whether it has as many requests in flight as it takes."""
+        """Return whether it has as many requests in flight as it accepts, or is paused."""
         return self.breaker.full_until > now or len(self.attempts) >= self.breaker.limit(now)
 
     @property
@@ -136,7 +136,7 @@ class Endpoint:
     # -- its answers ---------------------------------------------------------------------------
 
     def is_missed(self, now: float) -> bool:
-        """Return whether too few of its answers were read to compare a sibling with."""
+        """Return whether too few of its answers were read to compare siblings with it."""
         return not (self.useless.is_evidence(now) and self.cut.is_evidence(now))
 
     def read_good(self) -> None:
@@ -166,7 +166,7 @@ class Endpoint:
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
-        """Return the same as `admits`, but allow for consecutive denials of clients."""
+        """Return whether it accepted a probe recently and since the current streak of denials."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------
@@ -178,11 +178,11 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """Return when a request last reached this stage, or at least was generating."""
+        """Return when a request last got as far as this stage, or as `ANSWERING`."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count requests sent after `since` that got this far within `most_s`; of the last few."""
+        """Count, of the last few requests, those sent after `since` and here within `most_s`."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

@@ -4,10 +4,10 @@ There is one object per fleet. Records are by endpoint slot and model name; time
 While nothing is wrong it costs one record per request and nothing per decision: only endpoints that
 stand out are examined (`Records.outliers`).
 
-An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: at
-most a share of the candidates is excluded among those that still answer sometimes, and the best of
-them stay at their price; if all would be excluded none is, so that clients see the engines' own
-errors; and excluded endpoints are tried again, one request at a time.
+An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: of
+the candidates that still answer sometimes, at most a share is excluded, and the best stay at their
+price; if all would be excluded none is, so that clients see the engines' own errors; and excluded
+endpoints are tried again, one request at a time.
 
 The share does not apply to endpoints that did nothing but fail. Kept at any price, they have no
 requests in flight, so they win as the healthy ones fill up: with four of five refusing at once and
@@ -52,7 +52,7 @@ class Health:
         records: what is known of each endpoint; read only.
         questions: the picker's probes of endpoints, and their results.
         look_at: when `look` next has something to do.
-        reads: answers may be read.
+        reads: whether answers may be read.
         culprits: traits of failing requests; if not empty, the traits of all requests are recorded.
     """
 
@@ -201,7 +201,7 @@ class Health:
             endpoint.breaker.end_trial(attempt, now)
             self.records.version += endpoint.breaker.is_limited
 
-    # -- attempts that Envoy went on from --------------------------------------------------------
+    # -- attempts that Envoy retried elsewhere -------------------------------------------------
 
     def retried(
         self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
@@ -286,7 +286,7 @@ class Health:
                 breaker.hear_trial(word.amount, now)
         self.records.mark(endpoint)
 
-    # -- now and then --------------------------------------------------------------------------
+    # -- periodic checks -----------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """Find endpoints that have become silent or slow; call it once `look_at` has passed."""

@@ -2,8 +2,8 @@
 
 A refusal is one of three things, which must be kept apart. A client error says nothing about the
 endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that mistook
-"no room for this prompt" for a fault answered 503 to most of real agent traffic. Only the rest are
-failures.
+"no room for this prompt" for a fault answered 503 to most real agent traffic. Only other refusals
+are failures.
 
 An apparent client error may still be the fault of one endpoint: a missing model, or a different API
 key (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
@@ -37,11 +37,11 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     """An answer that is neither JSON nor events, where siblings' are."""
     MODEL = "other-model"
-    """An answer in the name of a model other than requested, and than siblings name."""
+    """An answer that names a model other than requested, and than siblings name."""
     HANG = "hang"
     """Silence for far longer than siblings need."""
     RETRIED = "retried"
-    """Envoy went on to another endpoint, without reporting why."""
+    """Envoy retried at another endpoint, without reporting why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
@@ -66,7 +66,7 @@ class Reply:
         event: the text is an error inside an answer that began with 200.
         found: what the headers or body of an answer that began with 200 show: `GOOD`, or a kind of
             failure; None while unknown.
-        detail: what was found instead, as a word: a content type.
+        detail: the content type found instead of the right one.
         model: model name in the answer, where it differs from the requested one.
     """
 
@@ -93,7 +93,7 @@ _NOT_IMPLEMENTED = 501
 
 
 def judge(reply: Reply) -> Kind | str | None:
-    """Return a kind of failure, `GOOD`, or None for an answer that shows nothing."""
+    """Return a kind of failure, `GOOD`, or None if the reply says nothing about the endpoint."""
     status, text = reply.status, reply.text
     if reply.found is not None:
         return reply.found

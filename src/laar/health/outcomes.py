@@ -23,7 +23,7 @@ _TIMES_EVERY_S = 0.01
 """Shortest interval between timed answers of an endpoint; timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
-"""Seconds to wait for the report of an attempt refused for load, until its request is answered."""
+"""Seconds for which counted refusals wait for their attempts, which are reported only later."""
 _MOST_REFUSALS = 1000.0
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
 """Kinds of failure that follow good headers."""
@@ -87,7 +87,7 @@ class Outcomes:
         if attempt.read:
             endpoint.cut.note(now, happened=False)
         if is_quick:
-            return  # nor is its time a sample of answers
+            return  # its time is not that of an answer either
         if not attempt.read or endpoint.breaker.is_out:
             self.good(attempt, now)
         times.sizes.append(attempt.tokens)
@@ -172,7 +172,7 @@ class Outcomes:
     ) -> None:
         """Record a failure, which is the request's fault if `excused`.
 
-        If the endpoint has not answered others recently, it is excused only once it does.
+        If the endpoint has not answered others recently, the failure counts until it does.
         """
         records, breaker = self._records, endpoint.breaker
         if kind is not Kind.DENIED:
@@ -216,7 +216,7 @@ class Outcomes:
     def _weight(
         endpoint: Endpoint, attempt: Attempt | None, kind: Kind
     ) -> tuple[float, int | None]:
-        """Return the weight of a failure, and the streak that opens, if not the usual one."""
+        """Return a failure's weight, and the streak that opens the breaker; None if as usual."""
         if kind is Kind.RETRIED:
             return RETRIED, None
         if kind is Kind.DENIED:  # earlier ones have not been counted yet

@@ -127,7 +127,7 @@ class Questions:
             failed = Kind.STATUS
         elif failed is Kind.HANG is breaker.kind and _has_got_on(endpoint):
             failed = None
-        # As for clients: Envoy does not retry once an event has come.
+        # Events never risk a client's request: Envoy does not retry after an event.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.record_probe(failed, weight, now)
 

@@ -70,7 +70,7 @@ class Recent:
 
 
 class Habit(Recent):
-    """How often something that may be the client's fault has happened; `bad` counts those."""
+    """Counts something that may be the client's fault: `bad` if it happened, `good` if not."""
 
     half_life_s = _HABIT_HALF_LIFE_S
     grain_s = 0.5
@@ -107,7 +107,7 @@ class Habit(Recent):
         return self.total >= _EVIDENCE
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether it hardly ever happens, judging by what was seen."""
+        """Return whether it hardly ever happens, and not recently."""
         self.fade(now)
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 
@@ -117,7 +117,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
 
     One such sibling is enough: siblings have the same clients.
 
-    None if the endpoint does it, but there is no evidence of siblings yet.
+    None if the endpoint does it, but nothing is known about its siblings yet.
     """
     own.fade(now)
     usual = own.bad >= _HABIT * own.total

@@ -28,7 +28,7 @@ class Records:
 
     Attributes:
         rules: thresholds, and the randomness of trials.
-        version: changes when an endpoint's standing does, other than through time.
+        version: changes when an endpoint's standing changes for another reason than time.
         endpoints: records by slot.
         families: the endpoints with each model.
         outliers: slots that may stand out; all others are healthy.
@@ -82,7 +82,7 @@ class Records:
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
         """Return the verdict on a reply, comparing its model name with siblings' names.
 
-        None for an answer that shows nothing about its endpoint.
+        None for an answer that says nothing about its endpoint.
         """
         verdict = judge(reply)
         if reply.found is not GOOD:

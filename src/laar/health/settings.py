@@ -24,7 +24,7 @@ class HealthSettings:
     """Consecutive failures that exclude an endpoint. One may be chance, but not three in a row."""
     probe: bool = True
     """Whether the picker sends an excluded endpoint a chat request of a few tokens before it risks
-    a client's request. An endpoint that requires a key answers 401, which teaches nothing."""
+    a client's request. An endpoint that requires a key answers 401, which proves nothing."""
     longest_trial_s: Annotated[float, Ge(1), Le(3600)] = 30.0
     """Longest time between two trials, in seconds, plus a fifth of jitter. With 30 and the slow
     start after it, a recovered endpoint is back within a minute."""

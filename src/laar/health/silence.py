@@ -1,8 +1,8 @@
 """Silence and slowness: detected by regular checks, relative to siblings.
 
-A long prompt, a long answer, or a fleet slow as a whole must not look like a hanging engine. So an
-endpoint counts as silent only if nothing at all came from it for far longer than is typical
-for its model, while siblings made progress with requests that were sent later.
+A long prompt, a long answer, or a fleet that is slow as a whole must not look like a hanging
+engine. So an endpoint counts as silent only if nothing at all came from it for far longer than is
+typical for its model, while siblings made progress with requests that were sent later.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
 
 
 def silent_for_long(attempt: Attempt, now: float) -> bool:
-    """Return whether it was silent far longer than is typical, while siblings made progress."""
+    """Return whether an attempt was silent for far too long, while siblings made progress."""
     return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
 
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _LOOK_S = 1.0
-"""Maximum age in seconds of a valid standing with outliers."""
+"""Seconds for which a standing with outliers is valid."""
 
 _FULL_LOOK_S = 0.25
 
@@ -96,9 +96,9 @@ def standing_of(
 
 
 def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
-    """Return which fail and get no traffic, and whether all do, in which case all are tried.
+    """Return which endpoints to exclude, and whether all fail, in which case none is excluded.
 
-    Hopeless ones come first, then those least likely to answer, up to a share of all.
+    Exclude hopeless ones first, then those least likely to answer, up to a share of all.
     """
     breakers = [endpoint.breaker for endpoint in endpoints]
     out = np.array([breaker.is_out for breaker in breakers])
