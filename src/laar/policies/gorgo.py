@@ -15,7 +15,7 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
-"""Learned by the authors on 5 April. The second is at the upper edge of their box [0.05, 0.5]."""
+"""Learned by the authors on 5 April. The second is at the upper bound of its range [0.05, 0.5]."""
 
 
 class Gorgo:
@@ -37,7 +37,7 @@ class Gorgo:
         self._weights = {"rtt_weight": rtt_weight, "queue_weight": queue_weight}
 
     def score(self, view: View) -> Floats:
-        """Give the cheapest endpoint a score of 1."""
+        """Score by cost; the cheapest endpoint gets 1."""
         weights = view.weights or self._weights
         cost = gorgo_score(
             1000.0 * view.rtt_s,

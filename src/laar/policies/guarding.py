@@ -25,7 +25,7 @@ _REASON = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 class BrokenPromiseError(Exception):
-    """An extension returned no mask, scores or order; the text holds nothing of a request."""
+    """An extension's result breaks its contract; the message contains no part of the request."""
 
 
 class GuardedFilter:

@@ -37,7 +37,7 @@ class QueueDepth:
 
 
 class RunningRequests:
-    """`running-requests-size-scorer`: running requests, scaled in the same way."""
+    """`running-requests-size-scorer`: running requests, scaled like `QueueDepth`."""
 
     def score(self, view: View) -> Floats:
         """Score by the last scrape of each engine."""
@@ -74,7 +74,7 @@ class PrefixCacheMatch:
 class ActiveRequests:
     """`active-request-scorer`: requests in flight by the picker's own count.
 
-    1 up to `idle_threshold`. Above it, `max_busy_score` times the distance to the busiest.
+    1 up to `idle_threshold`; above it, `max_busy_score` times the relative gap to the busiest.
 
     Args:
         idle_threshold: maximum requests in flight at an endpoint that counts as idle.
@@ -176,7 +176,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """Apply the rule above."""
+        """Return the sticky endpoints; all if there are none, or if they are too slow."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky
@@ -200,8 +200,8 @@ class Label:
     """Keeps the endpoints with a label, like llm-d's `label-selector-filter` for one label.
 
     Args:
-        label: its key.
-        value: its value; empty for any.
+        label: key of the label.
+        value: required value; empty for any.
     """
 
     def __init__(self, *, label: str, value: str = "") -> None:
@@ -210,7 +210,7 @@ class Label:
         self._known: tuple[EndpointTable, int] | None = None
 
     def keep(self, view: View) -> Mask:
-        """Return the mask; it is recomputed only when the membership changes."""
+        """Return the candidates with the label; recomputed only when the membership changes."""
         table = view.table
         if self._known != (table, table.version):
             self._has = np.zeros(table.capacity, np.bool_)

@@ -39,7 +39,7 @@ def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
     """Return the factories by kind and name.
 
     Args:
-        weights: weights of the cost, unless its parameters set others.
+        weights: weights of the cost; parameters of the policy override them.
     """
 
     def outlook(

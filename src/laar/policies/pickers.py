@@ -1,7 +1,7 @@
 """Pickers: the order of the candidates by their scores.
 
 The first serves, the next are the fallbacks for Envoy. `max-score` is laar's own. The others are
-llm-d's, for policies that come from there.
+llm-d's, for policies taken from llm-d.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from laar.policies.ranking import least
 
 
 class MaxScore:
-    """Best score first. Near-ties go to the least loaded, equals at random.
+    """Best score first. Near-ties go to the least loaded, at random if equally loaded.
 
     Args:
         near_tie: share of the best score within which scores count as equal.

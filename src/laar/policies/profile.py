@@ -14,8 +14,8 @@ from annotated_types import Gt, Le, MaxLen
 from laar.declaring import describe
 
 _STRICT: dict[str, Any] = {"extra": "forbid", "json_schema_extra": describe}
-"""For readers of settings files: unknown keys are errors, and the text below a field becomes its
-description."""
+"""Config for pydantic, which reads the settings: unknown keys are errors, and the text below a
+field becomes its description."""
 
 MAX_USES = 32
 """Maximum filters, or scorers, of one policy. Each runs on every request."""
@@ -66,8 +66,8 @@ class Profile:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     filters: Annotated[tuple[FilterUse, ...], MaxLen(MAX_USES)] = ()
-    """Filters. Endpoints that one excludes rank behind the rest. A filter that would leave no
-    endpoint is skipped."""
+    """Filters. Endpoints that a filter excludes rank last. A filter that would leave no endpoint is
+    skipped."""
     scorers: Annotated[tuple[ScorerUse, ...], MaxLen(MAX_USES)]
     """Scorers. A candidate's score is the weighted mean of their scores, each in 0..1."""
     picker: PickerUse = field(default_factory=PickerUse)

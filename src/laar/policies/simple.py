@@ -43,7 +43,7 @@ class LoadAware:
 
 
 class PowerOfTwo:
-    """Prefers the one with fewer requests in flight of two candidates sampled at random.
+    """Prefers, of two candidates sampled at random, the one with fewer requests in flight.
 
     The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
     Mitzenmacher, "The power of two choices in randomized load balancing" (2001).

@@ -15,7 +15,7 @@ endpoint spends on prefill. The constants are learned (`laar.core.engines`). A s
 first token counts twice: for that token, and for the end.
 
 * `n` others are in flight there. Each of them makes this answer `2 b` longer, of which half counts:
-  on average, half of an answer in flight is over. Each of them is slowed as much in turn, and waits
+  on average, an answer in flight is half done. Each of them is slowed as much in turn, and waits
   for this prompt where prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
   Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
@@ -26,8 +26,8 @@ first token counts twice: for that token, and for the end.
   recently used text. A share `r` of text of that age is requested again, and must be prefilled
   again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text long out
   of use is evicted.
-* `queued`: the part of `wait` for a slot in a full engine. Later requests wait for one as well, and
-  their number is known less well: four are assumed, as at a load of 0.8.
+* `queued`: the part of `wait` for a slot in a full engine. Later requests wait for one as well;
+  their number is uncertain, so four are assumed, as at a load of 0.8.
 * `room`: the part of `wait` for room in the engine's KV cache, where the prompts in flight fill it,
   until enough of them have ended. One later request waits as long again. The metrics page gives
   the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
@@ -38,7 +38,7 @@ first token counts twice: for that token, and for the end.
 
 The time to load an adapter, or to wait for a free adapter slot, is part of the base
 (`laar.core.adapters`). Leaving the model that holds a conversation adds a tenth to the sum
-(`penalty`): its style changes, and estimates that vary from turn to turn must not decide.
+(`penalty`): the style would change, and estimates that vary from turn to turn must not decide.
 If the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
@@ -71,7 +71,7 @@ class Outlook:
 
     Args:
         weights: weights of the round trip (`k_rtt`), of waiting (`k_queue`) and of the cost to
-            others (`k_delay`). All default to 1: seconds count as they are.
+            others (`k_delay`). All default to 1: seconds count at face value.
     """
 
     def __init__(self, weights: CostWeights) -> None:
@@ -172,9 +172,9 @@ def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
 
 
 def _moving(view: View) -> Floats | None:
-    """Return the factor on the cost of leaving the conversation's model; None if all are 1.
+    """Return the factor on the cost for leaving the conversation's model; None if all are 1.
 
-    It is 1 for a retry, and for a model that holds as much of the prompt.
+    The factor is 1 for retries, and for models that hold as much of the prompt.
     """
     if np.count_nonzero(view.times_tried):
         return None

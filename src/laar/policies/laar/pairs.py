@@ -25,7 +25,7 @@ def read_elsewhere(
 ) -> Price:
     """Return the prices, using the pair's price where it is cheaper than the candidate alone.
 
-    Sets in `apart` the prefiller in each candidate's price, and the seconds it saves.
+    Store in `apart` the prefiller that each price assumes, and the seconds that the choice saves.
 
     Args:
         apart: the prefillers.
@@ -67,7 +67,7 @@ class _Visit:
         can: whether there is one.
         then_s: seconds until the first prefiller of its KV group is ready.
         cost_s: weighted seconds of the prefill at the chosen one.
-        at: the other prices there.
+        at: the price of the prefill there, unweighted by P(answers).
     """
 
     chosen: Slots
