@@ -29,7 +29,7 @@ ENOUGH = 5
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
-"""Lines and sentences of a prompt; beyond that, each text counts as one."""
+"""Maximum lines and sentences of a prompt; beyond that, each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Maximum lines to recognize agents by, lines counted per agent, and prompt places cached."""
@@ -84,8 +84,8 @@ class Advice(NamedTuple):
     Args:
         agent: its model and tools.
         prompts: number of sampled prompts; older ones count less.
-        found: share of their text that an unlimited cache holds.
-        could: the share that it would hold if the advice were followed.
+        found: share of their text that an unlimited cache would hold.
+        could: the same if the advice were followed.
         sentences: what breaks its prefixes, or where they diverge.
     """
 
@@ -326,7 +326,7 @@ def _rank(word: str) -> int | None:
 def _judge(
     agent: _Agent, lines: Sequence[_Line], kept: Sequence[_Line], now: int, could: int
 ) -> None:
-    """Count what a prompt found, would have found, and where it diverges from earlier ones."""
+    """Count how much of a prompt was and could have been cached, and where it diverges."""
     counts, total = agent.counts, sum(line.size for line in lines)
     counts["judged"] += 1
     counts["total"] += total

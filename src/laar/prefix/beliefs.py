@@ -1,4 +1,4 @@
-"""Estimate which endpoint has which prefix cached, with the index and what corrects it.
+"""Estimate which endpoint has which prefix cached, from the index and its corrections.
 
 A decision calls `PrefixBeliefs.look_up` once: the prompt is joined and encoded a single time, for
 both its hashes and its length in tokens.
@@ -30,11 +30,11 @@ ADVISE_EVERY_S = 1.0
 """Seconds between prompts sampled for advice; one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
-"""First blocks of prompts known by the engine's name, per endpoint; about a megabyte."""
+"""Maximum first blocks with a known engine name, per endpoint; about a megabyte."""
 
 _ROOT_MARGIN = 1.25
 """Factor on the mean length, since some first blocks hold more text. Too long is harmless: prompts
-that share the engine's block are counted separately, and one of them is forgotten."""
+that share the engine's block are counted separately, and only one of them is forgotten."""
 
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose; assumed until engines report prompt lengths."""
@@ -70,7 +70,7 @@ class Prompt(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Its length if sent as token ids; 0 if it must be estimated."""
+        """The prompt's length if sent as token ids; 0 if it must be estimated."""
         ...
 
 
@@ -100,15 +100,15 @@ class PrefixWatcher(Protocol):
     """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Handle a prompt that was entered here."""
+        """Handle a prompt that this picker entered."""
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Handle the end of its request; also called for entries of other pickers."""
+        """Handle the end of an entry's request; also called for entries of other pickers."""
         ...
 
     def cleared(self, slot: int) -> bool:
-        """Handle the emptying of a slot's cache; return False if it is known already."""
+        """Handle an emptied cache; return False if that is known already."""
         ...
 
 
@@ -144,7 +144,7 @@ class PrefixBeliefs:
 
     @cached_property
     def advisor(self) -> Advisor:
-        """Reports what breaks prefixes; None in a picker without prompts."""
+        """Reports what breaks prefixes; created on first use."""
         from laar.prefix.advice import Advisor
 
         return Advisor()
@@ -193,7 +193,7 @@ class PrefixBeliefs:
     def _read(
         self, prompt: Prompt, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Return the hashes of the prompt made of these texts, and its text if there is one."""
+        """Return the hashes of the prompt made of these spans, and its text."""
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
         tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one
@@ -282,7 +282,7 @@ class PrefixBeliefs:
             receipt: the receipt from `insert`.
             share: share of the prompt that the engine reported as cached; None without a report.
             prompt_tokens: the reported length; 0 without a report.
-            model: the model that reported it; empty for a report that teaches no length.
+            model: the model that reported it; empty to learn no length.
         """
         if receipt.chain.others:
             self.templates.learn(model, receipt.slot, receipt.chain, share)
@@ -327,8 +327,8 @@ class PrefixBeliefs:
         """Record blocks that entered a slot's cache.
 
         If they begin a prompt and their first block is new to the slot, the text index learns the
-        engine's name of it, provided that only one request in flight can have stored it. Replayed
-        events (`past`) may belong to requests that have ended, so they name none.
+        engine's name for it, provided that only one request in flight can have stored it. Replayed
+        events (`past`) may belong to requests that have ended, so no names are learned from them.
         """
         self.blocks_held.stored(slot, model, event)
         begins = event.parent is None and event.hashes and not event.tier

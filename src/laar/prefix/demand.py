@@ -6,7 +6,7 @@ copy depends on their number. The estimate is the number of recent requests (Lin
 that was requested often keeps being requested).
 
 Requests are counted only at a few places of the prompt, whose distance grows with depth, so that a
-request costs about twenty look-ups whatever its length. Counts fade with `HORIZON_S`.
+request costs about twenty look-ups at any length. Counts fade with `HORIZON_S`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PREFIXES = 65_536
 """Places remembered, about 12 MB; beyond that the least recently requested is forgotten."""
 
 PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
-"""Up to 1.5 MiB, each 1.3 to 2 times as deep as the previous one."""
+"""Places at which to count: up to 1.5 MiB, each 1.3 to 2 times as deep as the previous one."""
 
 
 class PrefixDemand:
@@ -64,7 +64,7 @@ class PrefixDemand:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
         """Return places in the prompt, as shares of it, and the requests that share each.
 
-        No known request shares more than the last place. None where no request shares any of it.
+        No known request shares more than the last place. None if no request shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []

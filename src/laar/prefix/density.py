@@ -10,7 +10,7 @@ from __future__ import annotations
 _PRIOR_TOKENS = 20_000.0
 """Weight of the mean over all slots in one slot's density, in tokens; also of the first guess."""
 _MEMORY_TOKENS = 2_000_000.0
-"""Beyond this older prompts fade: traffic changes."""
+"""Tokens after which older prompts fade: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
 """Bounds: images are many tokens in few bytes, and an engine's report may be wrong."""
 

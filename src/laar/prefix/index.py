@@ -15,7 +15,7 @@ block in the index is proven or claimed by an open request at any time.
 
 When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
 not the ones to forget: the engine has just computed them (removing them, as GORGO's optional
-feedback does, sends the next turn of the conversation elsewhere). A single miss may have its own
+feedback does, sends the next turn of the conversation elsewhere). A single miss may have another
 reason, such as an adapter unknown here. But if a miss of another prompt follows, everything last
 used no later than the older of the two is forgotten: an LRU cache has lost that too. So an endpoint
 of unknown capacity, or one whose restart was not seen, corrects itself.
@@ -52,7 +52,7 @@ USE_BYTES = 420
 """Python's overhead for one segment and one use, measured by ``bench prefix`` with tracemalloc."""
 
 LEAST_MISS_BYTES = 4096
-"""A missing prefix shorter than this teaches nothing: engines round down by up to 128 tokens."""
+"""A missing prefix shorter than this is ignored: engines round down by up to 128 tokens."""
 
 MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
@@ -100,7 +100,7 @@ class _Cache:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """What an entry changed, for retracting or settling it.
+    """The record of an entry, to settle or retract it.
 
     Args:
         chain: the prompt.
@@ -195,7 +195,7 @@ class PrefixIndex:
         return found
 
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
-        """Enter a prompt when it is decided to send it to a slot.
+        """Enter a prompt that is about to be sent to a slot.
 
         Every receipt must be passed once to `settle` or `retract`: open ones are remembered.
         """
@@ -475,8 +475,8 @@ class PrefixIndex:
     def _fit(self, cache: _Cache) -> None:
         """Evict down to the slot's capacity, to the block, then to the index's memory limit.
 
-        Blocks claimed by open requests are spared: an engine keeps them until the requests end, so
-        longer than blocks last used by a request that ended earlier.
+        Blocks claimed by open requests are spared: an engine keeps them until the requests end,
+        longer than blocks last used by a request that has ended.
         """
         spared, room_bytes = 0, int(self.room_bytes[cache.slot])
         while (excess := int(self.held_bytes[cache.slot]) - room_bytes) > 0:

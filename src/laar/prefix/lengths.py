@@ -113,7 +113,7 @@ _SCATTER = 0.1  # of reports for the same text
 
 
 def _counts(text: bytes, *, begins: bool) -> Floats:
-    """Count pairs of adjacent character classes; prompts, messages and images.
+    """Count pairs of adjacent character classes, then prompts, messages and images.
 
     Args:
         text: the end of a prompt, or all of it.

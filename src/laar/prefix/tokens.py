@@ -46,14 +46,14 @@ from laar.prefix.tiers import Tiers
 TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
-"""Blocks of all endpoints together, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
+"""Maximum blocks of all endpoints, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
 that, the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
-"""Blocks of text whose engine blocks are known, about 60 MB: 750 conversations of 400 kB."""
+"""Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB."""
 
 MAX_EXPECTED = 8192
-"""Requests whose blocks are expected under their id; about 3 kB each for 6,000 tokens."""
+"""Maximum requests whose blocks are expected under their id; 3 kB each for 6,000 tokens."""
 
 _MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one per turn
 
