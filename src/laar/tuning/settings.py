@@ -46,7 +46,7 @@ class TunerSettings:
     sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
     """Step below which the tuner freezes."""
     window_s: Annotated[float, FIXED, Ge(1)] = 900.0
-    """Seconds after which a window takes no more decisions."""
+    """Seconds after which a window closes to further decisions."""
     drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
     """Seconds after the last decision after which missing outcomes count as failures."""
     seed: Annotated[int, FIXED] = 0

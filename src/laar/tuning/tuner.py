@@ -71,7 +71,7 @@ class Weights:
 
 
 class Tuner:
-    """Climbs while requests flow.
+    """Searches for better weights while requests flow.
 
     Args:
         settings: bounds and budgets.
@@ -119,7 +119,7 @@ class Tuner:
             self._conclude(window)
 
     def freeze(self) -> None:
-        """Serve the incumbent from now on."""
+        """End the climb, and serve the incumbent from now on."""
         self._window = None
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
@@ -135,7 +135,7 @@ class Tuner:
 
     @property
     def under_way(self) -> dict[str, object]:
-        """Return the next decision's weights, a window's or else the incumbent's, and role."""
+        """The role and weights of the next decision, and the progress of its window."""
         window = self._window
         if window is None:
             return {"role": "frozen", "weights": dict(self._incumbent)}

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LONGEST_S = 1e9
-"""Longest time: thirty years, which no answer takes; sums of longer times overflow."""
+"""Longest accepted time: thirty years, which no answer takes; sums of longer ones overflow."""
 
 _Latencies = npt.NDArray[np.float64]
 
