@@ -192,7 +192,7 @@ class PageModel:
         if learned is not None and (said := learned.state(slot, now)):
             return said
         if math.isnan(table.read_at[slot]):
-            # Without a metrics page only probes show it.
+            # Without a metrics page, only probes show whether it is up.
             probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:

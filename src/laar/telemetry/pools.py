@@ -6,7 +6,7 @@ long a new request finds the engines busy.
 
 A request counts as late at its decision, if its expected TTFT plus the time it was held exceed its
 objective. So the signal rises before answers are late. Objectives are those of flow control, even
-while that is off. Policies without a cost have no expectation, and count no request.
+while that is off. Policies without a cost expect no TTFT, so their requests are not counted.
 
 A pool's name is the label `laar.dev/pool` of its endpoints, or empty. For requests to a virtual
 name the model is the chosen one, or empty while they are held. Names of endpoints that have left
@@ -41,7 +41,7 @@ _Pool = tuple[str, str]
 
 
 class PoolMetrics:
-    """Counts decisions, and reads the rest at each scrape.
+    """Counts decisions; computes the other values at each scrape.
 
     Args:
         director: source of the endpoints and engines.
@@ -77,7 +77,7 @@ class PoolMetrics:
             self._count(decision, self._late)
 
     def waited(self, outcome: Outcome) -> None:
-        """Count a held request, whose decision did not include the wait."""
+        """Count a held request as late if its wait, unknown to the decision, makes it late."""
         decision = outcome.verdict
         if isinstance(decision, Decision):
             expected = self._expected(decision)
@@ -85,18 +85,18 @@ class PoolMetrics:
                 self._count(decision, self._late)
 
     def requests(self) -> Counter[_Pool]:
-        """Return the number of requests with an expected TTFT, and those shed."""
+        """Return the number of requests with an expected TTFT, plus those shed."""
         found = self._requests.copy()
         found.update(self._shed())
         return found
 
     def expected_late(self) -> dict[_Pool, int]:
-        """Return the number of requests whose first token is expected late, and those shed."""
+        """Return the number of requests whose first token is expected late, plus those shed."""
         late, shed = self._late, self._shed()
         return {pool: late[pool] + shed[pool] for pool in self.requests()}
 
     def _shed(self) -> Counter[_Pool]:
-        """Return the requests shed at once or after a wait, whose clients still waited."""
+        """Return the number of requests shed for lack of capacity, at once or after a wait."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()

@@ -4,7 +4,7 @@ A span covers the decision, including time in the queue; it is sent when the req
 that it can include the outcome. It is built from the record that `/decisions` shows, so both agree,
 and contains nothing of a prompt.
 
-Names follow OpenTelemetry's conventions, if any (``gen_ai.*``, ``http.*``, ``error.type``).
+Names follow OpenTelemetry's conventions, where any exist (``gen_ai.*``, ``http.*``, ``error.type``).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Spans:
                 self._exporter.shutdown()
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
-        """Return the trace for a decision requested now; None if it belongs to none.
+        """Start a decision's span; return its trace, or None if the decision belongs to none.
 
         Args:
             caller: metadata of the call. A tracing proxy names its own span of the call there,
