@@ -38,10 +38,10 @@ class Batch(Struct, frozen=True):
         schema: version of the format.
         namespace: pickers read only batches of their own namespace.
         origin: name of the sending process; a restarted picker has a new one.
-        seq: 1, 2, 3 ...
+        seq: number of the batch: 1, 2, 3 ...
         key_id: identifies the key of its hashes; only hashes with the same key are comparable.
         sent_at_s: wall clock of the sender; used only to display the age of records.
-        oldest_open: all earlier entries have ended, even if their end was not received.
+        oldest_open: the oldest open entry; earlier ones have ended, even if no end was received.
         full: loads missing from this batch are zero.
         loads: loads by endpoint address.
         records: the records.

@@ -44,7 +44,7 @@ class Outbox:
         table: the table whose counters are sent.
         engines: the engines whose counters are sent.
         origin: name of this picker.
-        wall_clock: seconds since 1970, from which readers tell the age of a batch.
+        wall_clock: seconds since 1970, from which readers compute the age of a batch.
         beat_s: longest time between two batches.
         oldest_open: returns the oldest prompt entry that has not ended.
     """

@@ -42,7 +42,7 @@ class SharedPrefixes:
         self.beliefs = beliefs
         self.chains = Chains()
         self.now = 0.0
-        """The current time, set by the sharer: `clear` is called without a time."""
+        """The current time, set by `Sharing`: `cleared` is called without a time."""
         self._table = table
         self._add = add
         self._next = 1
@@ -56,7 +56,7 @@ class SharedPrefixes:
         return next(iter(self._open.values()), self._next)
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Send a prompt that was entered here."""
+        """Send a prompt that this picker entered."""
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
@@ -66,7 +66,7 @@ class SharedPrefixes:
             self._add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Send how a prompt's request ended; a miss is evidence for all."""
+        """Send how a prompt's request ended; a miss is evidence for all pickers."""
         entry = self._open.pop(receipt, None)
         if entry is not None:
             self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))

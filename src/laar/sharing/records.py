@@ -178,7 +178,7 @@ class Reported(_Record, tag="o"):
 
 
 class Judged(_Record, tag="j"):
-    """An outcome reported to a picker that did not make the decision; the one that did takes it."""
+    """An outcome reported to the wrong picker, for the one that made the decision."""
 
     decision_id: Text
     correct: bool

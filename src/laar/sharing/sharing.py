@@ -47,7 +47,7 @@ _ID_CHARS = 64  # longest decision id
 class Sharing:
     """Connect a director to those of other pickers.
 
-    The director's prefixes and learners report to it from now on.
+    The director's prefixes and learners report to this object from now on.
 
     Args:
         director: director of this picker.
@@ -109,7 +109,7 @@ class Sharing:
         self.refused: Counter[str] = Counter()
         """Rejected batches and records, by reason."""
         self.counted: dict[str, int] = {}
-        """For each picker the last batch whose outcomes a restored snapshot includes."""
+        """For each picker, the last batch whose outcomes are in the restored snapshot."""
         self.missed = 0
         """Batches that never arrived."""
         self.doubled = 0

@@ -1,8 +1,8 @@
 """Snapshots of a picker's knowledge, for pickers that start.
 
 Data only: JSON after a checksum. It may come from a store or a file that anyone can write, so
-every part is validated and invalid parts are skipped. Loads are not included: those of the others
-arrive within a second, and a starting picker's own are zero.
+every part is validated and invalid parts are skipped. Loads are not included: those of other
+pickers arrive within a second, and a starting picker's own are zero.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # Last batch of each picker whose outcomes are included; its own up to those that wait.
+        # Last batch of each picker whose outcomes are included; this one's, up to the queued ones.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -101,7 +101,7 @@ def snapshot(
 
     def write() -> bytes:
         if online is not None:
-            # First: outcomes heard from here on are counted twice.
+            # First: outcomes received from here on are counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
@@ -183,7 +183,7 @@ def _restore_sizes(sharing: Sharing, document: object) -> None:
 
 
 def _followed_s(sharing: Sharing) -> float:
-    """Return for how many seconds after a snapshot the others' batches repeat outcomes.
+    """Return the seconds of batches after a snapshot that the store replays.
 
     A state newer than the snapshot by fewer seconds may include outcomes that will arrive again.
     """

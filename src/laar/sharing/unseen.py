@@ -2,9 +2,9 @@
 
 All pickers see the same endpoint as the cheapest, and would all send their next request there until
 they hear of each other. So each endpoint is owned by one picker, by rendezvous hashing. At others'
-endpoints a picker expects one request, with the probability that any of them sends one in the age
-of a record. Endpoints of nearly equal cost are thus divided between the pickers; one cheaper by
-more than a request is still chosen by all.
+endpoints a picker expects one request, with the probability that any of them sends one within
+`RECORD_S`. Endpoints of nearly equal cost are thus divided between the pickers; one cheaper by more
+than a request is still chosen by all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 
 RECORD_S = 0.05
-"""Age at which nearly all readers have a record, including batching, network and a busy reader."""
+"""Seconds until nearly all pickers have a record: batching, the network and a busy reader."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
