@@ -41,7 +41,7 @@ class Group:
         health: health's version at that time.
         standing: the health of the candidates; None without health.
         answers: P(answers) of each candidate; None where all are healthy.
-        pace: factor by which each is slower than its siblings; None where none is.
+        pace: factor by which each is slower than its siblings; None if none is slower.
         typical_s: seconds of a whole answer at each, where `pace` is known.
         prefillers: the endpoints that may prefill for them; None if there are none.
         weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).

@@ -62,7 +62,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible:
 
 
 def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
-    """Restrict the candidates to those that a mask keeps; return `able` where it keeps none."""
+    """Restrict the candidates to those that a mask keeps; return `able` if none would be left."""
     if able is None:
         return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
     both = able.may & keep

@@ -36,7 +36,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The values of one scrape of an endpoint's metrics page; NaN for what the page lacks.
+    """The values of one scrape of an endpoint's metrics page; NaN if the page lacks one.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
@@ -314,7 +314,7 @@ class EndpointTable:
         return self._names.weights.get(name, "")
 
     def sent_name(self, spec: EndpointSpec, name: str) -> str:
-        """Return the model name to send to an endpoint when a client asked for `name`."""
+        """Return the model name to send to an endpoint for a client's request to `name`."""
         return self._names.sent(spec, name)
 
     def in_pool(self, name: str) -> Slots:

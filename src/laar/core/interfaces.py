@@ -69,13 +69,13 @@ class View:
         again: share of the text evicted for this prompt that will be requested again; None where
             nothing is known.
         answers: P(the endpoint answers); None while all are healthy.
-        pace: factor by which each is slower than its siblings; None while none is.
+        pace: factor by which each is slower than its siblings; None while none is slower.
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: seconds until the requested adapter is loaded; None where all have it.
         apart: the endpoints that may prefill for a candidate; None if there are none.
-        chain: the prompt's prefixes; None where none are kept.
+        chain: the prompt's prefixes; None if prefixes are not kept.
         fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
-            memory, which `cached_tokens` excludes; None where none is.
+            memory, which `cached_tokens` excludes; None if none is cached there.
         faults: parts of the policy that failed on this request.
     """
 

@@ -67,7 +67,7 @@ class Names:
                 self.weights[alias] = group
 
     def sent(self, spec: EndpointSpec, name: str) -> str:
-        """Return the model name to send to an endpoint when a client asked for `name`.
+        """Return the model name to send to an endpoint for a client's request to `name`.
 
         This is `name` if the endpoint serves it, else the first of the alias's names that it
         serves, else the name of its model.

@@ -34,7 +34,7 @@ def pick(
     first: int | None = None,
     near_tie: float = NEAR_TIE,
 ) -> list[int]:
-    """Return positions of the candidates: the picked one, then the rest as `ranking` orders them.
+    """Return positions of the candidates: the picked one, then the others as `ranking` orders them.
 
     Among near-ties with the best score the least loaded is picked; equally loaded ones are
     picked at random.

@@ -56,7 +56,7 @@ class Request:
     Args:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
-        model: name that the client asked for; empty when it named none.
+        model: model name in the client's request; empty for none.
         encodes: it is opaque, and its path requests vectors, scores or labels.
         spans: the prompt's text in the order in which the engine sees it: role markers, tools,
             texts, digests of images. Prefixes are hashed over these.
@@ -65,7 +65,7 @@ class Request:
         marks: features of the body: tools, a response format, turns. They also indicate the task.
         chars: characters in all spans.
         tokens: length of a prompt that came as token ids; 0 if it must be estimated.
-        stream: the client asked for a streamed answer.
+        stream: the client requested a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
         body: the body, for readers outside the core; empty without one.

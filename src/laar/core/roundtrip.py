@@ -41,7 +41,7 @@ def smooth_rtt(previous_s: float, sample_s: float) -> float:
     """Return the mean after one more probe.
 
     Args:
-        previous_s: the mean so far; NaN if there is none or it is not fresh (`fresh_rtt`).
+        previous_s: the previous mean; NaN if there is none or it is not fresh (`fresh_rtt`).
         sample_s: the probe's time. A value that cannot be a time (NaN, infinite, not positive) is
             ignored.
     """

@@ -1,4 +1,4 @@
-"""Select the decisions to enforce; the rest are in shadow: made, recorded, not applied."""
+"""Select the decisions to enforce; others are in shadow: made and recorded, but not applied."""
 
 from __future__ import annotations
 

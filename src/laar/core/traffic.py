@@ -87,7 +87,7 @@ class Traffic:
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
-        """Return the rate at which requests or prefills arrive, as a mean of these endpoints."""
+        """Return the arrival rate of requests and prefills, averaged over these endpoints."""
         faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
