@@ -29,7 +29,7 @@ than in `laar.core.filters`: the queue holds requests before the filter drops an
 
 STALE_AFTER_S = 3.0
 """Seconds after which a reading no longer marks an endpoint as full: three missed scrapes. It can
-be this short because laar's own counters still do."""
+be this short because laar's counters still do."""
 
 LONG_SHARE = 0.5
 """Largest share of an endpoint's prefill cap that long requests in flight take from short ones."""
@@ -40,12 +40,12 @@ class Loads:
     """The loads of n endpoints; every field is float64[n], in the same order.
 
     Args:
-        prefill_s: own counter: prefill seconds in flight, long ones included.
-        long_prefill_s: own counter: the part of `prefill_s` that belongs to long requests.
-        requests: own counter: requests in flight.
-        longs: own counter: long requests whose prefill is in flight.
-        reported_requests: reading: running and waiting at the endpoint.
-        kv_usage: reading: 0 to 1.
+        prefill_s: prefill seconds in flight, including long ones, as counted here.
+        long_prefill_s: the part of `prefill_s` that belongs to long requests.
+        requests: requests in flight, as counted here.
+        longs: long requests whose prefill is in flight, as counted here.
+        reported_requests: requests running and waiting, as the endpoint reports.
+        kv_usage: share of the KV cache in use, 0 to 1, as the endpoint reports.
         reading_age_s: age of both readings; infinite or NaN if there are none.
     """
 
