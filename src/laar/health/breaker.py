@@ -50,7 +50,7 @@ FULL_S = 1.0
 retry-after; doubled while it stays full."""
 
 LONGEST_FULL_S = 30.0
-"""Longest pause in seconds, whatever retry-after says: engines drain their queues in seconds, and a
+"""Longest pause in seconds, despite retry-after: engines drain their queues in seconds, and a
 wrong header must not take an endpoint out."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
@@ -119,7 +119,7 @@ class Breaker:
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
     limited_at: float = -math.inf
-    """When it last refused a request because of those ahead of it."""
+    """When it last refused a request because of the requests ahead of it."""
     is_suspected: bool = False
     """A probe will decide whether the endpoint is failing."""
     suspected_at: float = -math.inf
@@ -320,7 +320,7 @@ class Breaker:
             self._close(now)
 
     def record_overload(self, attempt: Attempt, now: float) -> None:
-        """Record that the endpoint refused a request because of those ahead of it.
+        """Record that the endpoint refused a request because of the requests ahead of it.
 
         That is neither a failure nor a reason to pause: it works, up to the number it accepted.
         """

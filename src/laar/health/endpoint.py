@@ -182,7 +182,7 @@ class Endpoint:
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """Count, of the last few requests, those sent after `since` and here within `most_s`."""
+        """Count the last few requests sent after `since` that got this far within `most_s`."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

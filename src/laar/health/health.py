@@ -211,7 +211,7 @@ class Health:
         `Kind.REQUEST` means that the request is at fault, not the endpoints, including the last.
 
         Args:
-            traits: what it has in common with others: see `laar.health.blame`.
+            traits: properties that other failing requests may share: see `laar.health.blame`.
             failed: slots of all attempts, including the last one.
             reply: reply to the last one; None where there was none.
             now: seconds of the clock.

@@ -1,4 +1,4 @@
-"""Classify answers by what they say about the endpoint: it works, is full, fails, or nothing.
+"""Classify answers by what they show about the endpoint: it works, is full or fails, or nothing.
 
 A refusal is one of three things, which must be kept apart. A client error says nothing about the
 endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that mistook

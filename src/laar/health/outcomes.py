@@ -234,7 +234,7 @@ class Outcomes:
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # those before it were probably the same
+        weight *= 1.0 + endpoint.briefs  # unread ones before it probably had errors too
         endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())

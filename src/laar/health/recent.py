@@ -78,7 +78,7 @@ class Habit(Recent):
     def __init__(self) -> None:
         super().__init__()
         self.row = 0
-        """Number of consecutive occurrences so far."""
+        """Number of consecutive occurrences."""
         self.row_at = float("-inf")
         """When that streak began."""
         self.last_at = float("-inf")

@@ -67,7 +67,7 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
     if attempt.is_followed:
-        since = attempt.progress_at  # its own: it has stalled, whatever others do
+        since = attempt.progress_at  # it has stalled, even if others progress
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0
