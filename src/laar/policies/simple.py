@@ -50,7 +50,7 @@ class PowerOfTwo:
     """
 
     def score(self, view: View) -> Floats:
-        """Rank the winner, the loser, and the rest in random order."""
+        """Rank the winner, the loser, and the others in random order."""
         order = list(range(len(view.slots)))
         view.rng.shuffle(order)
         order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
@@ -66,7 +66,7 @@ class SessionAffinity:
     """
 
     def score(self, view: View) -> Floats:
-        """Return 1 for the endpoint that the session hashes to, less for the rest in order."""
+        """Return 1 for the endpoint that the session hashes to, less for the others in order."""
         request = view.request
         key = request.session or "".join(request.spans)[:PREFIX_CHARS]
         seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
@@ -85,7 +85,7 @@ class Random:
     """A random candidate, all equally likely."""
 
     def score(self, view: View) -> Floats:
-        """Return 1 for a random candidate, 0 for the rest."""
+        """Return 1 for a random candidate, 0 for the others."""
         scores = np.zeros(len(view.slots))
         scores[view.rng.randrange(len(scores))] = 1.0
         return scores
@@ -102,7 +102,7 @@ class RoundRobin:
         self._last = -1
 
     def score(self, view: View) -> Floats:
-        """Return 1 for the first candidate after the last one served, 0 for the rest."""
+        """Return 1 for the first candidate after the last one served, 0 for the others."""
         position = int(np.searchsorted(view.slots, self._last, side="right")) % len(view.slots)
         self._last = int(view.slots[position])
         scores = np.zeros(len(view.slots))
