@@ -22,7 +22,7 @@ What counts, by endpoint:
 
 A prompt's blocks are learned from the events themselves where these name the session of a request.
 The decision's id is sent as the session (`TokenBlocks.expect`), and the blocks reported under it
-are those of the prompt, whatever it consists of, and of its answer.
+are those of the prompt, even if it is not text, and of its answer.
 
 Does no I/O and reads no clock. Memory is bounded by `max_blocks` and `max_texts`.
 """
@@ -68,7 +68,7 @@ class Stored:
         ids: token ids of all blocks together; empty where the engine does not publish them.
         block_size: tokens per block; 0 where unknown.
         adapter: name of the LoRA adapter; empty for none.
-        extra: for each block, further inputs to its hash, as text; empty where there are none.
+        extra: for each block, further inputs to its hash, as text; empty for none.
         tier: memory of these copies (`laar.prefix.tiers`); slower tiers have only `hashes`.
         session: session of the request that stored them; empty where the engine does not say.
     """
@@ -302,7 +302,7 @@ class TokenBlocks:
         """Expect a request's blocks under a session; return whether the slot publishes events.
 
         Args:
-            session: the request's own id.
+            session: the decision's id, which the engine gets as the request's session.
             slot: the slot that it is sent to.
             chain: its prompt.
             tokens: estimated length of the prompt.
