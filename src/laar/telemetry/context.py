@@ -84,7 +84,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Count an answer that was read; None for figures it lacks."""
+        """Count an answer that was read; figures that it lacks are None."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:

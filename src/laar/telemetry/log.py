@@ -67,7 +67,7 @@ class DecisionLog:
         self._append(record)
 
     def judged(self, decision_id: str, correct: bool) -> None:
-        """Queue the outcome of a decision whose own line was written earlier."""
+        """Queue the outcome of a decision whose line was written earlier."""
         line = {"decision_id": decision_id, "correct": correct}
         self._append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 

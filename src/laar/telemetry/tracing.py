@@ -4,7 +4,7 @@ A span covers the decision, including time in the queue; it is sent when the req
 that it can include the outcome. It is built from the record that `/decisions` shows, so both agree,
 and contains nothing of a prompt.
 
-Names follow OpenTelemetry's conventions, where any exist (``gen_ai.*``, ``http.*``, ``error.type``).
+Names follow OpenTelemetry's conventions, if any exist (``gen_ai.*``, ``http.*``, ``error.type``).
 """
 
 from __future__ import annotations
