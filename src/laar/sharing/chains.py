@@ -30,7 +30,7 @@ class Chains:
         return len(self._anchors)
 
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
-        """Return the number of blocks the others know, the hash of the last one, and the rest.
+        """Return the number of blocks the others know, the hash of the last, and the new blocks.
 
         If they know none, return (0, 0, hashes). The chain counts as known from now on.
         """
