@@ -147,8 +147,8 @@ class OutcomeReports:
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
-            adapter: the requested LoRA adapter of the model. Outcomes count for it; its failures say
-                nothing about the model.
+            adapter: the requested LoRA adapter of the model. Outcomes count for the adapter; its
+                failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
         if len(self._decisions) >= self._max_pending:
