@@ -23,38 +23,38 @@ from laar.errors import SettingError
 ARTIFACT_SCHEMA = 1
 
 MAX_ARTIFACT_BYTES = 16 * 2**20
-"""A thousand models in a hundred cells need less."""
+"""Maximum size of an artifact file. A thousand models in a hundred cells need less."""
 
 MAX_MODELS = 1000
 """Maximum models in one artifact."""
 
 MIN_CELL_OUTCOMES = 30
-"""A cell with fewer outcomes is marked, and shrinks to its model's mean: even at 30 the standard
-error of a share is up to 0.09."""
+"""Below this a cell is marked `thin` and shrinks to its model's mean: even with 30 outcomes the
+standard error of a share is up to 0.09."""
 
 TEXT_COLUMNS = 8192
-"""Number of columns of the hashed words in `laar.accuracy.text`."""
+"""Columns that `laar.accuracy.text` hashes words into."""
 
 MAX_TEXT_TASKS = 256
 """Maximum tasks that words are classified into: 2.8 MB of weights."""
 
 CONTEXT_TOKENS = 65536.0
-"""Unit of context for a model's bend, chosen so that the bend is about 1."""
+"""Unit of context in `Speed.bend`, chosen so that typical bends are about 1."""
 
 BEND = 2.0
-"""Multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token, until measured.
+"""Default of `Speed.bend`, until measured.
 
-By operation count, 2 for dense models of 8B and 14B, 1.2 for 70B.
+Counting operations, it is 2 for dense models of 8B and 14B, and 1.2 for 70B.
 """
 
 MAX_BEND = 64.0
-"""Largest bend: that of a toy model with two narrow layers."""
+"""Maximum bend; a toy model with two narrow layers reaches it."""
 
 MAX_SPREAD_SHARE = 0.5
-"""Relative error from which c(m) no longer counts as measured."""
+"""Relative error above which c(m) counts as unmeasured."""
 
 FINGERPRINT_BYTES = 5
-"""Bytes of a question's hash. Among a million questions, one in a million is confused."""
+"""Bytes of a question's hash. With a million stored, one in a million other questions collides."""
 
 _Difference = Annotated[float, Field(ge=-1, le=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -69,7 +69,7 @@ class _Part(BaseModel):
 
 
 class Cell(_Part):
-    """The evidence in one cell; with fewer than `MIN_CELL_OUTCOMES` outcomes the cell is `thin`."""
+    """The measured outcomes in one cell."""
 
     language: _Name
     bucket: Annotated[int, Field(ge=1, le=MAX_BUCKET_TOKENS)]
@@ -84,12 +84,12 @@ class Cell(_Part):
 
     @property
     def thin(self) -> bool:
-        """Whether there are too few outcomes for any claim."""
+        """Whether the cell has fewer than `MIN_CELL_OUTCOMES` outcomes."""
         return self.outcomes < MIN_CELL_OUTCOMES
 
 
 class HeldOut(_Part):
-    """The quality of a fit on one half of the queries, measured on the other half.
+    """Quality of a fit to one half of the queries, measured on the other half.
 
     Args:
         auc: None where all outcomes were right or all wrong.
@@ -106,8 +106,8 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), seconds for a token of a prompt without context, up to the answer's
-            first token where that was seen.
+        seconds_per_token: c(m), seconds per prompt token without context, timed to the first token
+            of the answer where one was recorded.
         fixed_s: seconds that do not grow with the prompt, mostly decoding a typical answer.
         spread_s_per_token: standard error of c(m).
         start_s: the part of `fixed_s` before the first token.
@@ -122,7 +122,7 @@ class Speed(_Part):
     bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
 
     def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
-        """Return the context-free tokens that take as long as the prompt's uncached ones."""
+        """Return the number of context-free tokens that take as long as the uncached ones."""
         return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
     @property
@@ -200,9 +200,9 @@ class TextTerms(_Part):
 
     Args:
         text_schema: version of the hashing.
-        gain_unseen: mean gain in right answers, as a share, of routing by words over the best
-            single model, on tasks left out of the fit including `trust`; None with too few tasks.
-        worst_unseen: the same for the task with the worst result.
+        gain_unseen: mean gain in the share of right answers over the best single model, on tasks
+            left out of the fit (also of the trust terms); None with too few tasks.
+        worst_unseen: the gain on the worst of these tasks.
     """
 
     text_schema: Literal[1] = 1
@@ -212,11 +212,11 @@ class TextTerms(_Part):
 
 
 class FittedOn(_Part):
-    """The questions that a fit has seen, so that it is not judged by them.
+    """The questions used in a fit, which must not be used to evaluate it.
 
     Args:
-        held_out: share of the questions that the fit has not seen.
-        questions: base64 of five bytes of hash per question, in order.
+        held_out: share of the questions left out of the fit.
+        questions: base64 of the questions' hashes, five bytes each, sorted.
     """
 
     held_out: _Share
@@ -237,14 +237,14 @@ class FittedOn(_Part):
 
 
 class Capability(_Part):
-    """The artifact.
+    """A capability artifact.
 
     Args:
         created: date of the fit.
         data_sha256: hash of the outcomes it was fitted on.
         text: terms for texts; None if the evidence contains no questions, or no tasks to
             distinguish.
-        fitted_on: the questions of the fit; None if no text names a task and none was held out.
+        fitted_on: the questions of the fit; None without `text` if no question was held out.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA
@@ -264,7 +264,7 @@ class Capability(_Part):
 
 
 def terms_of(features: Features) -> tuple[str, ...]:
-    """Return the names of the terms that a cell's log odds sum, besides the intercept."""
+    """Return the names of the terms added to the intercept in a cell's log odds."""
     language = f"language={features.language}"
     bucket = f"bucket={features.bucket}"
     task = f"task={features.task}"
@@ -282,7 +282,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
     """Parse and validate an artifact.
 
     Args:
-        data: the file's bytes, from any source.
+        data: the file's bytes; may be untrusted.
         source: the file's name, for messages.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Estimates of models for one request: P(correct), prompt length, speed.
+"""Estimate each model for one request: P(correct), prompt length, speed.
 
-`CapabilityAssessor` uses an artifact and reported outcomes. `PlainAssessor` replaces it where
-nothing was measured, or where it fails.
+`CapabilityAssessor` uses an artifact and reported outcomes. `PlainAssessor` replaces it if nothing
+was measured, or if it fails.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
 MAX_CELLS = 4096
-"""Cells whose evidence is cached: clients may name any task, so there must be a cap. Beyond it the
+"""Maximum cells with cached evidence: clients may name any task, so there must be a cap. A full
 cache is cleared, which costs microseconds per cell."""
 
 MAX_LISTS = 16
-"""Cached lists of models with their constants: that of the fleet, and one per virtual name for
+"""Maximum lists of models with cached constants: the fleet's, and one per virtual name for
 adapters."""
 
 Floats = npt.NDArray[np.float64]
@@ -58,13 +58,13 @@ class Assessment:
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        unknown: some model's probability is a substitute, since nothing was measured for it.
-        timed_answers: `base_s` extends to the end of a typical answer, as in artifacts. Otherwise
-            it extends to the first token at most.
+        unknown: no model was measured, so the estimates are defaults.
+        timed_answers: `base_s` covers a typical answer to its end, as in artifacts. Otherwise it
+            ends at the first token at the latest.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
             reported outcomes: Q as in LAAR. None where only `probability` is known.
-        reported: reported outcomes that still weigh on the request's class; None if none are
+        reported: decayed number of outcomes reported for the request's class; None if none were
             reported at all.
     """
 
@@ -151,7 +151,7 @@ class _Constants:
 
 
 class CapabilityAssessor:
-    """Estimates models from an artifact, and prompt lengths from those that engines report.
+    """Estimates models from an artifact, and prompt lengths from the usage that engines report.
 
     Args:
         capability: the model read from the artifact.
@@ -173,7 +173,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replace the artifact; keep online evidence, applied to the new prior."""
+        """Replace the artifact; keep reported outcomes and apply them to the new prior."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -182,7 +182,7 @@ class CapabilityAssessor:
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Look up every model for this request's features."""
+        """Return every model's estimates for the request."""
         key = tuple(models)
         constants = self._constants.get(key) or self._learn_models(key)
         sample = head_and_tail(request.question)

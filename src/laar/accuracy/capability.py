@@ -7,9 +7,9 @@ independence, LAAR section 5.1).
 
 Unmeasured classes have fixed substitutes: a bucket between two measured ones uses the one above, a
 longer one the longest; an unmeasured language or task uses the mean over the measured ones,
-weighted by outcomes; an unmeasured model uses the mean of the fleet, which `evidence` reports.
-Where the task is inferred from the request's words, the row is a mixture over the tasks that it
-resembles.
+weighted by outcomes; an unmeasured model uses the mean of the fleet, and `evidence` says so.
+If the task is inferred from the request's words, the row is a mixture over the tasks that the
+request resembles.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Bounds of Q: a cost is divided by it, and no evidence shows that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Cached sets of candidates times cells; beyond that the cache is cleared, at microseconds."""
+"""Cached rows, one per set of candidates and cell; a full cache is cleared, at little cost."""
 
-_MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
-_MOSTLY = 0.5  # minimum share of a task, or of all together, for a request to belong to it
+_MAX_CACHED_TABLES = 256  # one per set of candidates, language and length
+_MOSTLY = 0.5  # share above which a request belongs to a task, or to the measured tasks at all
 
 UNMEASURED_PROBABILITY = 0.5
-"""Q without an artifact: the same for all, so that it decides nothing."""
+"""Q without an artifact: equal for all models, so that it does not affect the choice."""
 
 UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement: the order of magnitude of an 8B model on one large GPU."""
 
 _LEAST_ERROR = 0.25
-"""Minimum relative error assumed for a measured c(m): under load, or after an upgrade, engines
-differ from when they were measured alone."""
+"""Minimum relative error assumed for a measured c(m): engines behave differently under load, or
+after an upgrade, than when they were measured alone."""
 
 _ANY = ""
-"""Stands for all measured languages or tasks. None of them has an empty name."""
+"""Wildcard for all measured languages or tasks; a real name is never empty."""
 
 _Row = NDArray[np.float64]
 
@@ -66,8 +66,8 @@ class Evidence(NamedTuple):
 
     Args:
         known: whether the model was measured at all; if not, the fleet's mean was used.
-        outcomes: number measured in this very cell.
-        thin: too few of them, so that the probability shrinks to the model's mean.
+        outcomes: number measured in exactly this cell.
+        thin: whether these are too few, so that the probability shrinks to the model's mean.
     """
 
     known: bool
@@ -76,12 +76,12 @@ class Evidence(NamedTuple):
 
 
 class SpeedPrior(NamedTuple):
-    """What is known of a model's first tokens before any were seen in serving.
+    """A model's time to first token, as assumed before it served a request.
 
     Args:
         seconds_per_token: c(m).
         error: its relative standard error.
-        start_s: seconds to the first token, excluding the prompt.
+        start_s: seconds to the first token of an empty prompt.
         bend: multiple of c(m) that `CONTEXT_TOKENS` of context add to the time per token.
     """
 
@@ -98,8 +98,8 @@ class Guess(NamedTuple):
         features: features with the most likely task, if there is one and the request named none.
         shares: share of each of the text model's tasks among all requests that look like this one;
             None where the words do not decide.
-        unlike: it names no measured task and probably belongs to none: its probabilities are mostly
-            base rates.
+        unlike: the request names no measured task and probably belongs to none, so its
+            probabilities are mostly base rates.
     """
 
     features: Features
@@ -112,7 +112,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """Return the base rate of each model; its stored mean if it has no cells."""
+    """Return each model's mean, shrunk to that of all models; its stored mean without cells."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -155,7 +155,7 @@ class CapabilityModel:
         measured = {name: model.speed for name, model in self._models.items() if model.speed}
         speeds = {name: speed for name, speed in measured.items() if speed.sure}
         self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
-        """Models whose c(m) in the artifact is too uncertain and is ignored."""
+        """Models whose c(m) in the artifact is ignored because it is too uncertain."""
         self._priors = {
             name: SpeedPrior(
                 speed.seconds_per_token,
@@ -265,7 +265,7 @@ class CapabilityModel:
         return table
 
     def _counted(self, model: str, features: Features) -> int:
-        """Return the outcomes behind the model's probability on these features."""
+        """Return the number of outcomes behind the model's probability on these features."""
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
@@ -290,7 +290,7 @@ class CapabilityModel:
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """Return the seconds of each model's answer excluding its prompt, for a typical answer."""
+        """Return the seconds that a typical answer takes each model, excluding its prompt."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
@@ -299,7 +299,7 @@ class CapabilityModel:
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
     def measured(self, model: str, features: Features) -> int:
-        """Return the measured outcomes of the cell in which reports with these features count."""
+        """Return the number of measured outcomes behind the cell that reports go to."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
@@ -319,14 +319,14 @@ class CapabilityModel:
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
-        """Return the features with the measured bucket that replaces theirs."""
+        """Return the features with their bucket replaced by a measured one."""
         if not self._buckets:
             return features
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """Return the measured cell that replaces these features, or a sum of several."""
+        """Return the features with a measured bucket, and `_ANY` for what was not measured."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,
@@ -340,7 +340,7 @@ def _summed(
     outcomes: Mapping[tuple[str, Features], int],
     base_rates: Mapping[str, float],
 ) -> dict[tuple[str, Features], tuple[float, int]]:
-    """Return P(correct) times outcomes, and outcomes, by model and cell, and over classes.
+    """Return summed P(correct) times outcomes, and outcomes, by model and cell, also for `_ANY`.
 
     Precomputed because the request path can't wait for sums over hundreds of cells.
     """
@@ -361,6 +361,6 @@ def _summed(
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """Return each model's measured value; the mean of all where it has none."""
+    """Return each model's measured value; the mean of all for an unmeasured model."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return np.array([measured.get(model, mean) for model in models])

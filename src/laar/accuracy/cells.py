@@ -44,9 +44,9 @@ class Cell:
         tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
         shares: shares by reporter; empty while no reporter had a name.
-        prior: the artifact's probability; None if unknown, so that it can't be judged.
+        prior: the artifact's probability; None if unknown, and then not judged.
         evidence: the cell's evidence about the prior.
-        weight: full weight of the prior in outcomes, without evidence against it; None to look up.
+        weight: the undoubted prior's weight in outcomes; None until looked up.
     """
 
     at_s: float
@@ -59,7 +59,7 @@ class Cell:
 
 
 class Saved(NamedTuple):
-    """One reporter's part of a cell in a saved state."""
+    """One reporter's share of a cell in a saved state."""
 
     model: str
     features: Features
@@ -76,7 +76,7 @@ def learned(features: Features) -> Features:
 
 
 def written(saved: Saved) -> list[object]:
-    """Return the list form that `read_saved` reads."""
+    """Return the entry as a list, for `read_saved`."""
     share = saved.share
     entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
     if saved.reporter != UNNAMED:

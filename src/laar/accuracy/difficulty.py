@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_SPREAD = 6.0
-"""Beyond this a question is either trivial or impossible for all models."""
+"""Maximum spread; beyond it a question is either trivial or impossible for all models."""
 
 _NODES = 21
 _EDGE = 1e-4

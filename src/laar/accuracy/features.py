@@ -21,7 +21,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""Shortest bucket of online learning: four shorter ones would each fill a quarter as fast."""
+"""Shortest bucket of online learning; split into four, each would fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
@@ -32,8 +32,8 @@ _HEAD_CHARS = 200
 _TAIL_CHARS = 300  # the question, with a key or a quotation in it
 
 _ESTIMATE_SLACK = 1.0625
-"""Lengths here are estimates, and a prompt cut to fit 64K is right at the bucket's edge: up to one
-sixteenth past the edge (learning error, chat template) still counts as the bucket."""
+"""Tolerance above a bucket's edge, one sixteenth: lengths are estimates (learning error, chat
+template), and a prompt cut to fit 64K is right at the edge."""
 
 # In order: kana distinguish Japanese from Chinese, since Japanese has ideographs as well.
 _EASTERN = {
@@ -111,7 +111,7 @@ def task_of(text: str) -> str:
 
 
 def bucket_of(tokens: float) -> int:
-    """Return the smallest bucket (512 tokens and doublings) that holds `tokens` tokens."""
+    """Return the smallest bucket (512 tokens and its doublings) that fits `tokens` tokens."""
     if not tokens > MIN_BUCKET_TOKENS:  # also true for NaN
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:

@@ -42,10 +42,10 @@ MAX_CELLS = 20_000
 """About 6 MB: 50 models in 400 cells. Clients may name any task, so there must be a cap."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Cells that one tenant's outcomes may create: 50 models in 100 cells. Others need room too."""
+"""Maximum cells created by one tenant's outcomes, 50 models in 100 cells: others need room too."""
 
 MAX_SHARES = 40_000
-"""Shares of cells by reporter, about 8 MB; beyond that named reporters count as unnamed."""
+"""Maximum shares, one per cell and reporter (8 MB); beyond it named reporters count as unnamed."""
 
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
@@ -53,18 +53,18 @@ _MOST_KAPPAS = 4.0
 """Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as are
 reported in an hour."""
 HALF_LIFE_S = 86_400.0
-"""Half-life of an outcome in seconds: a day. Models change rarely, their traffic by the hour."""
+"""Half-life of an outcome, a day: models change rarely, their traffic changes by the hour."""
 CAP_PER_HOUR = 200.0
 """Weight of outcomes that one cell accepts in any hour: true reports dominate within the hour (80 %
 of the way); a burst of false ones cannot."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # interval between searches for forgotten cells and reporters, at a cap
-_FORGOTTEN = 0.5  # outcomes; a cell with less is dropped, and a reporter's name in it
+_SWEEP_S = 60.0  # minimum interval between sweeps for forgotten cells and reporters, at a cap
+_FORGOTTEN = 0.5  # outcomes below which a cell, or a reporter's name in it, is dropped
 
 
 class ModelOutcomes(NamedTuple):
-    """Reported outcomes that still weigh on a model, and the number of their cells."""
+    """A model's reported outcomes after decay, and the number of cells they are in."""
 
     correct: float
     outcomes: float
@@ -72,7 +72,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome as accepted by `OnlineOutcomes.observe`."""
+    """An outcome accepted by `OnlineOutcomes.observe`."""
 
     model: str
     features: Features
@@ -121,13 +121,13 @@ class OnlineOutcomes:
         self.refused = 0
         """Outcomes refused because they are implausible, or because no cell is free."""
         self.on_taken: Callable[[Taken], None] | None = None
-        """Called with each accepted outcome of this picker's own."""
+        """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
-        """Time as of which a saved state was restored; infinite once an outcome was accepted."""
+        """When the restored state was saved; infinite once an outcome was accepted."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
         """Returns the number of outcomes that the artifact has for a model's cell."""
         self.prior: Callable[[str, Features], float] | None = None
-        """Returns the artifact's probability; None leaves it to the callers of `observe`."""
+        """Returns the artifact's probability; None uses the one passed to `observe`."""
         self.prior_id: Callable[[], str] = str
         """Returns an id of the artifact, for saved states."""
 
@@ -154,7 +154,7 @@ class OnlineOutcomes:
         return np.array(means)
 
     def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
-        """Return the reported outcomes that still weigh in the cell of each model."""
+        """Return the decayed number of reported outcomes in the cell of each model."""
         features = learned(features)
         cells = [self.cells.get((model, features)) for model in models]
         return [
@@ -183,7 +183,7 @@ class OnlineOutcomes:
             correct: the client's verdict.
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
-            prior: the fitted probability, unconditional; None leaves it unjudged.
+            prior: the fitted unconditional probability; None if it should not be judged.
             offset: the unconditional probability minus the one expected for this attempt.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
@@ -199,7 +199,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Record an outcome of another picker, as in `observe`; its numbers are in range."""
+        """Record a validated outcome, also one from another picker; return as `observe` does."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         reporter = self._admitted(reporter, now)  # first, since it may drop cells
         key = (model, learned(features))
@@ -232,8 +232,8 @@ class OnlineOutcomes:
     def state(self, now: float) -> dict[str, object]:
         """Return everything learned, as plain JSON types, as of `now`.
 
-        Changes nothing, and may run in another thread than `observe`: a concurrent outcome is in
-        the state or not.
+        Changes nothing, and may run in another thread than `observe`: an outcome that arrives
+        meanwhile may be missing.
         """
         cells: list[list[object]] = []
         for (model, features), cell in list(self.cells.items()):
@@ -249,7 +249,7 @@ class OnlineOutcomes:
         }
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
-        """Return the outcomes that count for each model, over its cells; from any thread."""
+        """Return each model's decayed outcomes, summed over its cells; callable from any thread."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self.cells.items()):
             kept = self._kept(cell, now)
@@ -261,19 +261,19 @@ class OnlineOutcomes:
         return sums
 
     def reporter_weights(self) -> dict[str, float]:
-        """Return the weight of each named reporter, in 0..1; from any thread."""
+        """Return the weight of each named reporter, in 0..1; callable from any thread."""
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
-        """Return the weight of a thin prior of each model that has outcomes."""
+        """Return the current minimum weight of a prior, for each model with reported outcomes."""
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
 
-        The state may come from a file that anyone edited: invalid entries are counted as refused
-        and skipped, another schema gives 0, and no error is raised. Evidence about an artifact
-        that was replaced is dropped, as in `new_prior`.
+        The state may come from a file that anyone edited, so no error is raised: invalid entries
+        are skipped and counted as refused, and a state of another schema restores nothing.
+        Evidence about an artifact that was replaced is dropped, as in `new_prior`.
 
         Args:
             state: a result of `state`, after a round trip through JSON.
@@ -311,21 +311,21 @@ class OnlineOutcomes:
     def new_prior(self) -> None:
         """Drop the evidence about priors after the artifact was replaced.
 
-        The outcomes are kept; each cell gives new evidence with its next one.
+        The outcomes are kept; the next outcome in a cell makes it evidence again.
         """
         self._trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
     def _admitted(self, reporter: str, now: float) -> str:
-        """Return the name a reporter counts under; drop forgotten ones if there are too many."""
+        """Return the name a reporter counts under, after dropping forgotten ones if needed."""
         name = self._reporters.admitted(reporter)
         if name != reporter and self._swept(now):
             name = self._reporters.admitted(reporter)
         return name
 
     def _share_of(self, cell: Cell, name: str) -> str:
-        """Return the name a report counts under in a cell; create its share if needed."""
+        """Return the name a report counts under in a cell, creating its share if needed."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
         if name == UNNAMED and not cell.shares:
@@ -383,7 +383,7 @@ class OnlineOutcomes:
         return exp(-self._forgetting * max(now - cell.at_s, 0.0))
 
     def _aged(self, cell: Cell, share: Share, now: float) -> Share:
-        """Return a share of a cell as of `now`."""
+        """Return a share of a cell, decayed to `now`."""
         kept = self._kept(cell, now)
         burst = self._burst if share is cell.total else self._burst_of_one
         drained = burst * max(now - cell.at_s, 0.0) / _HOUR_S
@@ -402,7 +402,7 @@ class OnlineOutcomes:
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Drop what is forgotten; return False if the last sweep was a moment ago."""
+        """Sweep, unless the last sweep was less than a minute ago; return whether it was done."""
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now

@@ -11,8 +11,8 @@ of Dawid and Skene 1979).
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report on it. So one of three can be outvoted, a lone
 reporter is never judged, and an honest majority is required. An honest reporter may have harder
-questions; its share may therefore differ by a standard deviation of about 0.1 (`_ALIKE`) without
-loss.
+questions; so its share may differ by a standard deviation of about 0.1 (`_ALIKE`) at no loss of
+weight.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_REPORTERS = 16
 unnamed until the outcomes of an earlier reporter are forgotten."""
 
 SIGNS = "(signs)"
-"""The reporter under which weak outcomes count (`laar.accuracy.signs`)."""
+"""The reporter of weak outcomes (`laar.accuracy.signs`)."""
 
 UNNAMED = ""
-"""The reporter for all reports without a name."""
+"""The reporter of all reports without a name."""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)
@@ -42,7 +42,7 @@ Likelihood = tuple[float, ...]
 
 
 class ReporterTrust:
-    """The weight of each reporter's outcomes."""
+    """Learns the weight of each reporter's outcomes."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -67,7 +67,7 @@ class ReporterTrust:
         return bool(self._weights)
 
     def weights(self) -> dict[str, float]:
-        """Return the weight of each named reporter; from any thread."""
+        """Return the weight of each named reporter; callable from any thread."""
         return {name: self.weight(name) for name in list(self._names)}
 
     def likelihood(
@@ -76,9 +76,9 @@ class ReporterTrust:
         """Return a cell's evidence about a reporter.
 
         Args:
-            correct: number of its outcomes that are correct.
-            outcomes: number of outcomes that it reported there.
-            others: name, correct ones and outcomes of each other reporter of the cell.
+            correct: number of outcomes in the cell that it reported as correct.
+            outcomes: number of outcomes in the cell that it reported.
+            others: name, correct outcomes and all outcomes of each other reporter in the cell.
         """
         known = [
             (self.weight(name) * c, self.weight(name) * n) for name, c, n in others if n >= 1.0
@@ -92,7 +92,7 @@ class ReporterTrust:
             share = min(1.0, rest / n) if n == largest and n > 0 else 1.0
             right, total = right + share * c, total + share * n
         mean = min(max((right + 1.0) / (total + 2.0), 0.02), 0.98)
-        # Variances add: how well the others know the share, and how much honest ones differ.
+        # Variances add: of the share that the others report, and between honest reporters.
         alike = 1.0 / (1.0 / (_ALIKE + 1.0) + 1.0 / (total + 3.0)) - 1.0
         turned = mean + 0.25 * (1.0 - 2.0 * mean)
         s = min(max(correct, 0.0), outcomes)
@@ -122,7 +122,7 @@ class ReporterTrust:
             self._weights.pop(name, None)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Forget the evidence of all cells, and all names but these."""
+        """Forget the evidence of all cells, and all names except these."""
         self._names = set(names) - {UNNAMED}
         self._logs.clear()
         self._weights.clear()

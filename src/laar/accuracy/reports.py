@@ -10,8 +10,8 @@ retries a correct answer, so only failures would ever be seen, and the model tha
 drop most. So a chain of retries counts once an outcome is reported for its end: then every earlier
 attempt failed. A client that checks its answers therefore reports once per question, about the last
 attempt; reporting each attempt changes nothing, because a decision counts once; a client that only
-retries contributes no outcome. An attempt that an endpoint refused, or broke off, says nothing
-about its model: it had no answer to be wrong.
+retries contributes no outcome. An attempt that an endpoint refused or aborted says nothing about
+its model: there was no answer that could be wrong.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models from the earlier attempt's answer. If two clients
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
-"""Decisions remembered, oldest dropped first: minutes at 100 per second, about 30 MB."""
+"""Maximum decisions remembered: minutes at 100 per second, 30 MB. The oldest is dropped first."""
 
 
 class Verdict(StrEnum):
@@ -71,9 +71,9 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Latest attempts with the same request and tried models that a retry may follow."""
+"""Attempts remembered for a request and its tried models, the latest; a retry may follow any."""
 
-_AT_ONCE_S = 60.0  # repeating the question within this time of an answer means discontent
+_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows discontent
 
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
@@ -107,10 +107,10 @@ class OutcomeReports:
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
-        """Forwards a report of an unknown decision to other pickers; False if none made it."""
+        """Forwards a report on an unknown decision to other pickers; False if none made it."""
         self._success = success
         self.signs: Signs | None = None
-        """The reliability of signs in answers; None where they do not count."""
+        """The reliability of signs in answers; None if signs are not used."""
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
@@ -136,7 +136,7 @@ class OutcomeReports:
         adapter: str = "",
         session: Hashable = None,
     ) -> None:
-        """Record a decision for which an outcome may be reported.
+        """Remember a decision, so that its outcome can be reported.
 
         Args:
             decision_id: its id in the answer's headers.
@@ -147,7 +147,7 @@ class OutcomeReports:
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
-            adapter: the requested LoRA adapter of the model: outcomes count as its own, and its
+            adapter: the requested LoRA adapter of the model. Outcomes count for the adapter; its
                 failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
@@ -228,14 +228,14 @@ class OutcomeReports:
     def failed(self, decision_id: str, *, refused: bool) -> None:
         """Record that there was no complete answer, so that a retry does not imply a wrong one.
 
-        `refused` means that there was none at all, so that no report can be about it.
+        `refused` means that there was no answer at all, so that reports on it are rejected.
         """
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.answered, decision.refused = False, refused
 
     def outcome_of(self, decision_id: str) -> bool | None:
-        """Return the outcome reported for a decision; None without one, or if it is forgotten."""
+        """Return the outcome reported for a decision; None if there is none or it is forgotten."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 
@@ -260,7 +260,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # the attempts before it were counted at that time
+                break  # when it was judged, so were the attempts before it
             if earlier.answered:
                 self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
@@ -284,10 +284,10 @@ class OutcomeReports:
             decision = earlier
 
     def _wrong(self, decision: _Decision) -> list[str]:
-        """Return the models that were wrong before, without those that did not answer.
+        """Return the models that gave a wrong answer before, excluding those that gave none.
 
         Otherwise a model would look too good while another one is down: as if it had been right
-        where that one was wrong.
+        where the other was wrong.
         """
         wrong = list(decision.tried)
         for earlier in self._before(decision):

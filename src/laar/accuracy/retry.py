@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 MAX_TRIED = 64
-"""List entries that are read: several rounds over any fleet's models."""
+"""Maximum list entries read: several rounds over any fleet's models."""
 
 MAX_TRIED_CHARS = 8192
-"""Characters of the header that are read: 64 names of 128."""
+"""Maximum characters of the header read: 64 names of 128."""
 
 
 class Tried(NamedTuple):

@@ -1,17 +1,17 @@
 """Weak outcomes: signs of how good an answer was, where nobody judges it.
 
-An answer may end at its limit, call a tool with invalid JSON, repeat the previous answer's call, or
-be one that the engine was unsure of: that is one sign. The next turn of a conversation shows
-another: a client that repeats its question at once was not satisfied. With
+One sign is in the answer: it ends at its limit, calls a tool with invalid JSON, repeats the
+previous answer's call, or has low token probabilities. Another is the conversation's next turn:
+a client that repeats its question at once was not satisfied. With
 P(sign | right) = r and P(sign | wrong) = w, learned from reported answers, an answer expected to
 be right with probability p is right with p r / q, where q = p r + (1 - p) w, and is worth
 p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
 shown: 1 if they never err, 0 if they carry no information.
 
-Signs that all models show say nothing about one: the recent mean of p r / q - p is subtracted.
+Signs that all models show alike distinguish none: the recent mean of p r / q - p is subtracted.
 
-Clients choose requests, and so signs. These count as one reporter: a quarter of a cell's cap, and
-less if two named reporters disagree with it.
+Clients choose requests, and thereby signs. All signs count as one reporter: a quarter of a cell's
+cap, and less if two named reporters disagree.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import orjson
 from numpy.typing import NDArray
 
 PLAIN, CUT, BROKEN_CALL = 0, 1, 2
-"""Signs of an answer: none, cut at its limit, a tool call with invalid JSON or a repeated one."""
+"""Signs of an answer: none, cut at its limit, a tool call that is repeated or has invalid JSON."""
 
 FORM, SURE, TURN = 0, 1, 2
 """Where a sign was seen: in an answer, in one with log-probabilities, in the next turn."""
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # with separate counts; others count only among all models
+_MAX_MODELS = 256  # with separate counts; others count only towards all models
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),
@@ -41,10 +41,10 @@ _GUESSES = (
     ),
     np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
-"""P(sign) of wrong and of right answers, by where the sign is seen."""
-_PRIOR_OUTCOMES = 30.0  # weight of the guess in all models' counts, and of these in one model's
+"""Initial P(sign) of wrong and of right answers, by where the sign is seen."""
+_PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in all models' counts, and of these in one model's
 _ALL = ""
-_RECENT = 300.0  # answers over which the mean of all fades
+_RECENT = 300.0  # answers over which the mean shift fades
 
 _Floats = NDArray[np.float64]
 
@@ -90,18 +90,18 @@ def _is_broken(function: object) -> bool:
 
 
 class Signs:
-    """The reliability of signs, learned from reported outcomes."""
+    """Learns the reliability of signs from reported outcomes."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[_Floats]] = {}  # by model; the empty name is all models
         self._seen, self._mean = [0.1 * _RECENT] * len(_GUESSES), [0.0] * len(_GUESSES)
 
     def of_turn(self, *, again: bool) -> Sign:
-        """Return the sign of an answer after which the client went on, or repeated its question."""
+        """Return the sign of a next turn that repeats the question (`again`) or goes on."""
         return Sign(int(again), TURN)
 
     def after(self, sign: Sign, before: Sign | None) -> Sign:
-        """Return an answer's sign, given the previous one's: repeating a call leads nowhere."""
+        """Return an answer's sign, given the previous one's: a repeated call counts as broken."""
         repeats = before is not None and sign.calls and sign.calls == before.calls
         return sign._replace(number=BROKEN_CALL) if repeats else sign
 
@@ -113,9 +113,9 @@ class Signs:
             counts[sign.seen_in][int(correct), sign.number] += 1.0
 
     def weak(self, model: str, sign: Sign, expected: float) -> tuple[bool, float, float]:
-        """Return the weak outcome of an answer that was right with P = `expected`.
+        """Return the weak outcome of an answer expected to be right with P = `expected`.
 
-        The result is correctness, weight and offset, for `OnlineOutcomes.observe`.
+        The result is (correct, weight, offset), as `OnlineOutcomes.observe` expects them.
         """
         at = sign.seen_in
         wrong, right = self._rates(model, at)

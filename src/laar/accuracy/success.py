@@ -1,4 +1,4 @@
-"""P(correct) as the picker uses it: fitted prior, then reported outcomes, then failed models.
+"""Combine P(correct) as the picker uses it: fitted prior, reported outcomes, failed models.
 
 They are combined in one place, because each needs the others: the outcome of a retry must be
 compared with its expectation at that point, and failures shift the corrected probability.
@@ -42,7 +42,7 @@ class SuccessModel:
     ) -> NDArray[np.float64]:
         """Return P(correct) of each model given that all of `tried` failed; read-only.
 
-        `shares` are those of `CapabilityModel.guess`.
+        `shares` are the shares of tasks that `CapabilityModel.guess` returns.
         """
         row = self.capability.probabilities(models, features, shares=shares)
         return self.given(row, models, features, tried, now)

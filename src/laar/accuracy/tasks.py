@@ -1,8 +1,8 @@
-"""Decide which of the tasks named by clients count.
+"""Limit the tasks that clients may name.
 
 A client may name any task (`x-laar-task`), and each new one creates cells of outcomes, whose number
-is limited. So a tenant may name a limited number of tasks besides the operator's and the
-artifact's. Others are treated as if not named.
+is limited. So each tenant may name a limited number of tasks besides the operator's and the
+artifact's. Names beyond the limit are ignored.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MAX_TASKS = 32
-"""Tasks that one tenant may name besides the known ones: more than a product has."""
+"""Maximum tasks that one tenant may name besides the known ones: more than a product has."""
 
 MAX_TENANTS = 1000
-"""Tenants with remembered tasks, about 4 MB; beyond that the least recent is dropped."""
+"""Maximum tenants with remembered tasks, about 4 MB; the least recent is dropped first."""
 
 IDLE_S = 86_400.0
-"""A name that has not been used for a day may be replaced by another."""
+"""Seconds without use after which a name may be replaced: a day."""
 
 
 class TaskNames:
-    """Tracks task names by tenant.
+    """Tracks the task names of each tenant.
 
     Args:
         known: names that always count.
@@ -33,7 +33,7 @@ class TaskNames:
         """Requests whose task exceeded their tenant's limit."""
 
     def taken(self, tenant: str, task: str, now: float) -> bool:
-        """Return whether a task counts.
+        """Return whether a request's task is accepted, remembering its name.
 
         Args:
             tenant: the tenant that names it; empty where tenants are not distinguished.

@@ -28,7 +28,7 @@ _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
-_MAX_BYTES = 1536  # of a sample; its head and tail if characters take several
+_MAX_BYTES = 1536  # of a sample; of a longer one (multi-byte characters) its head and tail
 
 # Question, system prompt, body features: the second describes the application, not the request.
 _WEIGHTS = (0.7, 0.5, 0.2)
@@ -58,7 +58,7 @@ _JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
 """A byte begins a word if its value in the first table exceeds the second table's for the previous
 byte: signs and characters always do, letters do not after a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
-"""The value of a byte in a word's hash; UTF-8 has no 255."""
+"""The value of a byte in a word's hash; byte 255 never occurs in UTF-8."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
 _BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
@@ -83,7 +83,7 @@ def hashed(said: Said) -> NDArray[np.float32]:
     """Hash the words and characters of a request's samples.
 
     Returns:
-        Shape (TEXT_COLUMNS,), of length about 1. Dense, because multiplying it is faster than
+        Shape (TEXT_COLUMNS,), with a norm of about 1. Dense, because multiplying it is faster than
         gathering the thousand columns that are not zero.
     """
     question = _bytes(sample_of(said.question))
@@ -91,7 +91,7 @@ def hashed(said: Said) -> NDArray[np.float32]:
     if said.system or said.marks:
         parts.extend(_of_application(said.system[:_SYSTEM_CHARS], said.marks[:_MAX_MARKS]))
     counts = [len(grams) for grams, _ in parts]
-    # Each part has the length of its weight, however many n-grams it has.
+    # The norm of each part is its weight, however many n-grams it has.
     shares = [weight**2 / max(count, 1) for count, (_, weight) in zip(counts, parts, strict=True)]
     squares = np.bincount(
         _columns(np.concatenate([grams for grams, _ in parts])),
@@ -182,7 +182,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: a request rarely contains a third of a task that is half as likely.
+    # Squared: else a task half as likely would get a third of the request, which is rarely true.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         np.add.reduce(likeness, axis=-1, keepdims=True)
@@ -196,9 +196,9 @@ class TaskTable(NamedTuple):
 
     Args:
         probabilities: by task, then model.
-        base: by model, for a request of no graded task.
+        base: P(correct) by model, for a request of no graded task.
         leads: lower bounds of each model's lead over the best single one, by task.
-        stranger: the same on an ungraded task.
+        stranger: the same bounds on an ungraded task.
     """
 
     probabilities: _Floats
@@ -219,7 +219,7 @@ class TaskTable(NamedTuple):
         return capped
 
 
-_LESS = 1e-9  # ranks a model that is not surely better after the best single model, not equal to it
+_LESS = 1e-9  # keeps a model that is not surely better ranked below the best single model
 
 _SURE = 0.5
 """Margin deducted from a model's lead: in standard errors over its questions on a graded task, in
@@ -227,13 +227,13 @@ standard deviations between tasks on an ungraded one. Decision 11 has the cost o
 
 
 def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
-    """Return the table of some models.
+    """Build a `TaskTable`.
 
     Args:
         probabilities: by task, then model.
         counts: outcomes behind each; 0 where a base rate is used.
-        base: by model, for a request of no graded task.
-        best: the best single model.
+        base: P(correct) by model, for a request of no graded task.
+        best: index of the best single model.
     """
     leads = probabilities - probabilities[:, best : best + 1]
     stranger = leads.mean(axis=0) - _SURE * leads.std(axis=0, ddof=1)

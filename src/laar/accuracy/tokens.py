@@ -1,4 +1,4 @@
-"""Prompt length in tokens without a tokenizer.
+"""Estimate a prompt's length in tokens without a tokenizer.
 
 Tokens are estimated as characters divided by characters per token, by language and model. The ratio
 starts from the capability artifact, or from a rough figure for the language, and follows the
@@ -20,24 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_TOKEN_CELLS = 4096
-"""Models times languages: 200 models in 20 languages, a few hundred KB."""
+"""Maximum cells: 200 models in 20 languages, a few hundred KB."""
 
 _FLEET = ""  # the cell of a language over all models: no model has an empty name
 
-# Rough figures for today's tokenizers on prose; any other language: 2.5.
+# Rough figures for today's tokenizers on prose.
 _CHARS_PER_TOKEN = {"en": 4.0, "ja": 1.5, "zh": 1.5, "ko": 1.6, "ru": 3.0, "ar": 2.6}
 _OTHER_CHARS_PER_TOKEN = 2.5
 
 _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer uses 5 tokens per character, or 1 per 20
 _MIN_CHARS = 400  # for shorter prompts, the chat template's tokens would be learned as the text's
-_SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
+_SLOWEST_RATE = 0.02  # of the distance to a report: follows a drifting mix in ~50 reports
 _MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
-_MAX_KEPT = 256  # cached sets of models times languages
+_MAX_KEPT = 256  # cached estimates, one per set of models and language
 _MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
 
 class TokenEstimator:
-    """Learned ratio of characters to tokens, by model and language.
+    """Learns the ratio of characters to tokens, by model and language.
 
     Args:
         measured: characters per token by model, then language, from a capability artifact.
@@ -50,7 +50,7 @@ class TokenEstimator:
             tuple[tuple[str, ...], str], tuple[NDArray[np.float64], float]
         ] = {}
         self.refused = 0
-        """Reports ignored because no cell is free or their numbers are implausible."""
+        """Reports ignored because their numbers are implausible or no cell is free."""
         self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
@@ -107,7 +107,7 @@ class TokenEstimator:
         return learned
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Return characters per token by model, then language; the fleet's under an empty name."""
+        """Return characters per token by model, then language; an empty model means the fleet."""
         found: dict[str, dict[str, float]] = {}
         for (model, language), value in list(self._log_ratio.items()):
             found.setdefault(model, {})[language] = exp(value)
@@ -151,7 +151,7 @@ class TokenEstimator:
             self._reports[key] = _MEASURED_REPORTS
 
     def _current(self, model: str, language: str) -> float:
-        """Return the cell's log ratio; for unknown models the fleet's, else the language's."""
+        """Return the cell's log ratio; if unknown, the fleet's, else the language's."""
         value = self._log_ratio.get((model, language))
         if value is None:
             value = self._log_ratio.get((_FLEET, language))

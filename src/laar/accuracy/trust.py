@@ -19,18 +19,18 @@ from math import lgamma, log
 from operator import add, sub
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-"""Possible remaining shares of a prior's full weight. Their prior probabilities are proportional to
-them, so that doubting an artifact takes evidence."""
+"""Possible shares of its full weight that a prior keeps. Their prior probabilities are proportional
+to them, so that doubting an artifact takes evidence."""
 
 _EDGE = 0.02
 """Margin that keeps priors away from 0 and 1, so that one outcome can't decide."""
 
 Evidence = Sequence[float]
-"""Log likelihood under each weight."""
+"""Log likelihood of a cell's outcomes under each weight."""
 
 
 class PriorTrust:
-    """The remaining share of the full weight of each model's priors.
+    """Learns what share of their full weight each model's priors keep.
 
     Args:
         shares: the shares to consider, the largest first.
@@ -44,7 +44,7 @@ class PriorTrust:
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
         """Return a cell's evidence from these counts, for a full weight of `weight` outcomes.
 
-        An offset may have taken `correct` out of bounds.
+        Offsets may have moved `correct` out of bounds; it is clamped.
         """
         p = min(max(prior, _EDGE), 1 - _EDGE)
         s = min(max(correct, 0.0), outcomes)
@@ -61,7 +61,7 @@ class PriorTrust:
         self._models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
-        """Return the remaining share of a prior's weight in a cell, by evidence of other cells."""
+        """Return the share of its weight that a prior keeps, by evidence other than `own`."""
         total = self._models.get(model)
         if total is None:
             return self._shares[0]
@@ -69,7 +69,7 @@ class PriorTrust:
         return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
-        """Return the models with evidence; from any thread."""
+        """Return the models with evidence; callable from any thread."""
         return list(self._models)
 
     def clear(self) -> None:

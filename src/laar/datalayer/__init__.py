@@ -1,6 +1,6 @@
 """Collectors: find endpoints, read their metrics and measure their round trips.
 
-Each is an object with an endless ``run``; none knows the endpoint table. The runner wires them up.
+Each is an object with an endless ``run``; the runner connects them to the endpoint table.
 """
 
 from laar.datalayer.dns import Resolver

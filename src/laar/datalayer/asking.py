@@ -1,12 +1,12 @@
 """Send an endpoint one tiny request to see whether it answers.
 
 `laar doctor` shows the result of `ask`. The trial of an endpoint that is out also starts with it:
-laar's own request costs a token, whereas a client's request on trial may cost it the response.
-The response is streamed and read until it contains output, since engines send 200 before they
-know better, and so do error pages in front of engines.
+laar's request costs a few tokens, whereas a client's request on trial may fail. The response is
+streamed and read until it contains output, since a status of 200 proves little: engines send it
+before they fail, and proxies in front of engines send it with error pages.
 
 The request need not work for every engine. One that requires a key, or does not chat, answers 4xx;
-this proves nothing, and a client's request has to be the trial.
+this proves nothing, so a client's request has to be the trial.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from laar.protocol.headers import RANK, media_type, retry_after_s
 from laar.protocol.usefulness import flaw_of_type
 
 TIMEOUT_S = 10.0
-"""Timeout of a one-token response. Engines that need longer should not get traffic yet."""
+"""Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
 _MAX_UNDER_WAY = 16
-"""Requests in flight at a time: a pool that fails as a whole must not be probed as a whole."""
+"""Maximum requests in flight: a pool that fails all at once must not be probed all at once."""
 _MAX_BYTES = 4096
 _TOKENS = 8
-"""Token limit of the response. It is read only up to its first output, but the first token may
-begin a thought, which no engine shows."""
+"""Token limit of the response. It is read only up to its first output, but the first tokens may be
+reasoning, which engines do not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class Asked:
 
     Args:
         reply: the response; None if there was none.
-        failed: kind of failure if the endpoint accepted the connection, then stayed silent or
+        failed: kind of failure if the endpoint accepted the connection, then sent nothing or
             closed it.
-        problem: reason for the lack of a response, as text; empty otherwise.
+        problem: text of why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
         seconds: seconds to the first event.
     """
@@ -61,7 +61,7 @@ class Asked:
 
 
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
-    """Return a session for `ask` that keeps no connection alive: an old one proves nothing."""
+    """Return a session for `ask` without kept-alive connections: an open one proves nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -110,7 +110,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None
-    # An engine that ignores `stream` and answers in one piece may serve all its clients so.
+    # An engine that ignores `stream` may answer all its clients in one piece.
     if answer.status == 200 and all(
         flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False)
     ):
@@ -142,8 +142,8 @@ class Asker:
     """Probe endpoints that are out and due, until cancelled.
 
     Args:
-        due: returns endpoints to probe now; none again before `answered` has been called for it.
-        answered: called with the result.
+        due: returns endpoints to probe now, none of them while its probe is in flight.
+        answered: called with the key of an endpoint and the result.
         clock: monotonic seconds.
     """
 

@@ -1,7 +1,7 @@
-"""Where each model's chat template puts the parts of a prompt, learned by asking an engine once.
+"""Learn where each model's chat template puts the parts of a prompt, by asking an engine once.
 
-The engine is asked for the token ids of a few chats (`laar.prefix.probing`), by ``POST /tokenize``
-of vLLM and SGLang.
+The engine returns the token ids of a few chats (`laar.prefix.probing`) through ``POST /tokenize``,
+which vLLM and SGLang have.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from laar.prefix.probing import PROBES, template_of
 from laar.prefix.tokens import TokenIds
 
 MAX_ANSWER_BYTES = 32 << 20
-"""Longest ``/tokenize`` response: a million ids take about 7 MB."""
+"""Maximum ``/tokenize`` response: a million ids take about 7 MB."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
-"""Seconds between attempts for new models, and for those whose engines failed to answer."""
+"""Seconds between searches for new models, and for models whose engines did not answer."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class TemplateProbes:
-    """Learn the chat template of each model.
+    """The collector: learn the chat template of each model.
 
     Args:
         prefixes: receives the templates.
@@ -61,9 +61,9 @@ class TemplateProbes:
         model = spec.models[0]
         try:
             ids = [await ask_engine(session, spec, probe, model) for probe in PROBES]
-        except (aiohttp.ClientError, OSError):  # it may be starting or restarting
+        except (aiohttp.ClientError, OSError):  # the engine may be restarting: try again later
             return
-        except ValueError:  # no such path, or the template rejects such a chat
+        except ValueError:  # no such path, or the template rejects a chat
             ids = []
         if not ids or not all(map(len, ids)):
             self._refused.add(spec.address)
@@ -76,7 +76,7 @@ class TemplateProbes:
 async def ask_engine(
     session: aiohttp.ClientSession, spec: EndpointSpec, chat: Mapping[str, Any], model: str
 ) -> TokenIds:
-    """Return the token ids of a chat's prompt, as an engine computes them.
+    """Return the token ids of a chat's prompt, as computed by an engine.
 
     Raises:
         ValueError: the response has no token ids.

@@ -1,7 +1,7 @@
-"""Inspect an engine over HTTP: its models, adapters, kind, and what requires a key.
+"""Inspect engines over HTTP: their models, adapters and kind, and what requires a key.
 
-`laar init` writes a configuration from this. The engine is only read from. Its responses are
-untrusted: size-limited and parsed defensively.
+`laar init` writes a configuration from the result. Only GET requests are sent. Responses are
+untrusted: limited in size and parsed defensively.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MAX_ANSWER_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine, as it presents itself.
+    """An engine, as it describes itself.
 
     Args:
         address: as in an endpoints file.
-        models: names it serves, the model's own first, then its aliases.
-        adapters: loaded LoRA adapters, which are model names as well.
-        kind: the engine, as `engine` in an endpoints file; empty if the page is unknown.
-        max_model_len: longest prompt and answer in tokens; None if the engine does not say.
-        remarks: findings for the user, each a sentence.
+        models: names under which it serves its model; the main one first, then aliases.
+        adapters: loaded LoRA adapters, which are also model names.
+        kind: the kind of engine, as `engine` in an endpoints file; empty if not recognized.
+        max_model_len: maximum tokens of prompt plus answer; None if not reported.
+        remarks: findings for the user, one sentence each.
     """
 
     address: str
@@ -49,7 +49,7 @@ async def look_at(
     """Return an `Engine` for each endpoint, in order; an unreachable one has a remark.
 
     Args:
-        endpoints: as an endpoints file would have them; their models are ignored.
+        endpoints: as in an endpoints file; their models are ignored.
         headers: sent with each request, such as ``authorization``.
 
     Raises:

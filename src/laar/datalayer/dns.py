@@ -1,7 +1,7 @@
 """Resolve the DNS names in endpoint addresses, repeatedly and in the background.
 
 `Resolver` sits between a source of endpoints and the table: it receives specs whose addresses may
-be names and passes on one spec per IP address. IP literals pass at once. The system resolver does
+be names and passes on one spec per IP address; IP literals at once. The system resolver does
 not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
 last addresses: a DNS outage must not remove working endpoints.
 
@@ -24,19 +24,19 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
 
 INTERVAL_S = 10.0
-"""Seconds between two lookups of a name: a fleet's records change as pods come and go."""
+"""Seconds between lookups of a name: a fleet's records change as pods come and go."""
 RETRY_S = 2.0
 """Seconds until a failed lookup is repeated."""
 TIMEOUT_S = 5.0
-"""The system resolver's own initial timeout."""
+"""Timeout of a lookup: the system resolver's initial timeout for one query."""
 MAX_AT_ONCE = 4
-"""Concurrent lookups. Each holds a thread, for long if the DNS server is dead; leave some free."""
+"""Maximum concurrent lookups. Each occupies a thread, for long if the DNS server is down."""
 MAX_ADDRESSES = 256
-"""Addresses used per name; the lowest are kept, so that the selection is stable."""
+"""Maximum addresses per name; the lowest are used, so that the selection is stable."""
 
 
 async def system_lookup(name: str) -> Sequence[str]:
-    """Ask the system resolver, in a thread."""
+    """Return a name's addresses from the system resolver, called in a thread."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     v4 = {str(address[0]) for family, _, _, _, address in found if family == socket.AF_INET}
@@ -45,14 +45,14 @@ async def system_lookup(name: str) -> Sequence[str]:
 
 
 class Resolver:
-    """An `EndpointSink` for sources with names, and a collector that keeps the names resolved.
+    """A collector that resolves names, and the `EndpointSink` of sources that use them.
 
     Args:
-        sink: receives the resolved endpoints, under the name of their source.
+        sink: receives the resolved endpoints, with the name of their source.
         clock: monotonic seconds.
         lookup: resolves a name.
-        interval_s: seconds between two lookups of one name.
-        timeout_s: seconds until a lookup counts as failed, although its thread continues.
+        interval_s: seconds between lookups of a name.
+        timeout_s: seconds after which a lookup counts as failed; its thread continues.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Resolver:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace a source's endpoints; pass on those already resolved."""
+        """Replace a source's endpoints; pass on those whose addresses are known."""
         self._declared[source] = specs
         declared = [spec for specs in self._declared.values() for spec in specs]
         names = {dns_name(spec.address) for spec in declared} - {""}

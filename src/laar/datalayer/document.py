@@ -1,10 +1,10 @@
 """Parse YAML files into pydantic models, with errors that name the file, the line and the key.
 
-PyYAML discards where a value was, so the node tree is kept along with the values, and an error's
-path is looked up in it. Duplicate keys are an error: YAML readers silently pick one.
+PyYAML's values do not record their lines, so the node tree is kept as well, and the path of an
+error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
 
 Depth, number of values and length of numbers are capped, since files are reloaded while serving.
-An alias counts as all the values it stands for: a few lines of aliases can expand beyond any
+An alias counts as all the values it refers to: a few lines of aliases can expand beyond any
 memory.
 """
 
@@ -21,21 +21,21 @@ from pydantic import BaseModel, ValidationError
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
-"""Keys and values in one file: ten thousand endpoints with every field."""
+"""Maximum keys and values in a file: ten thousand endpoints with every field."""
 MAX_DEPTH = 50
 MAX_TEXT_CHARS = 4 << 20
 MAX_NUMBER_CHARS = 400
-"""Longest value that is not a string: YAML's base-60 numbers take quadratic time."""
+"""Maximum length of a value that is not a string: base-60 numbers take quadratic time."""
 
 _NOT_YAML = (ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
-"""Raised by PyYAML for values that do not fit their tag, such as ``!!int ''``."""
+"""Errors that PyYAML raises for values that do not match their tag, such as ``!!int ''``."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Place = tuple[str | int, ...]
 """Path of keys and indices from the top of the document."""
 
 MAX_FAULTS_SHOWN = 20
-"""Wrong indentation can cause thousands of faults; nobody reads more than a screenful."""
+"""Maximum faults shown. Wrong indentation can cause thousands; nobody reads more than a screen."""
 
 
 def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
@@ -80,10 +80,10 @@ def read_with_lines(
 
 
 def parse_yaml(text: str) -> object:
-    """Parse one YAML document, with the same caps.
+    """Parse one YAML document, with the same caps as files.
 
     Raises:
-        YAMLError: it is invalid, or exceeds a cap.
+        YAMLError: the document is invalid, or exceeds a cap.
     """
     if len(text) > MAX_TEXT_CHARS:
         raise yaml.YAMLError(f"longer than {MAX_TEXT_CHARS} characters")
@@ -100,10 +100,10 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._nodes = 0
         self._depth = 0
-        self._sizes: dict[str, int] = {}  # number of values, by anchor
+        self._sizes: dict[str, int] = {}  # number of values by anchor
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose one node, unless it exceeds a cap."""
+        """Compose one node; raise an error if it exceeds a cap."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         before = self._nodes
         if not isinstance(event, yaml.AliasEvent):
@@ -143,7 +143,7 @@ def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """Return the line of a place, or of the nearest enclosing one in the file."""
+    """Return the line of a place, or of the closest place around it that has one."""
     while place not in lines and place:
         place = place[:-1]
     return lines.get(place, 1)
@@ -208,7 +208,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _keys(model: Any, place: Place) -> list[str]:
-    """Return the keys that a section may have; none if it is a free-form map."""
+    """Return the keys that a section may have; an empty list for a free-form map."""
     for part in place:
         if isinstance(part, str):
             field = getattr(model, "model_fields", {}).get(part)
@@ -245,7 +245,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """Return the message of one fault, with its value; keep the texts of laar's own validators."""
+    """Return a fault's message, with the value; messages of laar's validators are kept."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."

@@ -1,8 +1,8 @@
 """A YAML file of endpoints, reloaded whenever it changes.
 
-The file is watched by polling its status twice a second (`laar.datalayer.stamp` says why). A change
-counts once two polls in a row see the same status, so a half-written file is not mistaken for a
-shorter list. An unusable file leaves the endpoints as they are, and is reported with the reason.
+The file's status is polled twice a second (`laar.datalayer.stamp` says why). A change is applied
+once two polls in a row see the same status, so a half-written file is not mistaken for a shorter
+list. An invalid file is reported with the reason and leaves the endpoints unchanged.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from laar.declaring import describe
 from laar.errors import SettingError
 
 MAX_FILE_BYTES = 4 << 20
-"""400 bytes per endpoint, for `MAX_ENDPOINTS`."""
+"""Maximum size of the file: 400 bytes for each of `MAX_ENDPOINTS`."""
 MAX_ENDPOINTS = 10_000
-"""Twice the largest fleet laar is tested with."""
+"""Maximum endpoints: twice the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_CHARS = 4096
 POLL_S = 0.5
-"""A change takes effect within two polls; polling more often would not help."""
+"""Seconds between polls. A change takes effect within two, which is soon enough."""
 
 _PORTS = {"http": ":80", "https": ":443"}
 _BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)
@@ -43,7 +43,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``ip:port``, ``[v6]:port`` or ``name:port``; return the host without brackets.
 
     Raises:
-        ValueError: it is none of these; the message names the fault.
+        ValueError: the address has another form; the message names the fault.
     """
     scheme, marked, rest = address.partition("://")
     if marked and scheme:
@@ -79,7 +79,7 @@ def endpoint_address(address: str) -> str:
     """Normalize an endpoint's address, or its base URL as clients write it.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither; the message names the fault.
     """
     scheme, marked, rest = address.strip().partition("://")
     if not marked:
@@ -107,7 +107,7 @@ def check_model_name(name: str) -> str:
     """Return the name if it can be sent in headers and in comma-separated lists.
 
     Raises:
-        ValueError: it can't; the message says why.
+        ValueError: the name is invalid; the message says why.
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
@@ -176,7 +176,7 @@ class Endpoint(BaseModel):
         return self.address.removeprefix("https://").partition("/")[0]
 
     def way(self) -> Way:
-        """Return how the endpoint is reached.
+        """Return how to reach the endpoint.
 
         Raises:
             SettingError: `ca_file` or `key_file` can't be read.
@@ -213,7 +213,7 @@ class Endpoint(BaseModel):
 
 
 class EndpointsDocument(BaseModel):
-    """The whole file."""
+    """The content of an endpoints file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
@@ -252,7 +252,7 @@ def _key(path: Path) -> str:
     """Read an engine's key.
 
     Raises:
-        SettingError: the file can't be read, or does not contain a key.
+        SettingError: the file can't be read, or has no valid key.
     """
     try:
         key = path.read_bytes()[: MAX_KEY_CHARS + 1].decode("ascii", "replace").strip()
@@ -278,10 +278,10 @@ class EndpointsFile:
         self._sink = sink
         self._poll_s = poll_s
         self._keys: Sequence[Path] = ()
-        self._loaded: Sequence[Stamp] | None = None  # None: never
+        self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
     def load(self) -> None:
-        """Read the file now, so that starting with a bad file fails at once and says why.
+        """Read the file now, so that a start with an invalid file fails at once.
 
         Raises:
             SettingError: as `load_endpoints`.
@@ -290,7 +290,7 @@ class EndpointsFile:
         self._sink.replace(self.source, self._read())
 
     async def run(self) -> None:
-        """Follow the file until cancelled."""
+        """Watch the file until cancelled."""
         seen = self._loaded
         while True:
             stamp = await asyncio.to_thread(self._stamps)

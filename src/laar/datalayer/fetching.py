@@ -1,6 +1,6 @@
-"""GET requests of collectors over one persistent connection per host: a minimal HTTP client.
+"""A minimal HTTP client for collectors: GET requests over one persistent connection per host.
 
-An idle picker does little but poll endpoints, and most of the cost was a general client's: its
+An idle picker does little but poll endpoints. With a general client, most of the cost is its
 objects for URL, request, response, redirects and cookies. So a request to an IP address is written
 directly to one of aiohttp's connections, which parses the response with all of aiohttp's limits.
 URLs with a name, a password, a query or https, and engines with a key, go through aiohttp's
@@ -28,22 +28,22 @@ from laar.datalayer.interface import Clock
 from laar.datalayer.stamp import Stamp, stamp_of
 
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
-"""URLs with nothing to resolve, quote or normalize."""
+"""Matches URLs with nothing to resolve, quote or normalize."""
 _MAX_PORT = 65535
 _KEPT_S = 75.0
-"""Seconds for which an unused connection is kept: more than any polling interval when idle."""
+"""Seconds for which an unused connection is kept: more than any idle picker's polling interval."""
 _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 
 
 def fault_of(error: Exception) -> str:
-    """Return the error's kind and text, less the ssl setting aiohttp adds even for plain HTTP."""
+    """Return an error's type and text, without the ssl setting that aiohttp adds to plain HTTP."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
 
 
 def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
-    """Return aiohttp's request options for an engine: its key, and how it is verified.
+    """Return aiohttp's request options for an engine: its key and TLS verification.
 
-    Empty for a `url` of another host: the key is for the engine only.
+    There are none for a `url` on another host: the key is for the engine only.
     """
     way = spec.way
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
@@ -59,16 +59,16 @@ def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
 
 @lru_cache(64)
 def _verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
-    """Return a TLS context that verifies as Envoy does: without a name only the authority."""
+    """Return a TLS context that verifies as Envoy does: only the authority if there is no name."""
     context = verifying(ca_file)
     context.check_hostname = named
     return context
 
 
 def verifying(ca_file: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts an authority; if none is named, the system's.
+    """Return a TLS context that trusts the authorities of a file; of the system if it is empty.
 
-    Python 3.13 is stricter: it wants extensions that cluster and private authorities often lack.
+    Python 3.13 would require extensions that cluster and private authorities often lack.
     """
     context = ssl.create_default_context(cafile=ca_file or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -97,8 +97,8 @@ class Answer:
 
     Attributes:
         status: the status code.
-        after_s: seconds from the end of the request's headers to the start of the response's;
-            never includes opening a connection.
+        after_s: seconds from sending the request's headers to receiving the response's; excludes
+            opening a connection.
     """
 
     __slots__ = ("_content", "after_s", "status")
@@ -109,7 +109,7 @@ class Answer:
         self._content = content
 
     async def read(self, max_bytes: int) -> bytes:
-        """Return the body, up to slightly over `max_bytes`; close the connection beyond that.
+        """Return the body, up to slightly over `max_bytes`; a longer one closes the connection.
 
         Raises:
             ClientError: the body breaks off.
@@ -118,7 +118,7 @@ class Answer:
 
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
-    """Return a body, up to slightly over `max_bytes`; leave the rest unread."""
+    """Return a body, up to slightly over `max_bytes`; leave the remainder unread."""
     body = await content.readany()
     if content.at_eof():  # nearly always
         return body
@@ -147,10 +147,10 @@ class _Host:
 
 
 class Fetcher:
-    """Fetch pages for collectors, as an async context manager. Create it on a running loop.
+    """An async context manager that fetches pages for collectors. Create it on a running loop.
 
     Args:
-        headers: headers of all requests.
+        headers: headers sent with each request.
         clock: monotonic seconds.
     """
 
@@ -179,7 +179,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def get(self, url: str, spec: EndpointSpec | None = None) -> AsyncIterator[Answer]:
-        """Get a page of an engine. Redirects are not followed: they could lead anywhere.
+        """Get a page from an engine. Redirects are not followed: they could lead anywhere.
 
         The caller must set a timeout.
 
@@ -219,7 +219,7 @@ class Fetcher:
     async def _ask(
         self, host: _Host, ip: str, port: int, request: bytes
     ) -> tuple[ResponseHandler, Answer]:
-        """Send a request; retry once if the connection breaks: an idle one may have been closed."""
+        """Send a request; retry once if the connection breaks, as an idle one may be closed."""
         for last in (False, True):
             connection, host.connection = host.connection, None
             if connection is None or not connection.is_connected() or connection.should_close:

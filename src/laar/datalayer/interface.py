@@ -1,8 +1,8 @@
 """The interfaces of collectors: five small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
-knows only the protocol of its sink, so the runner, the lab and the tests can pass any. All calls
-are made on the event loop and must return at once.
+depends only on its sink's protocol, so the runner, the lab and the tests can pass their own. All
+calls are made on the event loop and must return at once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ GONE = ""
 """The message for a source that is no longer watched, such as a removed endpoint."""
 
 Targets = Callable[[], Sequence[EndpointSpec]]
-"""Return the endpoints to visit now; called repeatedly, so it follows the table."""
+"""Returns the endpoints to visit now; called repeatedly, so that changes take effect."""
 
 
 class ProblemSink(Protocol):
     """Receives the collectors' problems, for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, once per failure; None or `GONE` ends it.
+        """Report a problem of `source`, once per failure; None or `GONE` clears it.
 
-        `source` is the collector's kind, followed by a blank and the instance if there are
+        `source` is the kind of collector, followed by a blank and the instance if there are
         several: ``scrape 10.0.0.7:8000``. None may be passed for a source without a problem.
         """
 
@@ -46,13 +46,13 @@ class EndpointSink(ProblemSink, Protocol):
 
 
 class ReadingSink(ProblemSink, Protocol):
-    """Receives scrapes and probes. Silence means unknown; readings age by their timestamp."""
+    """Receives scrapes and probes. Readings age by their timestamp if no new ones arrive."""
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks behind an address; 1 for an engine without any."""
+        """Set the number of data-parallel ranks at an address; 1 for an engine without ranks."""
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
-        """Record the values of a metrics page, or of one rank on it, read at `now`."""
+        """Record the numbers of a metrics page, or of one rank on it, read at `now`."""
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Record a raw round trip, or None for a failed probe."""
@@ -66,21 +66,21 @@ class ServedSink(ProblemSink, Protocol):
 
 
 class KvEventSink(ProblemSink, Protocol):
-    """Receives the KV cache events of engines. Hashes are the engine's own."""
+    """Receives the KV cache events of engines. Block hashes are those of the engine."""
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
-        """Note blocks that entered the cache of `address`; `past` if the report was replayed."""
+        """Record blocks that entered the cache of `address`; `past` if the event was replayed."""
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
-        """Note blocks that left a tier of `address`'s memory; tier 0 is the cache."""
+        """Record blocks that left a memory tier of `address`; tier 0 is the cache."""
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Note that the cache of `address` is empty; what enters it from now on is reported.
+        """Record that the cache of `address` is empty; later additions are reported.
 
-        `at_s`: since when, by the engine's clock; NaN if unknown.
+        `at_s`: time at which it was emptied, by the engine's clock; NaN if unknown.
 
-        `past`: it was empty before this picker listened; the events since then follow.
+        `past`: this was before the picker listened; the events since then follow.
         """
 
     def lost(self, address: str) -> None:
-        """Note lost events of `address`: blocks may have entered or left its cache unseen."""
+        """Record that events of `address` were lost: its cache may have changed unseen."""

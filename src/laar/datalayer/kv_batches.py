@@ -1,12 +1,12 @@
 """Decode batches of KV cache events from vLLM and SGLang.
 
-vLLM's batches (``--kv-events-config``) are maps, or arrays from older releases; SGLang's are arrays
+vLLM's batches (``--kv-events-config``) are maps, or arrays in older releases; SGLang's are arrays
 with the same leading fields.
 
-Blocks are counted in the memory that prefills read from, and as copies in the slower memory of the
-host, a disk or a peer that they are fetched from. Of a hybrid model's layer groups only one
-counts, the first that attends to the whole prompt: a sliding window drops the beginning of a
-prompt while the prompt is still useful.
+Blocks are followed in the memory that prefills read from, and as copies in slower tiers (host,
+disk, peer) that they are fetched from. Of a hybrid model's layer groups only one is followed, the
+first that attends to the whole prompt: a sliding window drops the beginning of a prompt while the
+prompt is still useful.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from laar.prefix.tiers import FAR, HOST
 from laar.prefix.tokens import Stored
 
 _MEDIUM = "GPU"
-"""The medium that prefills read from; vLLM on CPUs uses the same name."""
+"""The medium that prefills read from; vLLM on CPUs also calls it this."""
 _TIERS = {
     _MEDIUM: 0,
     **dict.fromkeys(("CPU", "CPU_PINNED"), HOST),
@@ -40,10 +40,10 @@ class Removed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """A cache was emptied; the time is by the engine's clock."""
+    """A cache was emptied."""
 
     at_s: float = math.nan
-    """NaN if unknown."""
+    """Time by the engine's clock; NaN if unknown."""
 
 
 Event = Stored | Removed | Cleared
@@ -51,16 +51,16 @@ Event = Stored | Removed | Cleared
 
 @dataclass(slots=True)
 class Groups:
-    """Track which of a hybrid model's layer groups counts, from the blocks stored.
+    """Selects the layer group of a hybrid model to follow, from the blocks stored.
 
-    Removal events give a group's index but not its kind, and all groups use one hash per block.
+    Removal events have a group's index but not its kind, and all groups share a block's hash.
     """
 
     counted: int = 0
     attends_to_all: bool = False
 
     def counts(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether an event belongs to the group that counts."""
+        """Return whether an event belongs to the followed group."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
@@ -70,14 +70,14 @@ class Groups:
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
 """vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
-"""Kinds of groups that count; older releases, removed blocks and mixed groups have the last two."""
+"""Kinds that may be followed; old releases, removed blocks and mixed groups have the last two."""
 
 
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
-    """Decode one message: its time, its events, and fields that are not needed.
+    """Decode one message into events: it has a time, events, and fields that are not needed.
 
     Raises:
-        ValueError: it is not a batch of events.
+        ValueError: the message is not a batch of events.
     """
     try:
         at_s, events, *_ = msgspec.msgpack.decode(payload)
@@ -88,7 +88,7 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
 
 
 def time_of(payload: bytes) -> float:
-    """Return the time of a message in seconds, by the engine's clock; NaN if it has none."""
+    """Return a message's time in seconds, by the engine's clock; NaN if it has none."""
     try:
         return _time(msgspec.msgpack.decode(payload)[0])
     except _FAULTS:
@@ -103,9 +103,9 @@ def _time(value: object) -> float:
 
 
 def _joined(events: Iterable[Any]) -> list[Any]:
-    """Return the events, joining those of consecutive pages of a prompt.
+    """Return the events, joining those for consecutive pages of a prompt.
 
-    SGLang reports each page separately, and a page is one token by default.
+    SGLang sends an event per page, and a page is one token by default.
     """
     joined: list[Any] = []
     for event in events:
@@ -143,7 +143,7 @@ _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 
 
 def _event(raw: Any, groups: Groups) -> Event | None:
-    """Convert one event in either form; return None for an unknown kind."""
+    """Convert an event in either form; return None if it is not followed."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
         raw = dict(zip(places, raw, strict=False))
@@ -166,7 +166,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         return Stored(hashes=hashes, tier=tier)
     size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
-    if adapter is not None and not isinstance(adapter, str):  # SGLang puts its metadata there
+    if adapter is not None and not isinstance(adapter, str):  # SGLang's metadata
         raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
         adapter = None
     if adapter is None and raw.get("lora_id") is not None:

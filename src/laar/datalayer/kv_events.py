@@ -1,13 +1,13 @@
 """Receive the KV cache events that engines publish over ZeroMQ, and pass them to a sink.
 
-An endpoint takes part if its label ``laar.dev/kv-events`` says where it publishes: a port on the
-endpoint's own host, or a complete ``tcp://host:port``.
+An endpoint is followed if its label ``laar.dev/kv-events`` says where it publishes: a port on the
+endpoint's host, or a complete ``tcp://host:port``.
 
-Publishing is fire-and-forget, so batches are numbered. When numbers are skipped, the engine is
-asked to replay those batches, if the label ``laar.dev/kv-events-replay`` says where. Without it, or
-if the engine no longer has them, or if a batch can't be decoded, the sink is told that events were
-lost. It is also told when listening starts, since an earlier listener may have stopped at any time.
-A number not above the last one means a restart. A stream followed from number 0 is known to start
+Publishing is fire-and-forget, so batches are numbered. If numbers are skipped, the engine is asked
+to replay the missing batches, provided that the label ``laar.dev/kv-events-replay`` says where.
+Without it, or if the engine no longer has them, or if a batch can't be decoded, `lost` is called on
+the sink; also when listening starts, since an earlier listener may have stopped at any time. A
+number not above the last one means a restart. A stream followed from number 0 is known to start
 with an empty cache.
 
 Requires the package pyzmq.
@@ -32,18 +32,18 @@ from laar.prefix.tokens import Stored
 LOOK_S = 1.0
 """Maximum seconds until a new endpoint is subscribed to."""
 REPLAY_S = 5.0
-"""Timeout for replaying all batches of a gap; those not received by then are lost."""
+"""Timeout for replaying the batches of a gap; any not received by then are lost."""
 REACH_S = 10.0
-"""Timeout of a connection, and time between attempts to open the first one."""
+"""Timeout of the first connection, and seconds between attempts to open it."""
 PING_S = 10.0
-"""Reconnect to an engine that does not answer a ping for this long: a host that is down, or a
+"""Seconds without an answer to a ping after which to reconnect: a host that is down, or a
 connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""ZeroMQ itself allows 1,023 sockets per process."""
+"""Maximum endpoints followed: ZeroMQ allows 1,023 sockets per process."""
 MAX_BATCH_BYTES = 16 << 20
-"""The blocks of a million tokens in one engine step; longer batches close the connection."""
+"""Maximum batch: the blocks of a million tokens in one step. A longer one closes the connection."""
 MAX_BATCHES_WAITING = 1000
-"""Batches queued per endpoint. Further ones are dropped, which then shows as a gap."""
+"""Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
 
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
@@ -121,7 +121,7 @@ class KvEvents:
                 reaching.cancel()
 
     async def _reach(self, source: str, url: str) -> None:
-        """Report a publisher that can't be reached: ZeroMQ retries silently."""
+        """Report a publisher that can't be reached, since ZeroMQ retries silently."""
         host, port = split_address(url.removeprefix("tcp://"))
         is_reported = False
         while True:
@@ -148,12 +148,12 @@ class KvEvents:
         groups = Groups()
         while True:
             frames = await socket.recv_multipart()
-            await asyncio.sleep(0)  # receiving does not yield while more messages wait
+            await asyncio.sleep(0)  # receiving does not yield while messages are queued
             try:
                 number, payload = _read(frames)
             except ValueError as error:
                 self._lost_by(source, address, error)
-                continue  # the next number shows whether it was a batch
+                continue  # if it was a batch, the next number shows a gap
             begins = number == 0 or (expected is not None and number < expected)
             if begins:  # a restart
                 groups = Groups()
@@ -188,7 +188,7 @@ class KvEvents:
     ) -> None:
         """Apply the batches from `start` up to `until`, or report that some are lost.
 
-        If `start` is None, apply all that the engine kept; the first may have any number.
+        If `start` is None, apply all batches that the engine kept, whatever the first number.
         """
         following, history = start, start is None
         fault: ValueError | None = None
@@ -237,7 +237,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield the batches an engine kept, beginning with number `start`; none without a URL."""
+    """Yield the batches that an engine kept, from number `start`; none without a URL."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:
@@ -261,7 +261,7 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
 
 
 def _url(address: str, label: str, rank: int) -> str:
-    """Return the URL of a socket; data-parallel ranks use consecutive ports."""
+    """Return the URL of a rank's socket; data-parallel ranks use consecutive ports."""
     host, _, port = label.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return label
@@ -272,7 +272,7 @@ def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
     """Return a message's number and payload.
 
     Raises:
-        ValueError: it is not a message with a number.
+        ValueError: the message has no valid number.
     """
     _, number, payload = frames
     if len(number) != _NUMBER_BYTES:

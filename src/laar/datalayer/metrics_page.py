@@ -1,4 +1,4 @@
-"""Extract the few numbers laar needs from an engine's Prometheus page, without parsing all of it.
+"""Extract the few numbers that laar needs from an engine's Prometheus page, without parsing it.
 
 A vLLM page is 55 KB with 484 samples, of which laar needs six. Finding each name with
 ``bytes.find`` takes a thousandth of the time of parsing the whole page, so scraping a hundred
@@ -6,8 +6,8 @@ endpoints every second costs almost nothing. Engines differ only in metric names
 are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and counters
 are summed, the share of the cache in use is averaged.
 
-While an engine is idle only the lines about its process change, not its own. So a page is
-searched again only if the hash of the engine's lines has changed (`PageReader`).
+While an engine is idle only the lines about its process change, not those with its prefix. So a
+page is searched again only if the hash of the latter has changed (`PageReader`).
 
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
@@ -29,27 +29,26 @@ from laar.core.membership import EndpointSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNames:
-    """The names of one engine's metrics; where there are several, the first on the page counts.
+    """The names of an engine's metrics; of several, the first one on the page is used.
 
     Args:
         prefix: all names begin with it, and no other line of the page does.
-        waiting, running: gauges of requests.
-        kv_usage: gauge, share 0..1.
+        waiting, running: gauges: number of requests.
+        kv_usage: gauge: share of the KV cache in use, 0..1.
         capacity_tokens: gauges whose product is the size of the KV cache.
-        capacity_info: a series of value 1 and its labels whose product is the size; the sets of
-            labels are tried in order.
+        capacity_info: a series of value 1, and sets of its labels whose product is the size; the
+            sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        fetched_tokens: counter of cached tokens that came from memory behind the cache.
+        fetched_tokens: counter of cached tokens that were fetched from slower memory tiers.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
-        worked: a counter that any work increments; shows restarts.
+        worked: a counter that any work increments; a decrease shows a restart.
         started: a gauge with the time at which `worked` began.
-        refused: a counter of refused requests, and the label of the reason that means a full
-            queue.
-        awake: a gauge that is 0 while an engine sleeps, and its label.
-        rank: the label of a data-parallel rank, if requests may name one.
-        ranks_path: path of JSON whose `dp_size` counts the ranks, if a page may lack some.
-        path: path of the page.
+        refused: a counter of refused requests, and its label for reasons that mean a full queue.
+        awake: a gauge that is 0 while an engine sleeps, and the label it has.
+        rank: the label with the data-parallel rank, if requests may name a rank.
+        ranks_path: path of JSON whose `dp_size` is the number of ranks, if a page may lack some.
+        path: path of the metrics page.
         aliases: other names of the engine, used in labels of pods.
     """
 
@@ -74,7 +73,7 @@ class EngineNames:
 
 
 ENGINES: Mapping[str, EngineNames] = {
-    # Names as served by vLLM 0.32; the second ones are those of releases before the V1 engine.
+    # Names as in vLLM 0.32; the second ones are from releases before the V1 engine.
     "vllm": EngineNames(
         prefix=b"vllm:",
         waiting=(b"vllm:num_requests_waiting",),
@@ -94,7 +93,7 @@ ENGINES: Mapping[str, EngineNames] = {
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
     ),
-    # Every scheduler of a group may report, and each priority as well as the total (`_once`).
+    # Each scheduler of a group may report, and each priority besides the total (`_once`).
     "sglang": EngineNames(
         prefix=b"sglang:",
         waiting=(b"sglang:num_queue_reqs",),
@@ -109,7 +108,7 @@ ENGINES: Mapping[str, EngineNames] = {
         rank=b"dp_rank",
         ranks_path="/server_info",  # its page lacks the ranks of other hosts
     ),
-    # Its prefix counters count cache blocks, not tokens, so they are left out. Its `/metrics` is
+    # Its prefix counters count cache blocks, not tokens, so they are omitted. Its `/metrics` is
     # JSON about iterations.
     "tensorrt-llm": EngineNames(
         prefix=b"trtllm_",
@@ -122,7 +121,7 @@ ENGINES: Mapping[str, EngineNames] = {
         path="/prometheus/metrics",
         aliases=("trtllm-serve", "trtllm"),
     ),
-    # Requires `--metrics`. Cache usage only in older releases, cache size in none.
+    # Requires `--metrics`. Only older releases report cache usage, and none the cache size.
     "llama.cpp": EngineNames(
         prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
@@ -138,7 +137,7 @@ ENGINES: Mapping[str, EngineNames] = {
         running=(b"lmdeploy:num_requests_running",),
         kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
     ),
-    # It reports requests only, nothing about its cache.
+    # Reports requests, but nothing about its cache.
     "tgi": EngineNames(
         prefix=b"tgi_",
         waiting=(b"tgi_queue_size",),
@@ -147,7 +146,7 @@ ENGINES: Mapping[str, EngineNames] = {
         aliases=("text-generation-inference",),
     ),
 }
-"""All engines that laar knows; settings and labels of pods accept these names."""
+"""All supported engines; settings and pod labels accept these names."""
 
 if TYPE_CHECKING:
     Engine = str
@@ -155,11 +154,11 @@ else:
     Engine = Literal[tuple(ENGINES)]
 
 _MAX_SAMPLES = 1024
-"""Series read per name: a page has one for each data-parallel rank."""
+"""Maximum series read per name: a page has one for each data-parallel rank."""
 MAX_RANKS = 64
 """Maximum data-parallel ranks per address. Generous: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
-"""No cache is larger; the product of two numbers from a page can be infinite."""
+"""Maximum plausible cache size; the product of two numbers from a page can be infinite."""
 _MAX_ADAPTERS = 256
 _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
@@ -167,7 +166,7 @@ _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 class Counters(NamedTuple):
     """The last known value of each counter, to detect a restart on the next page.
 
-    A page may lack one: SGLang's labelled counters appear with the first request after a restart.
+    A page may lack some: SGLang's labelled counters appear with the first request after a restart.
     """
 
     queries: float
@@ -176,7 +175,7 @@ class Counters(NamedTuple):
     refused: float
 
     def restarted_since(self, before: Counters) -> bool:
-        """Return whether a counter decreased or the start time changed; NaN shows nothing."""
+        """Return whether a counter decreased or the start time changed; NaN is ignored."""
         return (
             self.queries < before.queries
             or self.worked < before.worked
@@ -184,12 +183,12 @@ class Counters(NamedTuple):
         )
 
     def refused_since(self, before: Counters) -> float:
-        """Return the number refused since; a series may appear only with the first refusal."""
+        """Return the requests refused since; the series may appear only with the first refusal."""
         refused = self.refused - (0.0 if math.isnan(before.refused) else before.refused)
         return refused if 0.0 < refused < math.inf else 0.0
 
     def or_known(self, before: Counters) -> Counters:
-        """Return these counters, with the earlier value of any that this page lacks."""
+        """Return these counters, with the earlier values of those that this page lacks."""
         both = zip(self, before, strict=True)
         return Counters(*(known if math.isnan(now) else now for now, known in both))
 
@@ -202,7 +201,7 @@ def page_url(spec: EndpointSpec) -> str:
 
 
 class PageReader:
-    """Read successive pages of one endpoint."""
+    """Reads successive pages of one endpoint."""
 
     __slots__ = ("_before", "_lines", "_reading")
 
@@ -224,7 +223,7 @@ class PageReader:
 
 
 def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
-    """Return the page of each data-parallel rank, ordered by rank; the page itself if only one."""
+    """Split a page by data-parallel rank, in order; return it unchanged if there is only one."""
     names = ENGINES[engine]
     found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
     ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
@@ -242,7 +241,7 @@ def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
     if start < 0:
         return b""
     end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
-    # Also covers whether a name begins its line, and whether the last line is complete.
+    # Includes the bytes around: whether a name begins its line, and the last line is complete.
     return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 
@@ -252,7 +251,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     Args:
         page: the body in Prometheus text format, possibly truncated.
         engine: a key of `ENGINES`.
-        before: the counters of the endpoint's earlier pages.
+        before: the counters of the endpoint's earlier pages; None for its first.
     """
     names = ENGINES[engine]
     counters = Counters(
@@ -308,13 +307,13 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
 
 
 def _finite(value: float) -> float:
-    """Return a sum, or NaN: values that are valid one by one may add up to infinity."""
+    """Return a sum, or NaN if it is infinite, which a sum of valid values may be."""
     return value if value < math.inf else math.nan
 
 
 def _capacity(page: bytes, names: EngineNames) -> float:
     if names.capacity_tokens:
-        # Ranks multiply the blocks but not the block size, hence total times mean.
+        # Ranks add up blocks but share the block size, hence total times mean.
         first, *others = names.capacity_tokens
         capacity = _total(page, (first,)) * math.prod(_mean(page, (name,)) for name in others)
         if 0 < capacity < _MAX_CAPACITY_TOKENS:
@@ -332,7 +331,7 @@ def _capacity(page: bytes, names: EngineNames) -> float:
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
-    """Return the adapters in use and how many are allowed, from the latest sample."""
+    """Return the adapters in use and the maximum number, from the latest sample."""
     if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
         return frozenset(), math.nan
     labels, _ = max(samples, key=lambda sample: (_number(sample[1]) >= 0.0, _number(sample[1])))
@@ -351,7 +350,7 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
         after = start + size
         end = page.find(b"\n", after)
         if end < 0:
-            # The last line of a truncated page may hold half a number.
+            # The last line of a truncated page may contain half a number.
             break
         follows = page[after : after + 1]
         if follows in (b"{", b" ") and (start == 0 or page[start - 1] == 10):
@@ -360,7 +359,7 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
             labels = page[after:brace] if brace else b""
             parts = page[brace or after : end].split(None, 1)
             found.append((labels, parts[0] if parts else b""))
-            # The format keeps series of one name together, so any other next line ends the search.
+            # The format groups the series of a name, so any other next line ends the search.
             start = end + 1 if page.startswith(name, end + 1) else -1
         elif found:
             break
@@ -370,10 +369,10 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _once(samples: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return one sample per group of schedulers: they share a queue.
+    """Return one sample per group of schedulers, since a group shares a queue.
 
-    With data-parallel attention each group has its own `dp_rank`, and all share one numbering of
-    `tp_rank`. The total over all priorities has an empty `priority`.
+    With data-parallel attention each group has a `dp_rank`, and `tp_rank` is numbered across all
+    groups. The total over all priorities has an empty `priority`.
     """
     first: dict[bytes, tuple[bytes, bytes]] = {}
     for sample in sorted(samples, key=lambda sample: _order(sample[0])):
@@ -399,7 +398,7 @@ def _label(labels: bytes, name: bytes) -> bytes:
 
 
 def _number(text: bytes) -> float:
-    """Parse a number that can be a count, share or time; return NaN for anything else."""
+    """Parse a finite number of at least 0; return NaN for anything else."""
     try:
         value = float(text)
     except ValueError:

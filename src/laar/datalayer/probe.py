@@ -1,10 +1,10 @@
-"""Raw round trips to the endpoints; clipping and averaging happen downstream.
+"""Measure raw round trips to the endpoints; clipping and averaging happen downstream.
 
-The time from the end of the request's headers to the start of the response's is one round trip plus
-the half millisecond an engine takes to answer ``/health``. It starts once a connection exists, so
+The time from sending the request's headers to receiving the response's is one round trip plus the
+half millisecond an engine takes to answer ``/health``. It starts once a connection is open, so
 connection setup never counts, even if the server closes the connection after each response.
-Any response is a round trip, including 404 and 405; but a 5xx means that the engine behind it is
-dead (vLLM answers 503 then), and counts as a failure, as does no response at all.
+Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, as does no
+response at all: it means that the engine behind the server is dead (vLLM then answers 503).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 5.0
-"""Round trips change slowly. Connection setup never counts, so a connection may close meanwhile."""
+"""Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
 MAX_PROBES_PER_S = 50.0
-"""Maximum probes per second: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
+"""Maximum probes per second: 1,000 endpoints take 20 s. GORGO probes each every 30 s."""
 TIMEOUT_S = 2.0
-"""For a whole probe, connection included: six round trips to the far side of the earth."""
+"""Timeout of a probe, including connection setup: six round trips halfway around the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
@@ -36,7 +36,7 @@ class Prober:
         sink: receives round trips and problems.
         clock: monotonic seconds.
         rng: jitters the probes.
-        interval_s: seconds between two probes of an endpoint, fixed or a function.
+        interval_s: seconds between probes of an endpoint, fixed or a function.
     """
 
     def __init__(

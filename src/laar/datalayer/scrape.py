@@ -1,11 +1,11 @@
 """Scrape the engines' metrics pages over kept-alive connections.
 
 Once a second is enough. laar counts requests and tokens itself when it decides, so a page only
-corrects these counts; an engine updates its gauges once per step anyway; and serving a page costs
-vLLM's API process 4 to 5 ms, half a percent at this rate and a tenth of it at 20 Hz.
+corrects these counts; an engine updates its gauges only once per step; and serving a page costs
+vLLM's API process 4 to 5 ms: half a percent of its time at this rate, a tenth at 20 Hz.
 
-A page that does not arrive yields no reading, so the endpoint's last reading ages, as its timestamp
-shows. The cap on a page's size also holds before decompression, since compression isn't accepted.
+A failed scrape yields no reading, so the endpoint's last reading ages, as its timestamp shows. The
+cap on a page's size can't be evaded by compression, since none is accepted.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
-"""For a whole scrape: enough for another continent, short enough to notice a hanging engine."""
+"""Timeout of a scrape: enough for another continent, short enough to notice a hanging engine."""
 MAX_PAGE_BYTES = 4 << 20
-"""A page of 64 data-parallel ranks is about 3 MB; longer pages are truncated and reported."""
+"""Maximum page: 64 data-parallel ranks need about 3 MB. Longer ones are cut off and reported."""
 
 
 class Scraper:
     """The collector: get a `Reading` from each endpoint about every `interval_s`.
 
     Args:
-        targets: returns the endpoints to scrape now; an empty `metrics_url` skips one.
+        targets: returns the endpoints to scrape now; those with an empty `metrics_url` are skipped.
         sink: receives readings and problems.
         clock: monotonic seconds.
         rng: jitters the visits.
-        interval_s: seconds between two scrapes of an endpoint, fixed or a function.
+        interval_s: seconds between scrapes of an endpoint, fixed or a function.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Scraper:
         self._sink = sink
         self._clock = clock
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
-        self._ranks: dict[str, object] = {}  # number of ranks that each engine claims
+        self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
         self._visits = Visits(
             self._scraped,
             self._scrape,
@@ -121,7 +121,7 @@ class Scraper:
         self._sink.problem(source, problem)
 
     async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:
-        """Return whether a page includes all ranks that the engine claims to have."""
+        """Return whether a page with `ranks` ranks has all that the engine reports."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
             self._ranks.pop(spec.address, None)  # it may have restarted

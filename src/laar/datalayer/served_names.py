@@ -1,16 +1,16 @@
-"""The model names that an endpoint lists: ``GET /v1/models``, polled.
+"""Poll the model names that endpoints list at ``GET /v1/models``.
 
-LoRA adapters come and go while an engine runs; they are listed with the model they belong to as
-``parent``. Models with the same ``root`` are one model under several names.
+LoRA adapters come and go while an engine runs; each is listed with its base model as ``parent``.
+Models with the same ``root`` are one model under several names.
 
-The list does not show what an engine is for, and vLLM's embedding engines list their model like
-any other. Their routes show it: an engine that has ``/v1/embeddings`` and neither of the routes
-that generate text does not generate. A GET finds out without side effects, since those routes are
-POST only: the response is 405 if the route exists, and 404 if not.
+The list does not show what an engine is for: vLLM's embedding engines list their model like any
+other. But their routes do: an engine that has ``/v1/embeddings`` and neither of the routes that
+generate text does not generate. A GET finds out without side effects, since these routes accept
+only POST: the response is 405 if the route exists, and 404 if not.
 
 An endpoint need not answer. One that requires a key lists nothing, and is used as configured.
 Responses are untrusted; the table decides which names an endpoint may have. An endpoint with no
-configured model is polled every second until it names one. When a name proves wrong or is unknown,
+configured model is polled every second until it lists one. When a name proves wrong or is unknown,
 the lists are checked at once (`ServedNames.doubt`).
 """
 
@@ -36,12 +36,12 @@ INTERVAL_S = 30.0
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 DOUBT_S = 1.0
-"""Minimum seconds between checks of an endpoint that answers 404."""
+"""Minimum seconds between checks of an endpoint that rejects names with 404."""
 DOUBT_ALL_S = 5.0
-"""The same after a client named an unknown model: clients may repeat a wrong name."""
+"""Minimum seconds between checks after clients name unknown models: they may repeat them."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
-"""A list of this many models is about 100 KB; engines load a few dozen adapters at most."""
+"""Maximum names read, about 100 KB; engines load a few dozen adapters at most."""
 
 _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
@@ -51,12 +51,12 @@ class ServedNames:
     """The collector: get a `Served` from each endpoint about every `interval_s`.
 
     Args:
-        targets: returns the endpoints to ask now.
+        targets: returns the endpoints to poll now.
         sink: receives names and problems; also an empty `Served` for an endpoint that has no
-            configured model and names none.
+            configured model and lists none.
         clock: monotonic seconds.
         rng: jitters the visits.
-        interval_s: seconds between two checks of an endpoint.
+        interval_s: seconds between checks of an endpoint.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ServedNames:
     ) -> None:
         self._targets, self._sink, self._clock = targets, sink, clock
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
-        """With the weights at that time: another engine may start at the same address."""
+        """By address, with the weights at that time: another engine may start at the address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
         self._visits = Visits(
             targets,
@@ -91,7 +91,7 @@ class ServedNames:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
-        """Check soon: an endpoint rejected a name or, without an address, all endpoints did."""
+        """Check an endpoint that rejected a name soon; all endpoints if `address` is empty."""
         if address:
             self._visits.soon(address, DOUBT_S)
         else:
@@ -145,7 +145,7 @@ class ServedNames:
         self._sink.served(spec.address, Served())
 
     async def _writes_texts(self, spec: EndpointSpec) -> bool:
-        """Return False only if the engine's routes leave no doubt."""
+        """Return whether an engine generates text; False only if its routes leave no doubt."""
         for path in _WRITES_TEXTS:
             status, _ = await self._get(spec, path)
             if status != _NO_ROUTE:
@@ -161,12 +161,12 @@ class ServedNames:
 
 
 def read_served(body: bytes) -> Served:
-    """Return the names and the shortest limit in the body of ``GET /v1/models``.
+    """Return the names and the lowest length limit in the body of ``GET /v1/models``.
 
-    Unusable entries are skipped.
+    Invalid entries are skipped.
 
     Raises:
-        ValueError: it is not a list of models.
+        ValueError: the body is not a list of models.
     """
     try:
         entries: Any = orjson.loads(body)["data"]

@@ -1,13 +1,13 @@
-"""Visit each endpoint at a jittered interval, for scrapes and probes alike.
+"""Visit each endpoint at a jittered interval, for scrapes, probes and other polls.
 
 Intervals are jittered by a tenth so that visits to many endpoints spread out and several pickers
-don't synchronize. Visits due at nearly the same time start together: a lone one finds its code
+don't synchronize. Visits due at nearly the same time start together: a single one finds its code
 evicted from the CPU caches and costs twice as much.
 
-Two caps keep a large fleet cheap: visits in flight at once, and visits started per second. Above
-the second cap the interval stretches for all: readings of 5,000 endpoints get older, as their
-timestamps show, instead of taking the CPU that decisions need. A visit still in flight when its
-next one is due is not started again.
+Two caps keep a large fleet cheap: visits in flight, and visits started per second. Above the second
+cap all intervals stretch: readings of 5,000 endpoints get older, as their timestamps show, instead
+of using the CPU time that decisions need. If a visit is still in flight when the next one is due,
+the next one is skipped.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ Interval = float | Callable[[EndpointSpec], float]
 """Seconds between visits to an endpoint: fixed, or a function called before each visit."""
 
 MAX_UNDER_WAY = 64
-"""Enough for the rate below with endpoints that take 300 ms to answer."""
+"""Maximum visits in flight: enough for the rate below if endpoints take 300 ms to answer."""
 MAX_STARTS_PER_S = 200.0
-"""7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints need."""
+"""Maximum rate, twice what 100 endpoints need: 7 % of a core (``python -m bench datalayer``)."""
 LOOK_S = 0.25
-"""Longest time until the first visit to a new endpoint."""
+"""Maximum seconds until the first visit to a new endpoint."""
 LEAST_WAIT_S = 0.01
-"""Visits due within this time start together: a wake-up costs about as much as a visit."""
+"""Visits due within these seconds start together: a wake-up costs about as much as a visit."""
 _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
-"""Maximum visits that start in one go: one millisecond, during which requests wait."""
+"""Maximum visits that start together: requests wait meanwhile, about one millisecond."""
 _TIMER_S = 1e-3
-"""The event loop's timers may fire this early."""
+"""Seconds by which the event loop's timers may fire early."""
 
 
 def until_look_s(every_s: float = LOOK_S) -> float:
-    """Return the seconds to the next multiple of `every_s`, which is the same for all pollers.
+    """Return the seconds until the next multiple of `every_s`, at which all pollers wake up.
 
-    Most of the cost of a poll is waking up, and one wake-up serves all of them.
+    Most of the cost of a poll is waking up, and one wake-up serves all pollers.
     """
     return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
 
 
 class Visits:
-    """Call a coroutine for each target, repeatedly.
+    """Calls a coroutine for each target, repeatedly.
 
     Args:
         targets: returns the current targets; called at each poll.
-        visit: does the work; must limit its own time and catch the errors it expects. Any other
-            error fails only that visit.
+        visit: does the work; must have a timeout and catch the errors it expects. Any other error
+            fails only that visit.
         left: called with the address of a target that is gone.
         kind: kind of visit; the first word of the source of its problems.
         problems: receives errors that a visit did not expect.
-        interval_s: seconds between two visits to an endpoint, fixed or a function.
+        interval_s: seconds between visits to an endpoint, fixed or a function.
         most_per_s: visits per second over all endpoints, not counting the first of each.
-        phase: offset of the start times, as a share of the time between two of them.
+        phase: offset of the start times, as a share of the time between them.
         clock: monotonic seconds.
         rng: jitters the visits.
     """
@@ -97,7 +97,7 @@ class Visits:
         self._seen: tuple[EndpointSpec, ...] = ()
         self._known: dict[str, EndpointSpec] = {}
         self._due: list[tuple[float, str]] = []
-        self._due_at: dict[str, float] = {}  # which heap entry of an address is valid
+        self._due_at: dict[str, float] = {}  # time of the valid heap entry of each address
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
@@ -112,7 +112,7 @@ class Visits:
                 wait_s = LOOK_S - now % LOOK_S
                 if self._due:
                     wait_s = min(wait_s, self._due[0][0] - now)
-                # A due visit that waits for a free place must not cause a busy loop.
+                # A due visit that can't start yet must not cause a busy loop.
                 await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
         finally:
             tasks = list(self._under_way.values())
@@ -121,7 +121,7 @@ class Visits:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def soon(self, address: str, least_s: float) -> None:
-        """Visit an endpoint now, but no sooner than `least_s` after its last visit began."""
+        """Visit an endpoint soon, but not within `least_s` of the start of its last visit."""
         at = max(self._clock(), self._begun_at.get(address, -math.inf) + least_s)
         if at < self._due_at.get(address, -math.inf):
             self._plan(address, at)

@@ -1,4 +1,4 @@
-"""The weights file: written by `laar tune --export`, and used frozen by `laar serve`.
+"""The weights file: written by `laar tune --export`, used unchanged by `laar serve`.
 
     policy: laar
     weights: {k_rtt: 0.4, k_queue: 0.9, k_delay: 0.6}
@@ -6,7 +6,7 @@
     cost_s: 2.31
     windows: [...]
 
-Only `weights` is used; the rest documents where the numbers come from.
+Only `weights` is used; the other keys document where the numbers come from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.datalayer.document import line_of, read_with_lines
 from laar.errors import SettingError, unknown
 
 MAX_FILE_BYTES = 1 << 20
-"""Some hundred windows; the tuner exports 64."""
+"""Maximum size of the file: some hundred windows. The tuner exports 64."""
 
 _Weight = Annotated[float, Field(ge=0, le=1000)]
 
@@ -42,10 +42,10 @@ class WeightsFile(BaseModel):
 
 
 def read_weights(path: Path) -> dict[str, float]:
-    """Return the weights of the policy `laar` by name; others keep their settings.
+    """Return the policy `laar`'s weights by name; weights not in the file keep their settings.
 
     Raises:
-        SettingError: it can't be read, or is for another policy; names file and weight.
+        SettingError: the file is unreadable, invalid or for another policy; names file and weight.
     """
     found, lines = read_with_lines(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
     if found.policy != "laar":

@@ -1,4 +1,4 @@
-"""Checks of a deployment: each finding names a place, a value and the remedy."""
+"""Check a deployment: each finding names a place, its state and the remedy."""
 
 from laar.doctor.doctor import Doctor, Places, admin_url
 from laar.doctor.findings import Finding, Level, show_findings

@@ -1,4 +1,4 @@
-"""Check that endpoints answer: send each a tiny request, and compare endpoints with one model.
+"""Check that endpoints answer: send each a tiny request, and compare endpoints of a model.
 
 An endpoint with a different key or a broken engine may have a healthy /health and metrics page.
 Only a request reveals the fault.
@@ -19,17 +19,17 @@ from laar.health import GOOD, USELESS, Kind, judge
 _AT_ONCE = 20
 _SHOWN_CHARS = 200
 _REMEDIES = {
-    Kind.STATUS: "see the engine's log; the picker sends it nothing but trials meanwhile",
-    Kind.ERROR: "see the engine's log; the picker sends it nothing but trials meanwhile",
+    Kind.STATUS: "see the engine's log; the picker sends it only trials until it recovers",
+    Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
     **dict.fromkeys(
         USELESS,
-        "see what listens there: a page or a proxy may stand in front of the engine, its chat "
-        "template may be broken, or it serves another model than its siblings",
+        "check what listens there: a page or a proxy may be in front of the engine, its chat "
+        "template may be broken, or it may serve another model than the other endpoints",
     ),
-    Kind.FULL: "it is full: add replicas, or limit what comes in (`flow`)",
+    Kind.FULL: "it is full: add replicas, or limit the traffic (`flow`)",
 }
 
 
@@ -37,7 +37,7 @@ _NO_CHAT = (404, 405)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
-    """Send a request to each endpoint, with the key, and compare endpoints with one model."""
+    """Send each endpoint a request, with the headers `key`, and compare endpoints of a model."""
     gate = asyncio.Semaphore(_AT_ONCE)
     async with new_session() as session:
         session.headers.update(key)
@@ -55,7 +55,7 @@ async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str])
 
 def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[Finding]:
     asked = [(spec, a) for spec, a in asked if not a.problem.startswith("can't be reached")]
-    if not asked:  # already reported by the doctor
+    if not asked:  # the doctor reports unreachable endpoints itself
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
@@ -66,7 +66,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if verdict == GOOD:
             continue
         if not some_answer and verdict in (None, Kind.DENIED):
-            # All require a key, or none chats: nothing else can be learned.
+            # All require a key, or none chats: there is nothing to compare.
             if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
                 hints.append(_does_not_chat(spec, answer.reply.status))
             continue
@@ -99,8 +99,8 @@ def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:
     return warning(
         f"endpoint {spec.address}",
         f"answers {status} to a chat request, as engines for embeddings do; unless its routes "
-        "tell the picker so, an alias such as `auto` stands for it in chats too",
-        f"if it does not generate, say what it does: labels: {{{TASK_LABEL}: embed}}",
+        "show this, the picker may choose it for chats that name an alias such as `auto`",
+        f"if it does not generate, label it with its task: labels: {{{TASK_LABEL}: embed}}",
     )
 
 

@@ -1,9 +1,9 @@
 """`laar doctor`: check the endpoints, the picker, its store and Envoy, and suggest remedies.
 
-Everything is read over HTTP with short timeouts; nothing is changed, and each endpoint generates a
+Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates a
 few tokens at most. Unreachable parts are findings too. The picker's admin port shows the freshness
 of readings and recent traffic; the endpoints are also queried directly, since the doctor must work
-when a picker does not start.
+even if the picker does not start.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Places:
 
 
 def admin_url(settings: Settings) -> str:
-    """Return the admin URL of a picker with these settings, on its own machine."""
+    """Return the admin URL of a picker with these settings, as reached from its machine."""
     return f"http://{dialled(settings.listen.admin)}"
 
 
@@ -83,7 +83,7 @@ class _Answer:
 
 
 def _shown(answer: _Answer | None) -> dict[str, Any] | None:
-    """Return the JSON object of a successful answer; None for anything else."""
+    """Return the JSON object in a successful answer; None for any other answer."""
     try:
         found = answer.json() if answer is not None and answer.status == 200 else None
     except orjson.JSONDecodeError:
@@ -96,7 +96,7 @@ class Doctor:
 
     Args:
         settings: settings of the picker.
-        places: addresses of the picker and its Envoy.
+        places: addresses of the picker and its Envoy, and credentials.
     """
 
     def __init__(self, settings: Settings, places: Places) -> None:
@@ -105,7 +105,7 @@ class Doctor:
 
     @property
     def needs(self) -> Needs:
-        """The settings' requirements on Envoy."""
+        """The requirements of the settings on Envoy."""
         flow = self._settings.flow
         return Needs(
             max_body_bytes=self._settings.stream.max_body_bytes,
@@ -115,7 +115,7 @@ class Doctor:
         )
 
     async def examine(self) -> list[Finding]:
-        """Return all findings in the order: endpoints, picker, store, Envoy."""
+        """Check everything; return the findings on endpoints, picker, store and Envoy, in order."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             parts = await asyncio.gather(
@@ -161,7 +161,7 @@ class Doctor:
                 error(
                     f"picker {url}",
                     "its admin port does not answer",
-                    "start it (`laar serve -c ...`), or name listen.admin with --picker",
+                    "start it (`laar serve -c ...`), or give its listen.admin with --picker",
                 )
             ]
         fleet = await _get(http, f"{url}/fleet", headers)
@@ -175,7 +175,7 @@ class Doctor:
         recent = _shown(seen)
         if about is None or recent is None or not {"about", "fleet"} <= about.keys():
             what = "does not show its fleet"
-            remedy = "give the token with --token-file, or name listen.admin with --picker"
+            remedy = "give the token with --token-file, or the right address with --picker"
             return [*found, error(f"picker {url}", what, remedy)]
         if (other := _other_fleet(url, about, self._declared())) is not None:
             return [*found, other]
@@ -198,7 +198,7 @@ class Doctor:
                     "its admin port does not answer"
                     if dump is None
                     else "its admin port does not show a configuration",
-                    "name it with --envoy; it is on loopback beside Envoy, 19000 in laar's own "
+                    "give its address with --envoy; it is on loopback, port 19000 in laar's "
                     "bootstraps",
                 )
             ]
@@ -221,7 +221,7 @@ async def _get(
     headers: Mapping[str, str] | None = None,
     spec: EndpointSpec | None = None,
 ) -> _Answer | None:
-    """Get an answer, preferring an endpoint's own key to the client's; None on failure."""
+    """Get a page, with the endpoint's key if it has one, else the client's; None on failure."""
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
@@ -235,13 +235,13 @@ async def _get(
 
 
 def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
-    """Yield findings for the endpoints that are skipped."""
+    """Yield findings on endpoints that are not checked."""
     if declared > _MAX_ENDPOINTS:
         what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
         yield warning("endpoints", what, "check the others with separate settings (-c)")
     if settings.kubernetes:
         what = "the endpoints of `kubernetes` are not asked; only the picker's view is shown"
-        remedy = "to ask some, list them under `endpoints` in separate settings (-c)"
+        remedy = "to check some, list them under `endpoints` in separate settings (-c)"
         yield warning("endpoints", what, remedy)
 
 
@@ -253,7 +253,7 @@ async def _endpoint(
     models = await _get(http, url, key, spec)
     if models is None:
         what = f"no answer at {url} within {_TIMEOUT_S:g} s"
-        return [error(where, what, "start it, open the way to it, or remove it from the settings")]
+        return [error(where, what, "start it, make it reachable, or remove it from the settings")]
     found = []
     if models.status >= _SERVER_FAULT:
         what = f"answers {models.status} at {url}"
@@ -312,9 +312,9 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
 def _other_fleet(
     url: str, shown: Mapping[str, Any], declared: Sequence[EndpointSpec]
 ) -> Finding | None:
-    """Return a fault if the picker has none of these settings' endpoints; else None.
+    """Return a fault if the picker has none of the declared endpoints; else None.
 
-    Endpoints with DNS names are skipped, since the picker shows their addresses.
+    If any of them has a DNS name there is no check, since the picker shows IP addresses.
     """
     rows = [row["endpoint"] for row in shown["fleet"]]
     own = [spec.address for spec in declared]
@@ -323,9 +323,9 @@ def _other_fleet(
         return None
     return error(
         f"picker {url}",
-        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it is the picker "
-        "of other settings, so nothing more of it is shown",
-        "name the picker of these settings with --picker, or start it on other ports (listen)",
+        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it runs with "
+        "other settings, so it is not checked further",
+        "give the address of the right picker with --picker, or start it on other ports (listen)",
     )
 
 
@@ -334,8 +334,8 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     found = []
     running = shown["about"]["version"]
     if running != version("laar"):
-        what = f"runs laar {running}, and this is {version('laar')}"
-        found.append(warning(where, what, "install the same version, then ask again"))
+        what = f"runs laar {running}, but this is {version('laar')}"
+        found.append(warning(where, what, "install the same version, then check again"))
     for source, problem in shown["problems"].items():
         if source == RESTART:
             remedy = "restart the picker, or revert the settings"
@@ -352,11 +352,11 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
             found.append(warning(f"endpoint {row['endpoint']}", what, remedy))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
-        remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
+        remedy = "once you agree with them: routing.mode: enforce, routing.enforce_share: 1"
         found.append(warning(where, what, remedy))
     models = {row.get("model") for row in shown["fleet"]}
     if shown["about"].get("calibrated") is False and len(models) > 1:
-        what = "not calibrated: an `auto` goes to the model that answers soonest, right or wrong"
+        what = "not calibrated: `auto` chooses the model that answers fastest, right or wrong"
         found.append(warning(where, what, "`laar calibrate URL...` measures the engines"))
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
@@ -364,7 +364,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Report whether the artifact has outcomes for the recent traffic."""
+    """Return findings on whether the artifact has outcomes for the recent traffic."""
     where = "artifact"
     if not decisions:
         return [warning(where, "no decision yet, so its coverage is unknown", "send requests")]
@@ -386,7 +386,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if bucket
     ]
     if priced and sum(bare.values()) and not found:
-        what = "nothing was measured: every model counts as equally good"
+        what = "nothing was measured: all models are treated as equally good"
         found.append(warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
     degraded = sum(1 for d in decisions if d["reason"].startswith("degraded"))
     if degraded:
@@ -404,8 +404,8 @@ def _envoy_version(text: str) -> list[Finding]:
     except ValueError:
         return []
     if (major, minor) < _OLDEST_ENVOY:
-        what = f"is {number}: in full duplex it can't fail open, and override_host is young"
-        return [warning("Envoy", what, f"take {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
+        what = f"is {number}: in full duplex it can't fail open, and override_host is new"
+        return [warning("Envoy", what, f"use {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
     return [fine("Envoy", f"version {number}")]
 
 
@@ -416,7 +416,7 @@ def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if isinstance(value, int):
             totals[name.rpartition(".")[2]] += value
     found = [
-        warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its metrics' times")
+        warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its latency metrics")
         for name, what in _COUNTERS.items()
         if totals[name]
     ]

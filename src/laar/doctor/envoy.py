@@ -1,8 +1,8 @@
 """Check whether an Envoy is configured for a picker; each fault has the value to write.
 
-Works on Envoy's configuration as JSON, from its admin port or a bootstrap, including configurations
-that `laar envoy` did not render. The checks are in `laar.doctor.envoy_checks`; a fault is a check
-that failed for one object.
+The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
+not have rendered it. The checks are in `laar.doctor.envoy_checks`; a fault is a check that failed
+for one object.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Fault:
 
     @property
     def field(self) -> str:
-        """Dotted path of the field, below `where`."""
+        """Dotted path of the field within `where`."""
         return self.check.above + self.check.field
 
     @property
@@ -70,7 +70,7 @@ def _shown(value: object) -> str:
 
 
 def configuration(document: Json) -> Json:
-    """Return a config dump, or a bootstrap, in the form of a bootstrap."""
+    """Convert a config dump to the form of a bootstrap; return a bootstrap unchanged."""
     if "configs" not in document:
         return document
     found: Json = {"listeners": [], "clusters": [], "routes": []}
@@ -100,7 +100,7 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
             error(
                 "Envoy",
                 "no ext_proc filter: requests do not reach the picker",
-                "start from `laar envoy --shape sidecar|standalone|gateway`",
+                "start with a bootstrap from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
     # A listener has many routes, often with the same faults.
@@ -109,11 +109,11 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
 
 
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
-    """Yield the clusters of pickers and endpoints without a reachable host.
+    """Yield findings on clusters of pickers or endpoints that have no reachable host.
 
     Args:
         document: the configuration, as in `envoy_findings`.
-        statuses: the ``cluster_statuses`` of Envoy's admin port.
+        statuses: the ``cluster_statuses`` from Envoy's admin port.
     """
     hosts = {str(status.get("name", "")): status.get("host_statuses", ()) for status in statuses}
     for where, cluster, checks in _subjects(configuration(copy.deepcopy(document))):

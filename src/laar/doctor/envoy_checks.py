@@ -1,8 +1,8 @@
 """Requirements on Envoy's configuration: one check per field that may be wrong.
 
-A check has a field, the level of a wrong value, and a judge: a function that returns the effect of
-the object's value and the value to write instead, or None if it is right. Limits and timeouts are
-those of `laar envoy`; see `laar.envoy.bootstrap` for the reasons.
+A check has a field, the severity of a wrong value, and a judge: a function that returns the effect
+of the value and the value to write instead, or None if it is right. Limits and timeouts are those
+of `laar envoy`; see `laar.envoy.bootstrap` for the reasons.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Requirements that follow from the picker's settings.
+    """Requirements on Envoy that follow from the picker's settings.
 
     Args:
         max_body_bytes: longest request body.
         tenant_header: header that flow control reads.
-        message_timeout_s: minimum time that Envoy must wait if the picker asks it to.
+        message_timeout_s: seconds for which Envoy must be able to wait for a held request.
         request_timeout_s: request timeout that a remedy suggests.
-        endpoint_cas: CAs of https endpoints.
+        endpoint_cas: CAs that verify https endpoints.
     """
 
     max_body_bytes: int = _RENDERED.max_body_bytes
@@ -67,7 +67,7 @@ class Wrong:
 
 
 Judge = Callable[[Json, Needs], Wrong | None]
-"""Returns the fault of an object; None if it is right."""
+"""Returns what is wrong with an object; None if nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Check:
     Args:
         field: dotted path below the object.
         level: severity of a wrong value.
-        judge: returns the fault of the object's value; None if it is right.
+        judge: returns what is wrong with the object; None if nothing is.
         above: path of the object within its parent, for the report.
     """
 
@@ -122,12 +122,12 @@ def _check(checks: list[Check], field: str, level: Level, **more: Any) -> Callab
 
 
 def is_native(processor: Json) -> bool:
-    """Return whether the picker gets complete bodies instead of every chunk."""
+    """Return whether the picker gets complete request bodies instead of each chunk."""
     return bool(_mode(processor).get("request_body_mode") != _FULL_DUPLEX)
 
 
 def override_of(cluster: Json) -> Json | None:
-    """Return the cluster's override-host policy; None without one."""
+    """Return the cluster's override-host policy; None if it has none."""
     policies = cluster.get("load_balancing_policy", {}).get("policies", ())
     typed = [p.get("typed_extension_config", {}).get("typed_config", {}) for p in policies]
     return next((t for t in typed if str(t.get("@type", "")).endswith("OverrideHost")), None)
@@ -141,10 +141,10 @@ def _mode(processor: Json) -> Json:
 
 
 def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judge:
-    """Require a value of a processing mode's field by shape; None allows any."""
+    """Require a value for a field of the processing mode, by shape; None allows any."""
     default = "NONE" if field.endswith("body_mode") else "SKIP"
     effects = {
-        native: "the picker gets answers in a form that it does not read",
+        native: "the picker gets answers in a form that it can't read",
         full_duplex: "full duplex needs bodies and trailers both ways, or requests hang",
     }
 
@@ -214,16 +214,16 @@ def _has_all(known: Sequence[str], needed: Sequence[str], effect: str) -> Wrong 
 
 @_warning(PROCESSOR, "allow_mode_override")
 def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require that native answers can be sampled."""
+    """Require that the picker can sample answers in native mode."""
     if processor.get("allow_mode_override") or not is_native(processor):
         return None
-    effect = "answers can't be sampled, so nothing is learned of first tokens and cached prefixes"
+    effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
     return Wrong(effect, True)
 
 
 @_error(PROCESSOR, "message_timeout")
 def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to tolerate a picker that is busy for a moment."""
+    """Require Envoy to tolerate a picker that is briefly overloaded."""
     waits_s = _waits_s(processor)
     if waits_s >= MESSAGE_TIMEOUT_S:
         return None
@@ -260,9 +260,9 @@ def _waits_s(processor: Json) -> float:
 
 @_warning(PROCESSOR, "response_attributes")
 def _response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require the picker to see where an error comes from, and which attempts failed."""
+    """Require the picker to learn where an error comes from and which attempts failed."""
     known = processor.get("response_attributes", [])
-    effect = "Envoy's own errors look like an endpoint's, and failed attempts are unknown"
+    effect = "Envoy's errors look like an endpoint's, and failed attempts are unknown"
     return _has_all(known, (ATTEMPTED, DETAILS), effect)
 
 
@@ -271,12 +271,12 @@ def _fails_open(processor: Json, _needs: Needs) -> Wrong | None:
     """Require requests to pass without a picker, unless rendered with `--no-fail-open`."""
     if processor.get("failure_mode_allow") or processor.get("stat_prefix") == STAT_PREFIX:
         return None
-    effect = "a picker that is down fails every request instead of leaving them to Envoy"
+    effect = "if the picker is down, every request fails instead of being routed by Envoy"
     return Wrong(effect, True)
 
 
 def _is_off(field: str) -> Judge:
-    """Require a field not to be true."""
+    """Return a judge that requires a field to be unset or false."""
     wrong = Wrong("the picker's answers are ignored", False)
     return lambda processor, _needs: wrong if processor.get(field) else None
 
@@ -311,12 +311,12 @@ def _namespaces(
 
 @_warning(MANAGER, "delayed_close_timeout")
 def _breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
-    """Require clients to learn soon that an answer was cut off."""
+    """Require clients to be told promptly that an answer was cut off."""
     delay_s = _seconds(manager.get("delayed_close_timeout"), _DEFAULT_DELAYED_CLOSE_S)
     if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 means no delay
         return None
     wanted = DELAYED_CLOSE_S
-    return Wrong("a client waits that long to learn that its answer was cut off", duration(wanted))
+    return Wrong("clients learn that much later that an answer was cut off", duration(wanted))
 
 
 @_error(NATIVE_LISTENER, "per_connection_buffer_limit_bytes")
@@ -348,9 +348,9 @@ def _breakers(effect: str) -> Judge:
 
 
 _error(PICKER_CLUSTER, "circuit_breakers.thresholds")(
-    _breakers("each request in flight holds a stream to the picker, and any above it fail")
+    _breakers("each request in flight holds a stream to the picker; those above it fail")
 )
-_error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 itself above it"))
+_error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 above it"))
 
 
 @_error(PICKER_CLUSTER, "typed_extension_protocol_options")
@@ -372,7 +372,7 @@ def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
     """Require Envoy to check the picker's health."""
     if any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
         return None
-    effect = "Envoy does not notice that a picker leaves or hangs"
+    effect = "Envoy does not notice that a picker stops or hangs"
     return Wrong(effect, [HEALTH_CHECK])
 
 
@@ -382,7 +382,7 @@ def _leaves_dead_picker(cluster: Json, _needs: Needs) -> Wrong | None:
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
     if not cluster.get("health_checks") or (panic is not None and not panic.get("value", 0)):
         return None
-    effect = "Envoy keeps asking a picker whose health check has failed"
+    effect = "Envoy keeps calling a picker whose health check has failed"
     return Wrong(effect, {"value": 0})
 
 
@@ -403,7 +403,7 @@ def _lasts(field: str, default_s: float, effect: str) -> Judge:
 
 _error(ROUTE, "timeout")(_lasts("timeout", _DEFAULT_ROUTE_TIMEOUT_S, "longer answers are cut off"))
 _warning(ROUTE, "idle_timeout")(
-    _lasts("idle_timeout", _DEFAULT_IDLE_S, "a long prompt takes longer before its answer begins")
+    _lasts("idle_timeout", _DEFAULT_IDLE_S, "answers to long prompts take longer to begin")
 )
 
 
@@ -433,28 +433,28 @@ def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 
 @_error(ENDPOINTS, "transport_socket_matches")
 def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
-    """Require every https endpoint to be verified with its own CAs."""
+    """Require every https endpoint to be verified with its CA."""
     matches = cluster.get("transport_socket_matches", ())
     known = {match.get("match", {}).get("ca") for match in matches}
     missing = [ca for ca in needs.endpoint_cas if ca not in known]
     if not missing:
         return None
-    effect = f"https endpoints with a certificate by {', '.join(missing)} are not reached"
+    effect = f"https endpoints with a certificate from {', '.join(missing)} can't be reached"
     return Wrong(effect, tls_matches(needs.endpoint_cas))
 
 
 @_warning(OVERRIDE_HOST, "fallback_policy", above="load_balancing_policy.")
 def _falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
-    """Require that an exhausted list does not lead to an endpoint of another model."""
+    """Require that Envoy does not choose another model's endpoint after the picker's list."""
     if "least_request" not in str(override.get("fallback_policy"))[:200]:
         return None
-    effect = "when the picker's list is exhausted, Envoy asks an endpoint of any other model"
+    effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
     return Wrong(effect, fallback())
 
 
 @_warning(OVERRIDE_HOST, "selected_host_key", above="load_balancing_policy.")
 def _names_server(override: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to report to the picker which endpoint served."""
+    """Require Envoy to tell the picker which endpoint served a request."""
     if override.get("selected_host_key"):
         return None
     effect = "the picker does not learn which endpoint served after a retry"

@@ -23,9 +23,9 @@ class Finding:
     """The result of checking one thing.
 
     Args:
-        level: errors break requests or decisions; warnings cost something.
-        where: the file, address or object.
-        what: its state, and the effect.
+        level: errors break requests or decisions; warnings make them worse.
+        where: the file, address or object that was checked.
+        what: its state and the effect.
         remedy: text to write or command to run; empty if none is needed.
     """
 
@@ -36,17 +36,17 @@ class Finding:
 
 
 def error(where: str, what: str, remedy: str) -> Finding:
-    """Return a finding that breaks requests or decisions."""
+    """Return a finding on a fault that breaks requests or decisions."""
     return Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)
 
 
 def warning(where: str, what: str, remedy: str) -> Finding:
-    """Return a finding that costs something."""
+    """Return a finding on a fault that makes requests or decisions worse."""
     return Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)
 
 
 def fine(where: str, what: str) -> Finding:
-    """Return a finding that needs no action."""
+    """Return a finding that requires no action."""
     return Finding(level=Level.OK, where=where, what=what)
 
 

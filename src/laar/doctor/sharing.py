@@ -1,4 +1,4 @@
-"""Check sharing between pickers: the store, and a picker's records of the others."""
+"""Check sharing between pickers: the store, and one picker's view of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = {
 
 
 async def store_findings(share: Share) -> list[Finding]:
-    """Check the store in the settings; return nothing without one."""
+    """Return findings on the store in the settings; none if there is no store."""
     if share.url is None:
         return []
     where = f"store {share.url}"
@@ -32,7 +32,7 @@ async def store_findings(share: Share) -> list[Finding]:
     try:
         seen = await store.probe()
     except StoreError as fault:
-        remedy = "start it, or see share.url, its password and its certificates"
+        remedy = "start it, or check share.url, its password and its certificates"
         what = f"{fault}: each picker goes on alone"
         return [error(where, what, remedy)]
     finally:
@@ -50,27 +50,27 @@ async def store_findings(share: Share) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Check a picker's view of the others; an unreachable store is among its problems.
+    """Return findings on a picker's view of the others; its problems include the store.
 
     Args:
         where: the picker.
-        shown: the part of `/fleet` on sharing; None if sharing is off.
+        shown: the section of `/fleet` on sharing; None if sharing is off.
     """
     if not shown or not shown["connected"]:
         return []
     if not shown["pickers"]:
         remedy = "start another with the same share.url and share.namespace, or remove `share`"
-        what = "shares what it knows, but hears no other picker: it is alone"
+        what = "shares its data, but receives none from other pickers: it is alone"
         return [warning(where, what, remedy)]
     found = []
     for reason, (level, remedy) in _REFUSED.items():
         if count := shown["refused"].get(reason):
-            what = f"could not use {count} batches of other pickers: they have another {reason}"
+            what = f"could not use {count} batches of other pickers, which have another {reason}"
             found.append(Finding(level=level, where=where, what=what, remedy=remedy))
     age_s = float(shown["age_s"])
     if age_s > _LATE_S:
         what = f"what it hears of other pickers is {age_s:.1f} s old, by both machines' clocks"
-        remedy = "see how soon the store answers, and run NTP"
+        remedy = "check how fast the store answers, and run NTP"
         found.append(warning(where, what, remedy))
     what = f"knows of {shown['pickers']} more; what it hears of them is {1e3 * age_s:.0f} ms old"
     return [*found, fine(where, what)]

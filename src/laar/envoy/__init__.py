@@ -1,1 +1,1 @@
-"""Running Envoy with laar: bootstraps, the endpoints file, and Envoy as a child process."""
+"""Run Envoy with laar: bootstraps, the endpoints file, and Envoy as a child process."""

@@ -1,11 +1,10 @@
 """Render Envoy bootstraps, one for each way of running laar.
 
-Every shape has an ext_proc filter that asks the picker, the endpoints behind an
-``override_host`` cluster, retries on the endpoints that the picker names next
-(`laar.envoy.routes`), errors in OpenAI's form, removal of headers that clients may not set before
-anything reads them, a JSON access log, and a second listener with ``/ready`` and
-``/stats/prometheus`` for kubelet and Prometheus, because the admin port, which can stop Envoy,
-stays on loopback.
+Every shape has an ext_proc filter that calls the picker, the endpoints in an ``override_host``
+cluster, retries on the endpoints that the picker names next (`laar.envoy.routes`), errors in
+OpenAI's format, removal of headers that clients may not set before anything reads them, a JSON
+access log, and a second listener with ``/ready`` and ``/stats/prometheus`` for kubelet and
+Prometheus: the admin port can stop Envoy, so it is on loopback only.
 
 ========== ======================= ===================================== ====================
 shape      listens on              its clients                           bodies
@@ -21,16 +20,16 @@ gateway    all addresses           as standalone                         streame
 
 *Native* sends the picker the request body in one message and only the headers of the answer: three
 messages each way, however long the answer is. *Streamed* also sends the answer's body piece by
-piece; Envoy keeps each until it is answered, so nothing is lost if the picker fails. *Full duplex*
-sends and takes back every chunk of both, as Gateway API gateways configure a picker; it exists to
-test a picker against such messages.
+piece; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. *Full
+duplex* sends every chunk of both bodies and receives it back, as Gateway API gateways configure a
+picker; it exists to test a picker against such messages.
 
-Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
-takes over. It ignores models, so it suits endpoints that all accept the requested model names; with
-``fail_open=False`` such requests get 503 instead. In full duplex a request whose body is with a
-picker that dies gets 503 either way: Envoy keeps no copy. And in full duplex with retries Envoy
-1.40 sends the body of a request with trailers twice (its issue 45470); no OpenAI client sends
-trailers, and an endpoint answers 400.
+Failing open, the default, keeps requests flowing while the picker is down: Envoy's least-request
+balancing takes over. It ignores models, so it suits endpoints that all accept the requested model
+names; with ``fail_open=False`` such requests get 503 instead. In full duplex a request whose body
+is with the picker when it dies gets 503 either way, as Envoy keeps no copy. In full duplex with
+retries Envoy 1.40 sends the body of a request with trailers twice (its issue 45470); no OpenAI
+client sends trailers, and an endpoint would answer 400.
 
 Out of scope: TLS towards clients, authentication and rate limits. Put a gateway in front for them.
 """
@@ -51,7 +50,7 @@ from laar.errors import SettingError, unknown
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _MAX_CLIENT_CONNECTIONS = 20_000
-"""Below the usual limit of open files, even with an upstream connection for each."""
+"""Maximum client connections: below the usual limit of open files, with an upstream for each."""
 
 _RUNTIME: Json = {
     # The single expression for all denied paths exceeds the default of 100.
@@ -60,7 +59,7 @@ _RUNTIME: Json = {
 
 
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
-    """Return the bootstrap as plain JSON values, in Envoy's own field names.
+    """Return a bootstrap as plain JSON values, with Envoy's field names.
 
     Raises:
         SettingError: the shape is unknown.
@@ -91,7 +90,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             ]
         },
     }
-    # Copy, so that no values are shared: callers may modify it, and its YAML has no anchors.
+    # Copy, so that no values are shared: callers may modify it, and YAML would have anchors.
     rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
     return rendered
 

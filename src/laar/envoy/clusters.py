@@ -1,23 +1,22 @@
 """The two clusters of laar's Envoy: the endpoints that serve models, and the picker.
 
-**Endpoints** are an EDS cluster read from a file that is replaced by rename, so membership changes
-without a restart and an address outside the file can never be reached, by any header. Its
-``override_host`` policy takes the picker's ordered list from the request header, then from the
-``envoy.lb`` metadata. Without a list, least request chooses among all endpoints. If Envoy knows no
-endpoint of the list, none is chosen, since others serve other models. To that end the fallback
-policy is a subset policy: a request whose metadata has a destination asks for endpoints labelled
-with it, and there are none.
+**Endpoints** are an EDS cluster read from a file that is replaced by rename. So membership changes
+without a restart, and no header can reach an address outside the file. Its ``override_host`` policy
+reads the picker's ordered list from the request header, then from the ``envoy.lb`` metadata.
+Without a list, least request chooses among all endpoints. If Envoy knows no endpoint of the list,
+none is chosen, since others serve other models. To that end the fallback policy is a subset policy:
+a request whose metadata has a destination requires endpoints labelled with it, and there are none.
 
-Outlier detection only affects least request, that is failing open: ``override_host`` sends requests
-to an ejected host too, so it never contradicts the picker's own breaker.
+Outlier detection only affects least request, and thus failing open: ``override_host`` sends
+requests to ejected hosts too, so it never contradicts the picker's circuit breaker.
 
-**The picker** speaks HTTP/2. Each request in flight holds one ext_proc stream for its whole life,
-hence the circuit breakers far above Envoy's 1,024 and the wide HTTP/2 windows.
+**The picker** speaks HTTP/2. Each request in flight holds one ext_proc stream until it ends, hence
+the circuit breakers far above Envoy's 1,024 and the wide HTTP/2 windows.
 
 Envoy also checks the picker's health by gRPC four times a second. A picker that shuts down reports
-NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out within
-two seconds. Streams to it then fail before any byte of a body is sent, so failing open works in
-every body mode and costs no timeout. Envoy does not probe endpoints: the picker knows more about
+NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is ejected
+within two seconds. Streams to it then fail before any byte of a body is sent, so failing open works
+in every body mode and costs no timeout. Envoy does not probe endpoints: the picker knows more about
 them.
 """
 
@@ -37,13 +36,13 @@ PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
 
 _SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
-"""Path in Debian, Ubuntu, Alpine, and Envoy's images."""
+"""The system's CAs in Debian, Ubuntu, Alpine, and Envoy's images."""
 
 _CONNECT_TIMEOUT = duration(1)
 _CHECK_INTERVAL = duration(0.25)
 _CHECK_TIMEOUT = duration(1.5)
-"""Under 2 s together with the interval: a picker that hangs is out by then; one that is busy for a
-second stays."""
+"""Under 2 s together with the interval: a picker that hangs is ejected by then, but not one that is
+busy for a second."""
 
 HEALTH_CHECK: Json = {
     "grpc_health_check": {"service_name": PICKING_SERVICE},
@@ -57,23 +56,23 @@ HEALTH_CHECK: Json = {
 _PING_INTERVAL = duration(0.5)
 _PING_TIMEOUT = duration(1.5)
 _LONG_PING_TIMEOUT = duration(12)
-"""If the end of a stream costs an answer, a picker that recovers within 10 s must pass."""
+"""Timeout where cutting a stream loses an answer: a picker that recovers within 10 s is kept."""
 
 _IN_FLIGHT = 100_000
 """Maximum concurrent requests and connections per cluster: practically unlimited, yet bounded."""
 
 _RETRY_BUDGET: Json = {"budget_percent": {"value": 25}, "min_retry_concurrency": 100}
 """Maximum concurrent retries: the given number, or the share of requests in flight if larger. Other
-requests see the first failure."""
+requests get their first failure."""
 
 _H2_WINDOW_BYTES = 16 * 1024 * 1024
 _ENDPOINT_IDLE = duration(4)
 """Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request written to a
-closing connection cannot be retried safely, so Envoy has to close first."""
+closing connection can't be retried safely, so Envoy has to close first."""
 
 
 def endpoints_cluster(options: BootstrapOptions) -> Json:
-    """Return the cluster of endpoints, read from their file; the picker's choice comes first."""
+    """Return the cluster of endpoints, which are read from their file and chosen by the picker."""
     eds_path = options.eds_path
     return {
         "name": ENDPOINTS_CLUSTER,
@@ -96,7 +95,7 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
             "base_ejection_time": duration(5),
             "max_ejection_time": duration(30),
             "max_ejection_percent": 50,
-            # A success rate says as much about the requests as about the endpoint.
+            # A success rate reflects the requests as much as the endpoint.
             "enforcing_success_rate": 0,
         },
         "typed_extension_protocol_options": http_options(
@@ -107,7 +106,7 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
 
 
 def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
-    """Return the picker's cluster; with a CA, using TLS verified against it.
+    """Return the picker's cluster; if a CA is set, with TLS verified against it.
 
     If answers pass through the picker, HTTP/2 pings detect one that hangs, and its streams are cut:
     Envoy has no message timeout in full duplex, and restarts it with each streamed piece. Streamed
@@ -132,7 +131,7 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
         "circuit_breakers": _circuit_breakers(),
         "health_checks": [HEALTH_CHECK],
         # Between two checks the first failed stream ejects the picker: in full duplex each further
-        # one is a lost request. The next successful check readmits it.
+        # one would lose a request. The next successful check readmits it.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 1,
@@ -143,7 +142,7 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
             "interval": _CHECK_INTERVAL,
             "max_ejection_percent": 100,
         },
-        # Otherwise Envoy would use the unhealthy picker if there is no other.
+        # Otherwise Envoy would use an unhealthy picker if there is no other.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         # A picker whose machine is gone sends no reset. TCP probes detect that within about 25 s
         # instead of after the message timeout, and unlike HTTP/2 pings no gRPC server rejects them.
@@ -174,7 +173,7 @@ def admin_cluster(admin_port: int) -> Json:
 
 
 def override_host() -> Json:
-    """Return the policy that follows the picker."""
+    """Return the load-balancing policy that follows the picker's choice."""
     return _policy(
         "override_host",
         "OverrideHost",
@@ -185,7 +184,7 @@ def override_host() -> Json:
 
 
 def fallback() -> Json:
-    """Return the policy that picks any endpoint if the picker named none, and none if it did."""
+    """Return the policy that chooses any endpoint if the picker named none, and none if it did."""
     return _policy(
         "subset",
         "Subset",
@@ -221,7 +220,7 @@ def _one_endpoint(cluster: str, host: str, port: int) -> Json:
 def tls_matches(cas: Sequence[str]) -> list[Json]:
     """Return TLS matches for endpoints whose metadata names the CAs to verify them with.
 
-    An endpoint whose CA is not listed is never reached, least of all over plain HTTP.
+    An endpoint whose CA is not listed can't be reached at all, not even over plain HTTP.
     """
     nobody = _upstream_tls({"validation_context": {"verify_certificate_hash": ["00" * 32]}})
     matches: list[Json] = [
@@ -238,7 +237,7 @@ def tls_matches(cas: Sequence[str]) -> list[Json]:
 
 
 def _endpoint_tls(ca: str, *, named: bool) -> Json:
-    """Return TLS to endpoints with certificates of `ca`, matched to host names if `named`."""
+    """Return TLS for endpoints with certificates from `ca`; verify host names if `named`."""
     path = _SYSTEM_CA_PATH if ca == SYSTEM_CA else ca
     by_name = {"auto_host_sni": True, "auto_sni_san_validation": True} if named else {}
     authorities: Json = {"trusted_ca": {"filename": path}}
@@ -247,7 +246,7 @@ def _endpoint_tls(ca: str, *, named: bool) -> Json:
 
 
 def _verified_tls(host: str, options: BootstrapOptions) -> Json:
-    """Return TLS to a picker whose certificate is issued by its CA for `host`."""
+    """Return TLS for a picker whose certificate is issued by its CA for `host`."""
     by_ip = is_ip(host)
     name = {"san_type": "IP_ADDRESS" if by_ip else "DNS", "matcher": {"exact": host}}
     common: Json = {

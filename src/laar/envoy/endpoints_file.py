@@ -1,12 +1,12 @@
-"""The file from which Envoy learns the endpoints (EDS).
+"""Write the file from which Envoy reads the endpoints (EDS).
 
-Envoy watches the file's directory and reads the file when a rename lands in it, so the list is
-written under a temporary name first and Envoy never sees a partial one. The bytes depend only on
+Envoy watches the file's directory and reads the file when another is renamed to it, so the list is
+written under a temporary name first, and Envoy never sees a partial one. The bytes depend only on
 the set of endpoints, and nothing is written if they are unchanged: a collector may call `write_eds`
 on every event.
 
 A single invalid entry makes Envoy reject the whole file and keep its old list, so addresses are
-validated here. EDS resolves no names: hosts are IP addresses.
+validated here. EDS does not resolve names: hosts are IP addresses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import xxhash
 from laar.errors import SettingError
 
 ENVOY_LEARNS_S = 0.5
-"""Seconds to wait after the rename before relying on it: Envoy takes about 10 ms to reload, more on
-a busy machine."""
+"""Seconds after the rename until Envoy is assumed to have read the file: it takes about 10 ms, more
+on a busy machine."""
 
 ENDPOINTS_CLUSTER = "laar-endpoints"
-"""The cluster's name, which must match between file and bootstrap."""
+"""Name of the cluster, which must be the same in the file and in the bootstrap."""
 
 METADATA_NAMESPACE = "laar"
 TLS_NAMESPACE = "envoy.transport_socket_match"
@@ -37,12 +37,12 @@ _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignmen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointAddress:
-    """One endpoint's address for Envoy.
+    """An endpoint as Envoy reaches it.
 
     Args:
         host: IPv4 or IPv6 address, without brackets.
         port: TCP port.
-        metadata: facts for Envoy's access log, such as ``model``; not used to choose.
+        metadata: values for Envoy's access log, such as ``model``; not used in choosing.
         name: host name in requests and in the certificate; empty for none.
         ca: CA that verifies the certificate: a PEM file of the bootstrap's `endpoint_cas`, or
             ``system``; None without TLS.
@@ -62,7 +62,7 @@ class EndpointAddress:
             ipaddress.ip_address(self.host)
         except ValueError as error:
             raise SettingError(
-                f"endpoint {self.host!r}: Envoy's endpoints file takes IP addresses, not names; "
+                f"endpoint {self.host!r}: Envoy's endpoints file needs IP addresses, not names; "
                 "resolve the name first"
             ) from error
         if not 0 < self.port < 65536:
@@ -70,7 +70,7 @@ class EndpointAddress:
 
 
 def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
-    """Make ``path`` list exactly these endpoints; return False if it already did.
+    """Write exactly these endpoints to ``path``; return False if the file is unchanged.
 
     The directory must exist. Several processes, such as workers, may write one file: the last wins.
     """
@@ -117,5 +117,5 @@ def _lb_endpoint(endpoint: EndpointAddress) -> dict[str, object]:
 
 
 def tls_match(ca: str, *, named: bool) -> dict[str, object]:
-    """Return the endpoint metadata that select its TLS in the bootstrap."""
+    """Return the endpoint metadata that select TLS settings in the bootstrap."""
     return {"tls": True, "ca": ca, "named": named}

@@ -1,4 +1,4 @@
-"""The two listeners of laar's Envoy: for requests and for probes."""
+"""The two listeners of laar's Envoy: one for requests, one for probes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
 STAT_PREFIX = "laar"
-"""Prefix of the ext_proc filter's statistics, which also marks the filter as rendered by laar."""
+"""Prefix of the ext_proc filter's statistics; also marks the filter as rendered by laar."""
 
 DELAYED_CLOSE_S = 0.25
-"""How long Envoy waits for the client to close first after an answer was cut off. With Envoy's
-default the client would learn a second later that its answer was cut off."""
+"""Seconds for which Envoy waits for the client to close first after an answer was cut off. With
+Envoy's default the client would learn of it a second later."""
 
 _CLIENT_STREAM_WINDOW_BYTES = 1024 * 1024
 _CLIENT_CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
@@ -72,7 +72,7 @@ def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
     return {
         "name": DATA_LISTENER,
         "address": socket_address(options.data_host(shape), options.listen_port),
-        # A second Envoy on this port must fail, not silently take a share of the requests.
+        # A second Envoy on this port must fail, not silently get a share of the requests.
         "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": options.max_body_bytes,
         "filter_chains": _connections(**_data_connections(shape, options)),
@@ -80,7 +80,7 @@ def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
 
 
 def probe_listener(options: BootstrapOptions) -> Json:
-    """Return the listener for ``/ready``, false while Envoy drains, and Envoy's metrics."""
+    """Return the listener for Envoy's metrics and ``/ready``, which fails while Envoy drains."""
     metrics: Json = {"match": {"path": "/stats/prometheus"}, "route": {"cluster": ADMIN_CLUSTER}}
     ready = extension(
         "filters.http.health_check",
@@ -161,8 +161,8 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     """Return the headers that clients may not set.
 
     With the picker down a destination header would take effect, and only a gateway may set tenant,
-    objective or model headers. The sidecar's only client is its application. A tenant header that
-    clients must send because engines check it is kept.
+    objective or model headers. A sidecar trusts its application to set these. A tenant header that
+    carries credentials is kept, since engines check it.
     """
     trusted = options.trust_gateway_headers
     if trusted is None:
@@ -175,15 +175,15 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
 
 
 def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
-    """Return the filters that call the picker, for routes that configure them.
+    """Return the filters that call the picker, for routes that enable them.
 
-    They are off elsewhere: a request that Envoy rejects while reading the headers has no route,
-    and its answer would be lost, waiting for the picker while the connection closes.
+    Elsewhere they are disabled: a request that Envoy rejects while reading the headers has no
+    route, and its answer would be lost, waiting for the picker while the connection closes.
 
     Except in full duplex, headers are not sent to the picker. ext_proc alone would pass them on,
     and an endpoint would be chosen before the body is read. So a buffer holds the headers until the
-    body is complete and the picker has decided. Nor does ext_proc then recompute the route when the
-    decision asks for it, so another filter does.
+    body is complete and the picker has decided. ext_proc then also ignores the decision's request
+    to recompute the route, so another filter does it.
     """
     ext_proc: Json = {
         "name": EXT_PROC,
@@ -215,7 +215,7 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> Json:
         stat_prefix=STAT_PREFIX,
         grpc_service={"envoy_grpc": {"cluster_name": PICKER_CLUSTER, "authority": options.picker}},
         processing_mode=processing_mode(bodies, headers=not buffered),
-        # By mode overrides a picker samples some answers and releases upgrades.
+        # With mode overrides a picker samples some answers and releases upgrades.
         allow_mode_override=buffered,
         failure_mode_allow=options.fail_open,
         status_on_error={"code": "ServiceUnavailable"},

@@ -1,4 +1,4 @@
-"""The options of a bootstrap, and constants shared by its parts."""
+"""Options of a bootstrap, and constants shared by its parts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BodyMode: TypeAlias = Literal["native", "streamed", "full-duplex"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
-get more. Including the time to go on without it, no request waits 2 s for a picker that hangs."""
+get more. With the time to continue without it, no request waits 2 s for a picker that hangs."""
 
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 RETRIED = (429, 500, 502, 503, 504)
-"""Statuses after which another endpoint is tried, as long as no byte of an answer was sent."""
+"""Statuses after which another endpoint is tried, unless part of an answer was sent."""
 
-ANY_IPV4 = "0.0.0.0"  # noqa: S104 - a gateway is there to be reached
+ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 _LOOPBACK = "127.0.0.1"
 _MAX_RETRIES = 10
 _MAX_MESSAGE_TIMEOUT_S = 3600.0
@@ -37,33 +37,33 @@ class BootstrapOptions:
         picker: ``host:port`` of the picker's ext_proc server; IPv6 in brackets. A DNS name is
             re-resolved regularly, and requests are spread over all its addresses.
         picker_ca_path: PEM file of the CA of the picker's certificate; None uses plain HTTP/2,
-            suitable for a picker on the same machine or pod.
+            suitable for a picker on the same machine or in the same pod.
         picker_certificate_path: PEM file of Envoy's client certificate for the picker; requires
             `picker_key_path` and `picker_ca_path`.
-        picker_key_path: PEM file of its key.
+        picker_key_path: PEM file of the key of that certificate.
         listen_port: port for requests; 0 lets the kernel choose.
         ready_port: port of ``/ready`` and ``/stats/prometheus``, on all addresses.
         admin_port: Envoy's admin interface, on loopback only; with 0 ``/stats/prometheus`` is
             unreachable, since it proxies to this port.
         eds_path: absolute path of the endpoints file; its directory is watched for renames.
         endpoint_cas: the CAs that verify endpoints with TLS: PEM files as named in the endpoints
-            file, and `SYSTEM_CA`.
+            file, or `SYSTEM_CA`.
         body_mode: how bodies pass through the picker; None uses the shape's default.
         fail_open: without a picker, let Envoy choose (True) or answer 503 (False).
-        max_body_bytes: requests with a larger body get 413. Envoy buffers each body while the
-            picker decides; in full-duplex mode it does not, and the picker refuses instead.
-        longest_hold_s: longest time, 0 to 3,590, that the picker may ask Envoy to wait for a
-            request in its queue. Without such a request a picker counts as down after 2 s.
+        max_body_bytes: maximum body; larger ones get 413. Envoy buffers each body while the picker
+            decides; in full-duplex mode it does not, and the picker refuses instead.
+        longest_hold_s: maximum seconds, 0 to 3,590, for which the picker may ask Envoy to wait for
+            a request in its queue. Without being asked, Envoy gives up on the picker after 2 s.
         tenant_header: header by which flow control distinguishes tenants; the picker's
             `flow.tenant_header`.
-        request_timeout_s: longest time for a whole exchange.
-        idle_timeout_s: longest silence within an exchange, unless the picker sets one: an
-            unstreamed answer is silent until its last token, 36,000 tokens at 20 per second with
-            the default.
-        retries: retries, 0 to 10, of an attempt that failed before its answer began.
+        request_timeout_s: maximum seconds of a whole exchange.
+        idle_timeout_s: maximum silence within an exchange, unless the picker sets one. An
+            unstreamed answer is silent until its last token; the default allows 36,000 tokens at
+            20 per second.
+        retries: maximum retries, 0 to 10, of attempts that fail before their answer begins.
         listen_host: IP address to listen on for requests and probes; None uses the shape's default.
         trust_gateway_headers: accept tenant, objective and model headers from clients, as needed
-            behind a gateway that sets them. None: only from the sidecar's client.
+            behind a gateway that sets them. None: only in the sidecar shape.
 
     Raises:
         SettingError: a value is out of range.
@@ -134,7 +134,7 @@ class BootstrapOptions:
         return self.longest_hold_s + DECISION_MARGIN_S
 
     def data_host(self, shape: Shape) -> str:
-        """IP address to listen on for requests."""
+        """Return the IP address to listen on for requests."""
         return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
 
 

@@ -11,12 +11,12 @@ Json: TypeAlias = dict[str, object]
 
 
 def typed(kind: str, **fields: object) -> Json:
-    """Return a message with its type, given below ``envoy.`` in Envoy's API."""
+    """Return a message with its type; `kind` is the type's name after ``envoy.``."""
     return {"@type": f"type.googleapis.com/envoy.{kind}", **fields}
 
 
 def extension(name: str, kind: str, **fields: object) -> Json:
-    """Return a named extension with its configuration; both below ``envoy.``."""
+    """Return an extension and its configuration; `name` and `kind` are names after ``envoy.``."""
     return {"name": f"envoy.{name}", "typed_config": typed(kind, **fields)}
 
 
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 def socket_address(host: str, port: int) -> Json:
     """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
 
-    ``::`` accepts clients of both families, as in laar's own listeners.
+    ``::`` accepts clients over IPv4 as well, as in laar's listeners.
     """
     families = {"ipv4_compat": True} if host == "::" else {}
     return {"socket_address": {"address": host, "port_value": port, **families}}
@@ -43,5 +43,5 @@ def set_headers(headers: Mapping[str, str]) -> list[Json]:
 
 
 def lb_key(key: str) -> Json:
-    """Return the metadata key of a value set by the picker."""
+    """Return the path of a value in the metadata that the picker sets."""
     return {"key": LB_NAMESPACE, "path": [{"key": key}]}

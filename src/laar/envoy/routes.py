@@ -1,18 +1,18 @@
 """Routes to the endpoints: retries, idle timeouts and hedging.
 
 **Retries.** An attempt that fails before the first byte of an answer is retried on the next
-endpoint of the picker's list: on connection failures, resets, and the statuses of `RETRIED`. 500
+endpoint of the picker's list: on connection failures, resets, and the statuses in `RETRIED`. 500
 and resets are included although the engine may have started: an endpoint that fails at once is far
 more common than a request that breaks every engine, and the retry limit bounds the harm of such a
-request. A client's own retries multiply it.
+request. Retries by the client multiply this limit.
 
-**Silence.** A stream that does not start or continue is ended by ``per_try_idle_timeout``. Only the
-picker knows how long a prefill may take, but a route's timeouts are fixed, so there is a route for
-each of several silences. The picker names one in its metadata, and Envoy recomputes the route.
+**Silence.** ``per_try_idle_timeout`` ends a stream that does not start or continue. Only the picker
+knows how long a prefill may take, but a route's timeouts are fixed, so there is a route for each of
+several silences. The picker names one in its metadata, and Envoy recomputes the route.
 
-**Delay.** If response headers do not arrive within the time that the picker names,
-``per_try_timeout`` also sends the request to the next endpoint, and the first to respond wins
-(``hedge_on_per_try_timeout``), so a merely slow endpoint is not cut off.
+**Delay.** If response headers do not arrive within the time that the picker names
+(``per_try_timeout``), the request is also sent to the next endpoint, and the first to respond wins
+(``hedge_on_per_try_timeout``), so an endpoint that is only slow is not cut off.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _GENERATION: Json = {
 }
 
 _HOST_ATTEMPTS = 5
-"""Attempts of the fallback policy per retry to avoid an endpoint that has just failed."""
+"""Maximum choices of the fallback policy per retry to avoid an endpoint that just failed."""
 
 
 def routes(*entries: Json) -> Json:
     """Return a route table with one virtual host."""
     return {
         "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(entries)}],
-        # For the picker only; if Envoy keeps the headers, nothing else removes them. The
+        # Headers for the picker only: it can't remove them if Envoy does not send it any. The
         # destination stays, since endpoints behind another picker may need it.
         "request_headers_to_remove": sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
-        # If Envoy keeps the headers, the picker can't set any and uses metadata.
+        # If Envoy sends the picker no headers, it can't set any and uses metadata.
         "request_headers_to_add": set_headers(
             {name: f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%" for name in names.SET_BY_ROUTES}
         ),
@@ -60,11 +60,11 @@ def routes(*entries: Json) -> Json:
 
 
 def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Json]:
-    """Return the routes to the endpoints for all silences; before the decision the last apply.
+    """Return the routes to the endpoints for all silences; before a decision the last ones apply.
 
-    In native mode inference requests, which have a body, cost the picker one message, not two:
-    Envoy keeps their headers. Others are decided at their headers, even with a body of unknown
-    length: if the body were empty, there would be no message at all.
+    In native mode an inference request, which has a body, costs the picker one message, not two:
+    Envoy does not send its headers. Others are decided when their headers arrive, even if they have
+    a body of unknown length: if it were empty, no message with a body would follow.
     """
     allowed = (
         ONCE,
@@ -91,7 +91,7 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Jso
 def processing_mode(body_mode: BodyMode, *, headers: bool) -> Json:
     """Return which parts of a stream Envoy sends to the picker.
 
-    Without `headers` it sends no request headers; the picker gets those it reads as attributes.
+    Without `headers` it sends no request headers; the picker gets the needed ones as attributes.
     """
     requests, answers = {
         "native": ("BUFFERED", "NONE"),

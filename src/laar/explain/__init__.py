@@ -1,1 +1,1 @@
-"""Explain decisions: the record of a decision, and a readable sentence."""
+"""Explain decisions by a record and a readable sentence."""

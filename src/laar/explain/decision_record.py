@@ -2,7 +2,7 @@
 
 It holds ids, names, counts, and references to the arrays that the scorers saw. Creating one takes a
 few microseconds (`laar.telemetry.decisions`), so every decision can have one; rows and text are
-built from it on demand. It never holds a span of the prompt: the text must neither fill memory nor
+built from it on demand. It never holds any part of the prompt, which must neither fill memory nor
 be shown.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Columns of the table at the decision, kept only if a filter removed an endpoint."""
+    """Columns of the endpoint table at the decision, kept only if a filter removed an endpoint."""
 
     failures: Floats
     waiting: Floats
@@ -38,13 +38,13 @@ class DecisionRecord:
     """A decision without its prompt.
 
     `view` is the scorers' view without the request, and read-only; None if the body was not read.
-    `specs` maps slots to the endpoints known at the time. `time_s` is wall-clock time, for readers.
-    `settings` are those in effect then. `tuner_window` is the tuner's window that the outcome
-    counts in, 0 for none. `prefiller` is the endpoint that prefills the prompt, if not the picked
-    one. `adapter` is the LoRA adapter of `model` that answers, if one was requested. `left_out` has
-    health's reasons for excluding candidates, by slot. `generates` is copied from the request if
-    there are `readings`; `goes_on` is true if it continues an answer stored by an endpoint. `end`,
-    `served`, the model that `answered`, and `failed`, tried by Envoy before, are set later.
+    `specs` are the endpoints known at the time, by slot, and `settings` those in effect. `time_s`
+    is wall-clock time. `tuner_window` is the tuner's window in which the outcome counts, 0 for
+    none. `prefiller` is the endpoint that prefills the prompt, if not the picked one. `adapter` is
+    the LoRA adapter of `model` that answers, if one was requested. `left_out` has health's reasons
+    for excluding candidates, by slot. `generates` is copied from the request if there are
+    `readings`; `goes_on`: the request continues an answer stored by an endpoint. `end`, the
+    endpoint that `served`, the model that `answered` and endpoints that `failed` are set later.
     """
 
     id: str

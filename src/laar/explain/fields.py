@@ -1,9 +1,9 @@
-"""The fields of a decision's record, each declared once.
+"""Declare the fields of a decision's record, each once.
 
 The page, the decision log, `laar explain` and spans are all built from these tables. A field has a
-name in the record, a source, and an OpenTelemetry attribute, named by its conventions where they
-exist (``gen_ai.*``, ``http.*``). Units are in the names; a name without one is a count, a share in
-0..1, or text.
+name in the record, a source, and an OpenTelemetry attribute, which follows the semantic conventions
+where they exist (``gen_ai.*``, ``http.*``). Units are in the names; a field without one is a count,
+a share in 0..1, or text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord
 
 _TAKEN_OUT = -1.0
-"""Score shown in logs and spans for excluded candidates: they hold columns of numbers without the
-mask (`DecisionRecord.eligible`)."""
+"""Score of excluded candidates in logs and spans, which have columns of numbers but not the mask
+(`DecisionRecord.eligible`)."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -50,7 +50,7 @@ class Column(Generic[T, V]):
 
     Args:
         name: its name in the record.
-        read: returns its value for a candidate, or for all of them.
+        read: returns its value for one candidate or for all.
     """
 
     name: str
@@ -93,12 +93,12 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
 APART: tuple[Field[DecisionRecord], ...] = (
     Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
 )
-"""Fields that follow if another endpoint than the picked one prefills the prompt."""
+"""Further fields if an endpoint other than the picked one prefills the prompt."""
 
 ADAPTED: tuple[Field[DecisionRecord], ...] = (
     Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),
 )
-"""Fields that follow if a LoRA adapter answers: its outcomes are not the model's."""
+"""Further fields if a LoRA adapter answers, since its outcomes do not count for the model."""
 
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
@@ -116,14 +116,14 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     ),
     Field("failed", lambda of: of[0].failed),
 )
-"""How the request ended; status 0 means none."""
+"""Fields on how the request ended; status 0 means that there was none."""
 
 ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
     Column("endpoint", lambda of: of.address),
     Column("model", lambda of: of.models[0]),
     Column("region", lambda of: of.region),
 )
-"""The description of an endpoint."""
+"""Fields that describe an endpoint."""
 
 ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
@@ -132,13 +132,13 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("cached_tokens", lambda of: of.held_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
-"""The estimates of a candidate."""
+"""Estimates for each candidate."""
 
 SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
 """The policy's score of the candidate; -1 if it was excluded."""
 
 UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
-"""The column that replaces the cost terms if the policy has no cost."""
+"""The columns that replace `TERMS` if the policy has no cost."""
 
 TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("rtt_s", lambda of: of.rtt_s),
@@ -153,10 +153,10 @@ TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("ttft_s", lambda of: of.all_ttft_s),
     Column("others_s", lambda of: of.all_others_s),
 )
-"""The terms of the cost."""
+"""Terms of the cost."""
 
 MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s)
-"""An additional cost term, if prompts may be prefilled elsewhere."""
+"""An additional cost term if prompts may be prefilled elsewhere."""
 
 
 def _scores(of: DecisionRecord) -> Floats:
@@ -167,12 +167,12 @@ def _scores(of: DecisionRecord) -> Floats:
 
 
 def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
-    """Return the fields by name."""
+    """Return the values of the fields by name."""
     return {field.name: field.read(of) for field in fields}
 
 
 def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
-    """Return the columns by name, each over the candidates of a decision."""
+    """Return the columns over a decision's candidates, by name."""
     columns = {column.name: column.read(view) for column in ESTIMATES}
     columns[SCORE.name] = SCORE.read(of)
     if view.terms is None:
@@ -186,13 +186,13 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
 ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in (*HEAD, *TAIL, *APART, *ADAPTED) if field.attribute
 }
-"""Attributes of spans by field of the decision."""
+"""Span attributes by field of the decision."""
 
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute
 }
-"""Attributes of spans by field of the request's end."""
+"""Span attributes by field of the request's end."""
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}
-"""The chosen candidate's fields in spans; the two left out are fields of the decision."""
+"""Fields of the chosen candidate in spans; the two excluded ones are fields of the decision."""

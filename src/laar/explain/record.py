@@ -18,20 +18,20 @@ from laar.explain.fields import (
 from laar.explain.sentence import ranking, sentence, why_not
 
 MAX_ROWS = 32
-"""Maximum candidates and filtered endpoints in a record; the rest is dropped."""
+"""Maximum candidates, and maximum filtered endpoints, in a record; further ones are dropped."""
 
 
 def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
-    `picked` is the position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing
-    if the policy has no cost. `unlike` is present for a request unlike anything measured, whose
+    `picked` is a position in `candidates`, which has the best `MAX_ROWS`; cost terms are missing if
+    the policy has no cost. `unlike` is present for a request unlike anything measured, whose
     probabilities are mostly base rates. `tuner` is present while a tuner sets the weights; its
-    `window` is the window that the outcome counts in, 0 for none.
+    `window` is the window in which the outcome counts, 0 for none.
 
     Args:
-        record: record of the decision.
-        ranked: sort candidates by rank, the picked one first; unsorted is cheaper.
+        record: the record.
+        ranked: sort candidates by rank, the picked one first; not sorting is cheaper.
     """
     view = record.view
     fields = values_of(HEAD, record)
@@ -53,14 +53,14 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
 
 def explained(record: DecisionRecord) -> dict[str, object]:
-    """Return the readable record: candidates by rank, and the sentence."""
+    """Return the decision as JSON for readers: ranked candidates and the sentence."""
     fields = shown(record, ranked=True)
     fields["sentence"] = sentence(record)
     return fields
 
 
 def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
-    """Return the picked candidate's position, and the candidates."""
+    """Return the picked candidate's position in the rows, and a row for each candidate."""
     view = record.view
     if view is None or record.scores is None:
         return 0, [_endpoint(record.specs[record.slot])]
@@ -91,7 +91,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
 
 
 def filtered(record: DecisionRecord) -> list[dict[str, object]]:
-    """Return the endpoints that were not candidates, each with the reason."""
+    """Return the endpoints that filters removed, each with the reason."""
     if record.readings is None:
         return []
     assert record.view is not None

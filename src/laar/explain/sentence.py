@@ -29,19 +29,19 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Return why it won, what degraded, and where the prompt is prefilled."""
+    """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
     return _who_won(record) + _read_elsewhere(record)
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
-    """Return where the prompt is prefilled, if there was a choice, and the seconds saved."""
+    """Return where the prompt is prefilled and the seconds saved; empty without a choice."""
     apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
     saved_s = float(apart.saved_s[record.position])
     if record.prefiller:
         way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
-        return f" {record.prefiller} reads its prompt: that {way} than beside its own answers."
+        return f" {record.prefiller} reads its prompt: that {way} than at the endpoint itself."
     if saved_s > 0.0:
         return f" It reads its prompt itself: elsewhere would cost {_seconds(saved_s)} more."
     return ""
@@ -62,10 +62,10 @@ def _who_won(record: DecisionRecord) -> str:
         known = view.evidence[record.position] + view.reported[record.position]
         return (
             f"{winner} was explored: only {known:.0f} outcomes of its model are known on such "
-            "requests, and it does not take much longer."
+            "requests, and it is not much slower."
         )
     if view.unlike and record.policy.startswith("laar"):
-        degraded += " It is unlike anything measured: mostly the models' base rates were used."
+        degraded += " The request is unlike anything measured: models' base rates were mostly used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(record)[1]
@@ -89,7 +89,7 @@ def _who_won(record: DecisionRecord) -> str:
             f"{name}.{degraded}"
         )
     if other >= (1.0 - NEAR_TIE) * mine:
-        reason = f"cost the same within {NEAR_TIE:.0%}, and it had the least queued or the luck"
+        reason = f"cost the same within {NEAR_TIE:.0%}; the shortest queue or chance decided"
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[record.position])
     why = _why(view, view.terms, record.position, rival)
@@ -99,7 +99,7 @@ def _who_won(record: DecisionRecord) -> str:
 
 
 def _blind(record: DecisionRecord, view: View) -> str:
-    """Return a warning that only time decided between models; empty if accuracy is known."""
+    """Return a warning if only time decided between models; empty if accuracy is known."""
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
     if len(models) < 2 or view.evidence.any() or np.ptp(view.probability) > 0.0:
         return ""
@@ -107,13 +107,13 @@ def _blind(record: DecisionRecord, view: View) -> str:
 
 
 _DEGRADED = {
-    "degraded-assessor": " What is known of the models could not be used: all counted alike.",
+    "degraded-assessor": " What is known of the models could not be used: all were equal.",
     "degraded-prefixes": " The estimates of the caches could not be used.",
-    "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or without any "
-    "the fewest requests in flight.",
+    "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or else the "
+    "fewest requests in flight.",
     "degraded-filter": " A filter of the policy failed and was skipped.",
     "degraded-picker": " The policy's picker failed: the best score was taken.",
-    "all-failing": " Every candidate fails, so every one is tried.",
+    "all-failing": " All candidates are failing, so all are allowed.",
 }
 
 
@@ -124,7 +124,7 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return the reasons against and for the rival."""
+    """Return the reasons for and against the rival."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.all_answers
@@ -145,21 +145,21 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
-    """Return the reason against the rival other than time and errors."""
+    """Return a reason against the rival other than latency and accuracy."""
     others, ttft = terms.all_others_s, terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
     if ttft[rival] > ttft[winner]:
         later = _beside(float(ttft[rival]), float(ttft[winner]))
         return f"its first token comes later ({later})"
-    return "answers less surely"
+    return "answers less reliably"
 
 
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """Return cost and gain of leaving the model with the cached prompt; empty if no choice.
+    """Return cost and gain of switching from the model with the cached prompt, if there is one.
 
-    Staying refers to the endpoint whose cache saves most; switching to the picked model or, if that
-    is the same, to the most accurate one.
+    The model to stay with is that of the endpoint whose cache saves most; the other is the picked
+    model or, if that is the same, the most accurate one.
     """
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
@@ -195,14 +195,14 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Return the term that contributes most to the difference, in words."""
+    """Return in words the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "its model takes longer to answer"),
-        (terms.all_slow_s, "it takes longer than others with its model"),
+        (terms.all_slow_s, "it is slower than others with its model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))
@@ -214,7 +214,7 @@ def _tokens(count: float) -> str:
 
 
 def _beside(one_s: float, other_s: float) -> str:
-    """Return two times with enough digits, up to three, to show which is longer."""
+    """Format two times with enough decimals, up to three, to show which is longer."""
     one, other = _seconds(one_s), _seconds(other_s)
     for digits in (2, 3):
         if one != other or one_s < 0.1:
@@ -232,7 +232,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """Return the cause that excluded the candidate at a position, and its text, if any."""
+    """Return what excluded the candidate at a position, and its text; None if nothing did."""
     cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
         assert record.view is not None

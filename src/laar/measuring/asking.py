@@ -1,4 +1,4 @@
-"""Options for asking models; a separate module, since commands import it eagerly."""
+"""Options for asking models, in a separate module because commands import it eagerly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Asking:
     rate_per_s: float | None = None
     """Requests started per second over all endpoints; None for no limit."""
     stream: bool = True
-    """Whether to stream answers, to measure the time to the first token."""
+    """Whether to stream answers, so that the time to first token is measured."""
     timeout_s: float = 600.0
     """Timeout of one request."""
     max_tokens: int | None = None
-    """Token limit of an answer; None leaves it to the endpoint."""
+    """Token limit of an answer; None uses the endpoint's."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers sent with each request, such as ``authorization``."""
 
     @property
     def params(self) -> dict[str, object]:
-        """Return the fields of each request other than model and messages."""
+        """Fields of each request besides model and messages."""
         params: dict[str, object] = {"temperature": 0}
         if self.stream:
             params |= {"stream": True, "stream_options": {"include_usage": True}}

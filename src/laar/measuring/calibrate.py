@@ -1,7 +1,7 @@
 """`laar calibrate`: measure engines for a minute and fit an artifact.
 
-Combines `laar measure` and `laar fit`, with generated questions and a time limit. Any prefix of the
-questions is a balanced set.
+This combines `laar measure` and `laar fit`, with generated questions and a time limit. Any prefix
+of the questions is a balanced set.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from laar.measuring.questions import Question
 from laar.measuring.run import COLUMNS, targets_of
 
 TIMEOUT_S = 60.0
-"""Timeout of one request: longer ones would outlast the measurement."""
+"""Timeout of one request; a longer one would outlast the measurement."""
 MAX_QUESTIONS = 3000
-"""Questions per model: more than a minute allows."""
+"""Maximum questions per model: more than fit in a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Calibration:
 
     Args:
         endpoints: base URLs.
-        models: models to ask; empty for all served ones.
+        models: models to ask; empty for all that are served.
         questions: questions, of which any prefix is balanced.
-        seconds: time for asking; the fit takes a little longer.
-        outcomes: JSONL file of the outcomes; resumed if it exists.
-        out: the artifact.
+        seconds: duration of the measurement; the fit takes a little longer.
+        outcomes: JSONL file of the outcomes; continued if it exists.
+        out: file for the artifact.
         asking: how to ask.
     """
 
@@ -63,7 +63,7 @@ def calibrate(wanted: Calibration) -> Fit:
         fitted = run_fit([wanted.outcomes], out=wanted.out, json_file=None)
     except SettingError as error:
         raise SettingError(
-            f"{error} (--seconds gives them more time, --max-tokens ends answers that go on)"
+            f"{error} (--seconds allows more time, --max-tokens limits long answers)"
         ) from None
     if failed:
         console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
@@ -72,7 +72,7 @@ def calibrate(wanted: Calibration) -> Fit:
 
 
 async def _ask(wanted: Calibration, console: Console) -> int:
-    """Ask until time is up; return the number of requests without an answer."""
+    """Ask questions until the time is up; return the number of requests without an answer."""
     targets = await targets_of(wanted.endpoints, wanted.models, wanted.asking.headers)
     failed = 0
     with Bar(*COLUMNS, console=console) as bar:

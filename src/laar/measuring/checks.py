@@ -1,12 +1,12 @@
-"""Check answers: the checkers of an evaluation set.
+"""Check answers with the checkers of an evaluation set.
 
     {"contains": "42"}                     the text occurs in the answer
-    {"exact": "42"}                        the answer is the text, white space at the ends aside
+    {"exact": "42"}                        the answer is the text, ignoring white space at the ends
     {"json": {"x": 1}}                     the answer is this JSON, alone or in a code fence
-    {"number": 42, "tolerance": 0.5}       the last number in the answer is near enough
+    {"number": 42, "tolerance": 0.5}       the last number in the answer is within the tolerance
 
-Each check is linear in the length of the answer. Answers graded by your own program can be read by
-`laar fit`.
+Each check takes time linear in the answer's length. For other checks, grade answers with your own
+program; `laar fit` reads the result.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-_NUMBER_CHARS = 10_000  # of the answer's end, searched for the last number
+_NUMBER_CHARS = 10_000  # at the end of the answer, searched for the last number
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 class CheckSpec(BaseModel):
-    """One checker, of exactly one kind."""
+    """A checker of exactly one kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,12 +1,12 @@
 """`laar measure`: ask every model every question, and record the outcomes.
 
 Outcomes are appended to a JSONL file as they arrive, one line at a time, and a new run resumes
-where the last one stopped: an interruption only costs the requests in flight. A torn last line
-(full disk, power cut) is repaired before anything is appended. Requests without an answer are
+where the last one stopped, so an interruption only loses the requests in flight. An incomplete last
+line (full disk, power cut) is removed before anything is appended. Requests without an answer are
 recorded too, and repeated by the next run.
 
-By default each endpoint gets one question at a time, whatever it serves, so that latencies show the
-model, not a queue. Prompts longer than the endpoint's window are not sent.
+By default each endpoint gets one question at a time, whatever it serves, so that latencies reflect
+the model, not a queue. Prompts longer than the endpoint's window are not sent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
-_LEAST_CHARS = 400  # minimum to measure density: the chat template distorts shorter prompts
-_TRIES = 3  # attempts at a request that an endpoint refuses: the next run repeats it
+_LEAST_CHARS = 400  # minimum for densities: the chat template distorts those of shorter prompts
+_TRIES = 3  # attempts at a request that the endpoint refuses; the next run tries it again
 _MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
-_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for unexpected JSON
+_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # errors on unexpected JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class Target:
     Args:
         base_url: URL of the endpoint.
         model: name of the model.
-        base: the adapter's base model; None if it is not an adapter.
-        window_tokens: maximum tokens of prompt and answer; infinite if unknown.
+        base: the base model of an adapter; None if `model` is not an adapter.
+        window_tokens: maximum tokens of prompt plus answer; infinite if unknown.
     """
 
     base_url: str
@@ -80,7 +80,7 @@ class Summary:
         resumed: outcomes from earlier runs.
         too_long: questions not sent because they exceed the endpoint's window.
         failed: requests without an answer; run again to repeat them.
-        mended_bytes: bytes of a torn last line that were removed.
+        mended_bytes: bytes of an incomplete last line that were removed.
     """
 
     asked: int
@@ -93,7 +93,7 @@ class Summary:
 async def discover(
     base_urls: Sequence[str], *, headers: Mapping[str, str] | None = None
 ) -> list[Target]:
-    """Return the models that endpoints serve, each once, ignoring aliases.
+    """Return the models that each endpoint serves, without aliases.
 
     Raises:
         SettingError: an endpoint lists no model at ``/v1/models``.
@@ -107,14 +107,14 @@ async def discover(
                 async with session.get(url) as answer:
                     answer.raise_for_status()
                     listed = orjson.loads(await read_capped(answer.content, _MAX_MODELS_BYTES))
-                # Several names with one root come from vLLM's --served-model-name; answers carry
-                # the first. An adapter has its own root.
+                # Several names with one root come from vLLM's --served-model-name; answers name
+                # the first. An adapter has a different root.
                 roots: dict[str, Target] = {}
                 for model in listed["data"]:
                     target = _target(base_url, model, roots.values())
                     roots.setdefault(str(model.get("root") or model["id"]), target)
             except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
-                # Not the repr, which includes the request's headers with the key.
+                # Not the repr: it includes the request's headers and thus the key.
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not roots:
@@ -124,7 +124,7 @@ async def discover(
 
 
 def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -> Target:
-    """Return the target for an entry of ``/v1/models``; an adapter gets its base's window."""
+    """Return an entry of ``/v1/models`` as target; adapters without a window use their base's."""
     base, window = model.get("parent"), model.get("max_model_len")
     base = base if isinstance(base, str) and base and base != model["id"] else None
     windows = [target.window_tokens for target in others if target.model == base]
@@ -146,7 +146,7 @@ async def measure(
     *,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Ask the questions without an answer in `out`, and append the outcomes to it.
+    """Ask the questions that have no answer in `out` yet, and append the outcomes to it.
 
     Args:
         targets: endpoints to ask; targets of one model share its questions.
@@ -156,13 +156,13 @@ async def measure(
         progress: called after each outcome.
 
     Raises:
-        SettingError: two questions have the same id, or the file can't be written or does not hold
-            outcomes.
+        SettingError: two questions have the same id, or the file can't be written or contains
+            something other than outcomes.
     """
     asking = asking or Asking()
     asked = list(questions)
     if len({question.id for question in asked}) < len(asked):
-        raise SettingError("two questions have the same id: give each its own")
+        raise SettingError("two questions have the same id: make ids unique")
     mended_bytes, done = mend(out)
     async with _open(out) as file:
         # No connection limit, so that no request waits for another target's.
@@ -200,14 +200,14 @@ async def measure(
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Remove a torn last line, and return which (query, model) pairs have been answered.
+    """Remove an incomplete last line; return the (query, model) pairs that have been answered.
 
     Returns:
         The number of bytes removed, and the answered pairs. A last line that only lacks its newline
         is kept. Other unreadable lines are kept: `laar fit` reports them.
 
     Raises:
-        SettingError: the file does not hold outcomes; it is left unchanged.
+        SettingError: the file does not contain outcomes; it is left unchanged.
     """
     answered: set[tuple[str, str]] = set()
     if not out.exists():
@@ -231,7 +231,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
                 return len(line), answered
             kept_to += len(line)
         if is_other and not is_ours:
-            raise SettingError(f"{out} holds no outcomes: name another file to write them to")
+            raise SettingError(f"{out} contains no outcomes: write them to another file")
         if kept_to and not ended:
             file.seek(0, os.SEEK_END)
             file.write(b"\n")
@@ -252,7 +252,7 @@ async def _open(out: Path) -> AsyncIterator[BinaryIO]:
 
 
 class _Pace:
-    """Spaces requests evenly, at most `rate_per_s` per second."""
+    """Spaces requests evenly, with at most `rate_per_s` per second."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._gap_s = 1 / rate_per_s if rate_per_s else 0.0
@@ -282,7 +282,7 @@ class _Run:
     correct: int = 0
     failed: int = 0
     densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
-    """Maximum characters per prompt token seen, by model and task."""
+    """Maximum observed characters per prompt token, by model and task."""
 
     async def work(
         self, target: Target, left: Iterator[Question], place: asyncio.Semaphore
@@ -309,7 +309,7 @@ class _Run:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
-        # As in serving: the user's last text, whatever follows it.
+        # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
         asked = ([text for message in users for text in _texts(message)] or [""])[-1]
         completion = reply.completion
@@ -364,7 +364,7 @@ class _Run:
 
 
 def _texts(message: Message) -> Iterator[str]:
-    """Yield the text of a message, in parts or as one string."""
+    """Yield the texts of a message, whose content is one string or parts."""
     content = message.get("content")
     if isinstance(content, str):
         yield content

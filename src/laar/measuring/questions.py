@@ -1,4 +1,4 @@
-"""Questions for measuring, and evaluation sets in a user's JSONL file."""
+"""Questions to measure with, and users' evaluation sets in JSONL files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 
-_MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set's line: a few million tokens
+_MAX_LINE_BYTES = 64 * 2**20  # maximum line of an evaluation set: a few million tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question, and how to check an answer.
+    """A question, and how to check its answer.
 
     Args:
-        id: identifies it across runs; unique in its set.
-        ask: returns the messages. A function, so that long prompts are built one at a time instead
-            of held in memory.
-        check: returns whether an answer is correct.
-        task: the task; None to have it detected.
+        id: identifies the question across runs; unique in its set.
+        ask: returns the messages. It is a function so that long prompts are built one at a time
+            instead of all being held in memory.
+        check: the checker of answers.
+        task: the task; None to detect it.
     """
 
     id: str
@@ -51,7 +51,7 @@ def read_questions(path: Path) -> list[Question]:
     """Read an evaluation set.
 
     Raises:
-        SettingError: the file can't be read or has no question, or a line is invalid.
+        SettingError: the file can't be read or has no questions, or a line is invalid.
     """
     found = []
     try:
@@ -62,7 +62,7 @@ def read_questions(path: Path) -> list[Question]:
     except OSError as fault:
         raise SettingError(f"{path}: {fault.strerror}") from fault
     if not found:
-        raise SettingError(f"{path} holds no question")
+        raise SettingError(f"{path} contains no questions")
     return found
 
 

@@ -44,14 +44,14 @@ def run_measure(
 
     Args:
         endpoints: base URLs.
-        models: models to ask; empty for all served ones.
+        models: models to ask; empty for all that are served.
         questions: the questions.
-        out: see `measure`.
+        out: JSONL file of the outcomes, as in `measure`.
         asking: how to ask.
         json_file: file for the counts.
 
     Raises:
-        SettingError: no such endpoint, model or file.
+        SettingError: an endpoint, model or file does not exist or can't be used.
     """
     console = Console()
     try:
@@ -69,7 +69,7 @@ def run_measure(
             summary = asyncio.run(run())
     except KeyboardInterrupt:
         console.print(
-            f"stopped; all outcomes so far are in {out}. Run it again to continue.", markup=False
+            f"stopped; the outcomes are in {out}. Run the command again to continue.", markup=False
         )
         return INTERRUPTED
     _print(console, summary, out)
@@ -95,7 +95,7 @@ async def targets_of(
 
 
 def key_headers(key_variable: str | None) -> Mapping[str, str]:
-    """Return the header with the API key from an environment variable; none without a variable.
+    """Return the header with the API key in an environment variable; empty if no name is given.
 
     Raises:
         SettingError: the variable is not set.
@@ -116,6 +116,6 @@ def _print(console: Console, summary: Summary, out: Path) -> None:
     if summary.mended_bytes:
         console.print(f"An incomplete last line of {summary.mended_bytes} bytes was removed first.")
     if summary.too_long:
-        console.print(f"{summary.too_long} were longer than their engine's window: not sent.")
+        console.print(f"{summary.too_long} were not sent: longer than the engine's window.")
     if summary.failed:
-        console.print(f"{summary.failed} got no answer: run it again to ask them again.")
+        console.print(f"{summary.failed} got no answer: run the command again to repeat them.")

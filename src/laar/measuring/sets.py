@@ -1,10 +1,10 @@
 """Generated questions with checkable answers.
 
-* `lookups`: find a key among many, in eight lengths, to test long prompts.
-* `arithmetic`: sums and products, in three levels.
-* `formats`: answers that must be exactly a given JSON.
+* `lookups`: find a key among many, at eight lengths, to test long prompts.
+* `arithmetic`: sums and products, at three levels.
+* `formats`: answers that must be exactly the given JSON.
 
-They compare models on such questions only: a model that is right here may be wrong on a fleet's
+They compare models only on such questions: a model that is right here may be wrong on a fleet's
 real questions, which `laar measure` reads from a file.
 """
 
@@ -22,9 +22,9 @@ from laar.measuring.checks import CheckSpec
 from laar.measuring.questions import Question
 
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Nominal tokens, of six characters each; spaced to show the seconds per token. Real tokenizers
-produce two or three times as many, so prompts have 200 to 20,000 tokens and come close to any
-engine's window."""
+"""Nominal prompt lengths in tokens of six characters, spaced to show the seconds per token. Real
+tokenizers produce two or three times as many, so prompts have 200 to 20,000 tokens and come close
+to any engine's window."""
 
 _LOOKUP_CHARS = 6
 _PAIR_CHARS = 80  # two UUIDs in JSON
@@ -38,7 +38,7 @@ def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Quest
     Args:
         sets: names from `SETS`.
         count: number of questions.
-        seed: random seed; different seeds share no question.
+        seed: random seed; different seeds have no question in common.
 
     Raises:
         SettingError: a set does not exist.

@@ -1,8 +1,8 @@
-"""Read endpoints' answers, and build laar's own.
+"""Read endpoints' answers, and build error answers.
 
 A streamed answer consists of server-sent events. An event may be split over any number of pieces;
 of several events with usage the last counts. Reading never changes a byte and never fails: values
-that cannot be read stay unknown.
+that can't be read stay unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Longest JSON answer, and longest event-stream line, buffered to read its usage."""
+"""Maximum size of a JSON answer, or of an event-stream line, that is buffered to read usage."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -38,7 +38,7 @@ _ERROR_TYPES = {
 
 
 MAX_ERROR_BYTES = 4096
-"""Bytes of an error's text examined to attribute the fault."""
+"""Maximum bytes of an error's text that are examined to attribute the fault."""
 
 _LONGEST_BEGINNING = 64
 _ERROR_EVENT = re.compile(
@@ -55,7 +55,7 @@ _ENDS = {
     Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
 }
 _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MULTILINE)
-"""An event that advances the answer; comments and pings only keep connections open."""
+"""Matches an event that advances the answer; comments and pings only keep connections open."""
 _FIELDS = b"deir:"
 """First letters of event-stream fields, and the colon of a comment."""
 _DONE = (b"[DONE]",)
@@ -65,7 +65,7 @@ _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_
 
 
 def error_body(error: RequestError) -> bytes:
-    """Return a refusal as an OpenAI-style error, with laar's reason code added."""
+    """Return an error as a body in OpenAI's format, with laar's reason code added."""
     return orjson.dumps(
         {
             "error": {
@@ -81,7 +81,7 @@ def error_body(error: RequestError) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the engine counted them; None for counts that it did not report."""
+    """Token counts from the engine; None where it reported none."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -91,23 +91,23 @@ class Usage:
 NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
-"""Longest id of a stored answer that is remembered; longer ones are ignored."""
+"""Maximum length of a stored answer's id; longer ones are ignored."""
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
-"""Leading bytes searched for the id of an answer that is too long to buffer."""
+"""Leading bytes that are searched for the id of an answer too long to buffer."""
 
 
 class AnswerReader:
     """Reads usage, id and usefulness of an answer that arrives in pieces.
 
-    An error may take the place of an answer, since the engine sent 200 before it failed. In a
-    stream it is an event, at the beginning or later; otherwise it is the whole body. Quotes inside
-    a string are escaped, so no text of a model looks like an error.
+    An error may replace an answer, since engines send 200 before they fail. In a stream it is an
+    event, at the beginning or later; otherwise it is the whole body. Quotes inside a string are
+    escaped, so text from a model can't look like an error.
 
     Args:
         events: True for an event stream, False for one JSON document, None if unknown.
-        stored: the API stores answers (Responses); read `response_id` too.
+        stored: the API stores answers (Responses), so read `response_id` too.
         status: status of the answer.
         api: format of the request.
         max_tokens: token limit of the answer; None if unlimited.
@@ -140,13 +140,13 @@ class AnswerReader:
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
         self.sign: Sign | None = None
-        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end or without
+        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or without
         one."""
 
     def feed(self, piece: bytes) -> Reply | None:
         """Read the next piece of the body, in time linear in the piece.
 
-        Returns a finding about the endpoint, an error or a judgement of the answer, each once.
+        Return a finding on the endpoint, an error or a judgement of the answer, each only once.
         """
         self._is_begun = self._is_begun or bool(piece)
         if self._events is None and (letter := piece.lstrip()[:1]):
@@ -176,7 +176,7 @@ class AnswerReader:
         return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """Handle the end of the body; return a finding about its endpoint if it is new."""
+        """Handle the end of the body; return a finding on its endpoint if it is new."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -197,7 +197,7 @@ class AnswerReader:
         return _REASON.search(self._tail) is not None
 
     def _judged(self) -> Reply | None:
-        """Return the finding if there is one and it has not been returned before."""
+        """Return the finding, if there is one, the first time only."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
@@ -213,7 +213,7 @@ class AnswerReader:
 
     def _lines(self, lines: bytes) -> Reply | None:
         error = self._error(_ERROR_EVENT, lines) if b"error" in lines else None
-        # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
+        # Most pieces are deltas without usage; searching for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 self._line(line)
@@ -258,7 +258,7 @@ class AnswerReader:
         self.sign = sign_of(choice, self._max_tokens)
 
     def _read_id(self, document: dict[str, Any]) -> None:
-        """Read the id from a stream's first event, which wraps the answer, or a whole answer."""
+        """Read the id from a whole answer, or from a stream's first event, which wraps it."""
         answer = document.get("response", document)
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
@@ -267,7 +267,7 @@ class AnswerReader:
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Merge later events into earlier ones, field by field."""
+    """Merge a later event's usage into that of earlier ones, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -294,16 +294,16 @@ def _is_count(value: object) -> bool:
 
 
 class NameRestorer:
-    """Restores the client's model name in answers that carry the endpoint's own.
+    """Restores the client's model name in answers that have the endpoint's name.
 
     Only the member ``"model": "<name>"`` is changed, even if split across pieces: the end of a
-    piece that may begin such a member is held back until the next.
+    piece that may begin such a member is held back until the next piece.
 
     Args:
         served: name that the endpoint writes.
         asked: name that replaces it.
         whole: the answer is one object, whose nested objects may have such a member too. It is
-            buffered whole, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
+            buffered, up to `MAX_ANSWER_BYTES`, and only its top-level member is changed.
     """
 
     def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
@@ -343,7 +343,7 @@ class NameRestorer:
 
     @staticmethod
     def _partial(data: bytes, pattern: bytes, start: int) -> int:
-        """Return the length of the longest suffix of `data[start:]` that begins `pattern`."""
+        """Return the length of the longest suffix of `data[start:]` that starts `pattern`."""
         start = max(start, len(data) - len(pattern) + 1)
         while (start := data.find(pattern[:1], start)) >= 0:
             if pattern.startswith(data[start:]):

@@ -1,6 +1,6 @@
-"""Inputs and outputs of the stream state machine: events and actions, plain values.
+"""Inputs and outputs of the stream state machine: events and actions.
 
-They are created for every message, so for speed they are not frozen; no code mutates one.
+One is created for every message, so for speed they are not frozen. Do not mutate them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar.protocol.openai import Body
 
 
 class Shape(enum.Enum):
-    """The body modes that Envoy announced."""
+    """The body modes that an Envoy announces."""
 
     NATIVE = "native"
     STREAMED = "streamed"
@@ -37,7 +37,7 @@ class Direction(enum.Enum):
 
 @dataclass(slots=True)
 class RequestHeaders:
-    """The first message of nearly every stream.
+    """A request's headers: the first message of nearly every stream.
 
     `count` and `size_bytes` cover all headers, including repeated names. `attempts` is this Envoy's
     maximum attempts per request; 0 if not reported.
@@ -55,9 +55,9 @@ class RequestHeaders:
 
 @dataclass(slots=True)
 class WholeRequest:
-    """The only message of a request whose headers Envoy keeps: its body and requested attributes.
+    """A request's body and attributes: its only message if Envoy keeps the headers.
 
-    `headers` holds the attributes (`laar.protocol.headers.attributes_read`) that are present.
+    `headers` has the attributes of `laar.protocol.headers.attributes_read` that are present.
     """
 
     headers: Mapping[str, str]
@@ -79,12 +79,12 @@ class RequestBody:
 
 @dataclass(slots=True)
 class RequestTrailers:
-    """Trailers end the request, instead of the last piece of its body."""
+    """The request's trailers, which end it instead of the last piece of its body."""
 
 
 @dataclass(slots=True)
 class HasRead:
-    """The result of reading a long body, or the error: the reply to `Read`."""
+    """A long body as read, or the error: the reply to `Read`."""
 
     read: Body | RequestError
 
@@ -99,7 +99,7 @@ class Decided:
 
 @dataclass(slots=True)
 class Refused:
-    """No endpoint for this request: the other reply to `Ask`."""
+    """The error if there is no endpoint for the request: the other reply to `Ask`."""
 
     error: RequestError
 
@@ -117,7 +117,7 @@ class ResponseHeaders:
         attempts: number of attempts; 0 if Envoy does not report it.
         details: source of the status, as Envoy reports it; empty if not reported.
         shape: body modes, if this is the stream's first message; else None.
-        retry_after_s: seconds in ``retry-after``; None without one.
+        retry_after_s: seconds in ``retry-after``; None if missing.
         media_type: media type of the body, in lower case; empty if missing.
         encoded: the body is compressed.
         forged: names of headers that only laar and Envoy may send to clients.
@@ -139,12 +139,12 @@ class ResponseHeaders:
 
 @dataclass(slots=True)
 class Noted:
-    """The reservation was moved to the serving endpoint, if known: the reply to `Served`."""
+    """The reservation was moved to the serving endpoint, if it is known: the reply to `Served`."""
 
 
 @dataclass(slots=True)
 class ResponseBody:
-    """A piece of the answer."""
+    """A piece of the answer's body."""
 
     data: bytes
     end: bool
@@ -152,7 +152,7 @@ class ResponseBody:
 
 @dataclass(slots=True)
 class ResponseTrailers:
-    """Trailers end the answer, instead of the last piece of its body."""
+    """The answer's trailers, which end it instead of the last piece of its body."""
 
 
 @dataclass(slots=True)
@@ -203,10 +203,10 @@ class Patience(NamedTuple):
     """How long an endpoint may stay silent, in seconds.
 
     Args:
-        silence_s: at any time; one of `laar.protocol.headers.SILENCES_S`. None leaves it to Envoy.
-        begin_s: before its response headers; one of `laar.protocol.headers.BEGINS_S`. None applies
-            only `silence_s`.
-        once: no other endpoint is tried after it unless the connection fails.
+        silence_s: maximum at any time, from `laar.protocol.headers.SILENCES_S`; None for Envoy's.
+        begin_s: maximum before its response headers, from `laar.protocol.headers.BEGINS_S`; None
+            applies only `silence_s`.
+        once: another endpoint is tried only if the connection fails.
     """
 
     silence_s: int | None = None
@@ -219,11 +219,11 @@ _WITHOUT_END = Patience()
 
 @dataclass(slots=True)
 class AnswerHeaders:
-    """Answer a headers message; with `destination` the answer carries the decision.
+    """Answer a headers message; if `destination` is set, the answer carries the decision.
 
     `read_answer` asks Envoy to send this request's response body; `skip_body` asks it not to send
-    the request body (native shape only). `engine_headers` are among `set_headers`, for an Envoy
-    whose routes set them.
+    the request body (native shape only). `engine_headers` repeats those in `set_headers` for an
+    Envoy whose routes set them.
     """
 
     direction: Direction
@@ -240,9 +240,9 @@ class AnswerHeaders:
 class AnswerBody:
     """Answer a body message.
 
-    In the native shape `data` is None for an unchanged body; for the request body it carries the
+    In the native shape `data` is None for an unchanged body; for a request body this carries the
     decision's headers, `patience` and `engine_headers`. In the streamed shape `data` may replace a
-    piece that Envoy still holds (`replaces`). In the gateway shape every byte goes back in `data`.
+    piece that Envoy still holds (`replaces`). In the gateway shape `data` returns every byte.
     """
 
     direction: Direction
@@ -265,7 +265,7 @@ class AnswerTrailers:
 
 @dataclass(slots=True)
 class Immediate:
-    """Answer the client without an endpoint; no action follows."""
+    """Answer the client directly, without an endpoint; no action follows."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -274,7 +274,7 @@ class Immediate:
 
 @dataclass(slots=True)
 class Attempted:
-    """Endpoints that failed before one answered or Envoy gave up, oldest first.
+    """Report the endpoints that failed before one answered or Envoy gave up, oldest first.
 
     An endpoint is listed once per failure.
     """
@@ -285,9 +285,9 @@ class Attempted:
 
 @dataclass(slots=True)
 class Served:
-    """Envoy chose this endpoint itself: move the reservation to it, then feed `Noted`.
+    """Move the reservation to the endpoint that Envoy chose itself, then feed `Noted`.
 
-    The response headers name the endpoint, so they wait for `Noted`.
+    The response headers are held until `Noted`, since they name the endpoint.
     """
 
     decision: Decision
@@ -296,9 +296,9 @@ class Served:
 
 @dataclass(slots=True)
 class Replied:
-    """The endpoint's reply, for health; `read` if the body of its answer is read.
+    """Report the endpoint's reply to health; `read` if the body of its answer is read.
 
-    Sent once with the status, and again if the answer contains an error.
+    Sent with the status, and again if the answer contains an error.
     """
 
     decision: Decision
@@ -308,7 +308,7 @@ class Replied:
 
 @dataclass(slots=True)
 class Answering:
-    """The answer's body began or continued; `ok` unless it is a refusal."""
+    """Report that the answer's body began or continued; `ok` unless it is a refusal."""
 
     decision: Decision
     ok: bool
@@ -316,7 +316,7 @@ class Answering:
 
 @dataclass(slots=True)
 class Stored:
-    """The endpoint stores the answer in progress under this id; sent once, before the end."""
+    """Report the id under which the endpoint stores the answer; sent once, before its end."""
 
     decision: Decision
     response_id: str
@@ -324,7 +324,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Ended:
-    """The request is complete."""
+    """Report the end of the request."""
 
     decision: Decision
     completion: Completion

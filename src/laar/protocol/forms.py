@@ -3,7 +3,7 @@
 A file in a form may be megabytes of arbitrary bytes, which the standard library's parser would read
 line by line. So this module splits the parts at the boundary and parses only their headers with the
 library. The boundary is the form's first line, so the request's headers are not needed. A form that
-this reader cannot read but an engine might is refused, since its model is unknown.
+is not readable here, but might be for an engine, is refused, since its model is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADINGS = BytesHeaderParser()
 
 
 def field_span(body: bytes, name: str) -> Span | None:
-    """Return the span of a field's value; the last if the field repeats, as in engines.
+    """Return the span of a field's value; of a repeated field the last one, as in engines.
 
     Args:
         body: the whole body.
@@ -37,8 +37,8 @@ def field_span(body: bytes, name: str) -> Span | None:
         None if the body is not a form or lacks the field.
 
     Raises:
-        RequestError: the form has too many parts, too long part headers, or its boundary inside a
-            part.
+        RequestError: the form has too many parts, part headers that are too long, or its boundary
+            inside a part.
     """
     opening = _OPENING.match(body)
     if opening is None:

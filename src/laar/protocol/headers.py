@@ -1,6 +1,6 @@
 """Names of the headers that laar reads and writes; parsing of request headers.
 
-Names of the endpoint-picker protocol follow its public contract; laar's own start with ``x-laar-``.
+Names in the endpoint-picker protocol follow its public contract; laar's start with ``x-laar-``.
 Control headers are for the picker only and are removed before the request is forwarded.
 """
 
@@ -33,24 +33,24 @@ OBJECTIVE = "x-gateway-inference-objective"
 REWRITE = "x-gateway-model-name-rewrite"
 
 POOL = "xds.route_metadata.filter_metadata.laar.pool"
-"""Envoy attribute, not a header: metadata of the route that names the pool."""
+"""Envoy attribute, not a header: the route's metadata that names the pool."""
 
 SILENCE = "x-laar-silence-s"
-"""Metadata key beside the destination: one of `SILENCES_S`. Routes match it to set the idle timeout
-of a stream."""
+"""Metadata key, sent with the destination: one of `SILENCES_S`. Routes match it to set the idle
+timeout of a stream."""
 
 SILENCES_S = (60, 120, 300, 600)
 
 BEGIN = "x-laar-begin-s"
-"""Metadata key: seconds, one of `BEGINS_S`, within which response headers are expected. After that
-the request is hedged to the next endpoint, and the first response headers win."""
+"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. Then the
+request is hedged to the next endpoint, and the first response headers win."""
 
 ONCE = "x-laar-once"
-"""Metadata key: send the request once, by a route that retries only failed connections."""
+"""Metadata key: send the request once, on a route that retries only failed connections."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""Seconds to the response headers, each with its seconds of silence allowed. Routes exist for these
-pairs only, and the picker names both values."""
+"""Maximum seconds to the response headers, with the maximum silence for each. Routes exist only for
+these pairs, and the picker names both values."""
 
 TRIED = "x-laar-tried-models"
 SINCE = "x-laar-since"
@@ -64,7 +64,7 @@ TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
 REPORTER = "x-laar-reporter"
-"""On a report of outcomes to the admin port: name of the checker of the answers."""
+"""Sent with reports of outcomes to the admin port: name of the checker of answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -78,16 +78,16 @@ MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
 
 PREFILLER = "x-prefiller-host-port"
-"""The prefill endpoint, for the decode endpoint's sidecar. llm-d's name."""
+"""The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
 PRIORITY = "x-vllm-priority"
-"""The request's priority in vLLM, lower first; overrides the body's."""
+"""The request's priority in vLLM, lower values first; overrides the body's."""
 
 RANK = "x-data-parallel-rank"
 """The data-parallel rank of vLLM or SGLang that serves the request."""
 
 SESSION_ID = "x-session-id"
-"""The request's session for vLLM, which adds it to the KV events of the request's blocks."""
+"""A session id for vLLM, which adds it to the KV events of the request's blocks."""
 
 ENGINE_HEADERS = frozenset(
     {
@@ -98,14 +98,14 @@ ENGINE_HEADERS = frozenset(
         "x-encoder-hosts-ports",
     }
 )
-"""Headers that control engines: where parts of a prompt are, its rank, its priority. Clients may
-not set them."""
+"""Headers that control engines: locations of parts of a prompt, rank, priority. Clients may not set
+them."""
 
 CREDENTIALS = ("authorization", "x-api-key")
-"""The client's credentials, checked by engines, or the engine's own that replace them."""
+"""Headers with the client's credentials, which engines check, or the engine's key instead."""
 
 PATH = "x-laar-path"
-"""Metadata key: the path without its query, for an engine with another base path."""
+"""Metadata key: the path without query, for an engine with a different base path."""
 
 SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
 """Headers that the picker sets through metadata and routes."""
@@ -117,18 +117,18 @@ LLM_D = {
     TTFT_OBJECTIVE: "x-llm-d-slo-ttft-ms",
     TPOT_OBJECTIVE: "x-llm-d-slo-tpot-ms",
 }
-"""Names used by llm-d since release 0.9; if both are present, these win."""
+"""Names used by llm-d since release 0.9; they take precedence over the older ones."""
 
 UNREAD_HEADERS = frozenset({TPOT_OBJECTIVE, LLM_D[TPOT_OBJECTIVE]})
-"""Headers for other pickers: not read, but removed too."""
+"""Headers for other pickers, which are removed without being read."""
 
 ORIGINAL_PATHS = ("x-original-path", "x-forwarded-path")
-"""Headers in which gateways preserve the client's path when they rewrite it."""
+"""Headers in which gateways keep the client's path when they rewrite it."""
 
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
-"""Header of the conformance tests of the Gateway API Inference Extension."""
+"""Headers of the conformance tests of the Gateway API Inference Extension."""
 
 _OWN = "x-laar-"
 _OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
@@ -160,13 +160,13 @@ CONTROL_HEADERS = frozenset(
 )
 
 _REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
-"""Headers that a client may not send to an endpoint. laar's own Envoys strip the engine headers
-themselves, before the picker sets any."""
+"""Headers that a client may not send to an endpoint. laar's Envoys remove the engine headers before
+the picker sets any."""
 
 GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
 )
-"""Headers for tenant, objective and model, which a gateway sets for its clients."""
+"""Headers with tenant, objective and model, which a gateway sets for its clients."""
 
 SIGNATURES = frozenset(
     {
@@ -186,7 +186,7 @@ _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
 MAX_VALUE_CHARS = 256
-"""Longest header value used as a name; longer ones are ignored."""
+"""Maximum length of a header value used as a name; longer ones are ignored."""
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -227,7 +227,7 @@ class Head:
 def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     """Return the Envoy attributes for all headers that `read_head` reads.
 
-    Needed for an Envoy that keeps the headers and sends nothing before the body.
+    An Envoy that keeps the headers sends these with the body.
     """
     headers = sorted(
         {
@@ -248,14 +248,14 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
 @lru_cache(256)  # Envoy's configuration has a few dozen
 def header_of(attribute: str) -> str:
-    """Return the header that an attribute stands for, or the attribute itself."""
+    """Return the name of the header in an attribute; other attributes unchanged."""
     if attribute.startswith(_ATTRIBUTE_START):
         return attribute[len(_ATTRIBUTE_START) : -len(_ATTRIBUTE_END)]
     return _NAMED_ATTRIBUTES.get(attribute, attribute)
 
 
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
-    """Read a request's headers; malformed values are ignored, never an error."""
+    """Read a request's headers; ignore malformed values."""
     get = headers.get
     method, request_id = get(":method", ""), get(REQUEST_ID, "")
     tenant = get(LLM_D.get(tenant_header, ""), "") or get(tenant_header, "")
@@ -288,10 +288,10 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 
 
 def read_subset(value: object) -> frozenset[str] | None:
-    """Return a subset hint from a list or a comma-separated string of addresses; None for none.
+    """Parse a subset hint: a list or a comma-separated string of addresses; None for no hint.
 
-    Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
-    else is ignored.
+    Items of a list may contain commas too, as the endpoint-picker protocol allows. A value of any
+    other type is ignored.
     """
     if isinstance(value, str):
         items: list[object] = [value]
@@ -317,7 +317,7 @@ def retry_after_s(value: str, now: float) -> float | None:
         now: the time in seconds since the epoch.
     """
     if value.isascii() and value.isdigit():
-        return float(value[:9])  # beyond any bound, yet finite
+        return float(value[:9])  # finite, but beyond any limit
     try:
         until = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
@@ -326,7 +326,7 @@ def retry_after_s(value: str, now: float) -> float | None:
 
 
 def text_of(raw: bytes) -> str:
-    """Decode a header's value as UTF-8, or else Latin-1, which keeps different bytes different."""
+    """Decode a header's value as UTF-8, else as Latin-1, so that different bytes stay different."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -343,7 +343,7 @@ def _name(value: str) -> str:
 def _tenant(value: str) -> str:
     """Return a tenant's name, or a digest if it is not a valid `_name` (a long token, accents).
 
-    If ignored, such tenants would share one fairness turn and each other's prefixes.
+    If these were ignored, the tenants would share a turn in the queue, and prefixes.
     """
     value = value.strip()
     return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")

@@ -1,8 +1,8 @@
 """Locate the members of a JSON object without a parser: no recursion, any depth.
 
-A parser is fast but builds every value; this builds none. Use it for texts with so many values that
-building them would hold up other requests, for texts nested deeper than a parser supports, and to
-find the position of a value in the bytes. It finds quotes, escapes and brackets with numpy, one
+A parser is fast but builds every value; this scanner builds none. Use it for texts with so many
+values that building them would delay other requests, for texts nested deeper than a parser
+supports, and to locate a value in the bytes. It finds quotes, escapes and brackets with numpy, one
 piece at a time, so that a scanning thread lets others run.
 
 The text is not validated. For text that is not JSON the result is meaningless, without an error.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE_BYTES = 256 << 10
-"""Bytes scanned at a time, in about 2 ms."""
+"""Bytes scanned at a time, which takes about 2 ms."""
 
 MAX_MEMBERS = 10_000
 """Maximum members of the object; the largest API has about 60."""
@@ -39,7 +39,7 @@ _SEPARATES[[ord(","), ord(":")]] = True
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
-    """Return the value spans of the outermost object by key; the last if a key repeats.
+    """Return the spans of the outermost object's values, by key; of a repeated key the last.
 
     Args:
         text: UTF-8.
@@ -72,7 +72,7 @@ def deeper_than(text: bytes, levels: int) -> bool:
 
 
 def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[np.int32]]]:
-    """Yield pieces: offset, bytes, mask of bytes in strings, and the depth after each byte."""
+    """Yield for each piece: offset, bytes, mask of bytes in strings, and depth after each byte."""
     depth, quoted, escaped = 0, False, False
     for at in range(0, len(text), PIECE_BYTES):
         piece = np.frombuffer(text, np.uint8, min(PIECE_BYTES, len(text) - at), at)
@@ -121,7 +121,7 @@ def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
         quotes[0] = False
     slashes = np.flatnonzero(piece == ord("\\"))
     if escaped and len(slashes) and slashes[0] == 0:
-        slashes = slashes[1:]  # itself escaped: it escapes nothing
+        slashes = slashes[1:]  # it is escaped, so it escapes nothing
     if not len(slashes):
         return False
     first = np.empty(len(slashes), np.bool_)

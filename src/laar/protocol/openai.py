@@ -1,9 +1,9 @@
 """Read the fields that a picker needs from request bodies, in one pass.
 
-Supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's messages.
-The reader takes the model, the prompt's texts in the order the engine will see them, the stream
-flag, the token limit, tools and the cache salt. It ignores the rest, so new parameters pass
-untouched.
+This supports OpenAI's chat completions, completions, responses and embeddings, and Anthropic's
+messages. It reads the model, the prompt's texts in the order the engine will see them, the stream
+flag, the token limit, tools and the cache salt. Other parameters are ignored, so new ones pass
+unchanged.
 
 The engine validates the body, not the picker. The reader accepts whatever Python's JSON parser
 accepts in UTF-8 (RFC 8259): lone surrogates, NaN, any depth. A prompt in an unknown form, or with
@@ -11,8 +11,8 @@ too many parts to build here, is priced by its length. A body that is not a JSON
 `model` is not a string, gets a 400; a compressed or UTF-16 body gets a 415. The last of duplicate
 keys wins, as in the engines.
 
-The body is never re-serialized. If the endpoint serves the model under another name, the value of
-the top-level `model` is spliced; every other byte stays as sent.
+The body is never re-serialized. If the endpoint serves the model under another name, only the value
+of the top-level `model` is replaced; every other byte is kept.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from laar.protocol.splice import (
 )
 
 ASIDE_BYTES = 1 << 20
-"""Longest body read inline between messages of other streams, in a millisecond or two. Longer ones
-are read on a thread; for shorter ones the switch costs more than it saves the others."""
+"""Maximum body read on the event loop, in a millisecond or two. Longer ones are read in a thread;
+for shorter ones the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
 """Maximum values of a body to build, as `_has_many_parts` estimates: 30 ms, during which no other
-request is served, even with a thread. Ten million characters of prose have fewer."""
+request is served, even if a thread does it. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""First bytes of gzip and zstd; no JSON begins like this."""
+"""First bytes of gzip and zstd; JSON can't begin with them."""
 
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
-"""A shorter body never takes longer to build than `MAX_PARTS` values."""
+"""Bodies up to this size never take longer to build than `MAX_PARTS` values."""
 _MAX_DEPTH = 500
-"""Maximum depth of a body that `orjson` rejects. `orjson` reads 1,024 levels; the limit of Python's
-parser depends on the version: near 1,000 in 3.11."""
+"""Maximum depth at which a body that `orjson` rejects is parsed by Python's parser, whose limit
+depends on the version: near 1,000 in 3.11. `orjson` reads 1,024 levels."""
 
 _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -74,8 +74,8 @@ _API_MARKS = {api: f"api={api}" for api in Api}
 class Body:
     """The fields read from a body; see `laar.core.request.Request` for their meaning.
 
-    `model` is empty if the body names none. `model_span` is the span of its value, if it was
-    located. `document` is the whole body as parsed by `orjson`, if it was.
+    `model` is empty if the body names none; `model_span` is the span of its value, if it was
+    located. `document` is the body as parsed by `orjson`; None if it was parsed otherwise.
     """
 
     model: str
@@ -95,11 +95,11 @@ class Body:
 
 
 def read_body(api: Api, body: bytes) -> Body:
-    """Read a body; from an opaque one read only the model's name, if any.
+    """Read a body; of an opaque one read only the model's name, if any.
 
     Raises:
-        RequestError: 400 or 415; the text contains nothing of the prompt. An opaque body raises
-            only if it is compressed or an unreadable form.
+        RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body
+            raises it only if it is compressed or an unreadable form.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")
@@ -144,7 +144,7 @@ def read_body(api: Api, body: bytes) -> Body:
         previous=previous if isinstance(previous, str) else "",
         document=document if is_plain else None,
     )
-    if not is_plain:  # `orjson` reads no lone surrogates
+    if not is_plain:  # `orjson` rejects lone surrogates
         read.model, read.question, read.system = map(_text, (model, read.question, read.system))
         read.salt, read.previous = _text(read.salt), _text(read.previous)
         read.spans = tuple(map(_text, read.spans))
@@ -165,7 +165,7 @@ def _limit(document: Mapping[str, Any]) -> int | None:
 
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
-    """Return short marks of a request's shape: API, turns, tools, response format."""
+    """Return short marks that describe a request: API, turns, tools, response format."""
     marks = [_API_MARKS[api], f"turns={min(messages, _MANY_TURNS).bit_length()}"]
     if document.get("tools"):
         marks.append("tools")
@@ -176,7 +176,7 @@ def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str,
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
-    """Return the result of `read_body`, with the error as a value."""
+    """Return the result of `read_body`, or its error as a value."""
     try:
         return read_body(api, body)
     except RequestError as error:
@@ -196,7 +196,7 @@ def _peek(body: bytes) -> str:
     """Return the model that an opaque body names; empty if it is not a JSON object.
 
     Raises:
-        RequestError: 415 if it is compressed or UTF-16, since it may name any model.
+        RequestError: 415 if the body is compressed or UTF-16, since it may name any model.
     """
     begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")
     if begin and begin[0] != "{" and not body.startswith(_COMPRESSED):
@@ -211,10 +211,10 @@ def _peek(body: bytes) -> str:
 
 
 def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
-    """Return the body as an object, whether it is complete, and whether `orjson` can parse it.
+    """Return the body as an object, whether it is complete, and whether `orjson` parsed it.
 
     Raises:
-        RequestError: it is not a JSON object.
+        RequestError: the body is not a JSON object.
     """
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
@@ -238,9 +238,9 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
 
 
 def _has_many_parts(body: bytes) -> bool:
-    """Return whether building the body's values would block other requests too long.
+    """Return whether building the body's values would block other requests for too long.
 
-    Punctuation in its texts is counted too, at its usual share in prose.
+    Punctuation in texts is counted too, at its usual share in prose.
     """
     parts = 0
     for at in range(0, len(body), _COUNTED_BYTES):  # other threads may run in between
@@ -253,7 +253,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Read the scalar members that hold the answer's options.
+    """Read the scalar members with options of the answer.
 
     Raises:
         RequestError: the body is not an object.
@@ -266,7 +266,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))
         if text[start:end][:1] in (b"{", b"["):
-            found[name] = []  # its content would be of no use either
+            found[name] = []  # not a scalar: its content is not used
         elif 0 < end - start <= _MAX_SCALAR_BYTES:
             try:
                 found[name] = json.loads(text[start:end])
@@ -276,7 +276,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Return the text with lone surrogates, which JSON can express, replaced by `?`."""
+    """Replace lone surrogates, which JSON allows, with `?`."""
     if text.isascii():
         return text
     try:
@@ -291,5 +291,5 @@ def _bad(message: str) -> RequestError:
 
 
 def _without_content(error: orjson.JSONDecodeError) -> str:
-    """Return the parser's message and position without the text around it."""
+    """Return the parser's message and position, without text from the body."""
     return f"{error.msg.partition(':')[0]} (character {error.pos})"

@@ -1,6 +1,6 @@
 """Request paths: the format of their bodies, and the paths reserved for an engine's operators.
 
-vLLM and SGLang serve operator paths on the inference port, many without a key. These put an engine
+vLLM and SGLang serve operator paths on the inference port, many without a key. They put an engine
 to sleep, load weights, empty caches or call any method of a worker. A gateway that forwards every
 path would expose them to anyone.
 """
@@ -18,14 +18,14 @@ from laar.errors import RequestError
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
     ("/completions", Api.COMPLETIONS),
-    ("/inference/v1/generate", Api.COMPLETIONS),  # vLLM's, from token ids to token ids
+    ("/inference/v1/generate", Api.COMPLETIONS),  # vLLM's, with token ids as input and output
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
     (
         "/invocations",
         Api.CHAT,
-    ),  # SageMaker's name for any of them; of other forms the length counts
+    ),  # SageMaker's name for any API; prompts in other forms are priced by their length
 )
 
 _ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
@@ -101,13 +101,13 @@ DENIED_PATHS = (
 )
 
 _MAX_UNQUOTED = 3
-"""Rounds of percent-decoding that chained servers may apply."""
+"""Maximum rounds of percent-decoding that chained servers may apply."""
 _USUAL = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
 class DeniedPaths:
-    """Recognise denied paths in any spelling.
+    """A set of denied paths that recognises them in any spelling.
 
     Only the end of a path is compared, since engines may be mounted below another path.
 
@@ -128,7 +128,7 @@ class DeniedPaths:
 
     def __contains__(self, path: str) -> bool:
         if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
-            return False  # the case for nearly every request
+            return False  # nearly every request ends here
         plain = path.partition("?")[0].partition("#")[0]
         for _ in range(_MAX_UNQUOTED):
             if self._ends_so(plain):
@@ -141,7 +141,7 @@ class DeniedPaths:
     def _ends_so(self, path: str) -> bool:
         segments: list[str] = []
         for segment in _SEPARATORS.split(path):
-            name = segment.partition(";")[0].strip()  # parameters, as some servers know them
+            name = segment.partition(";")[0].strip()  # some servers strip such parameters
             if name == "..":
                 del segments[-1:]
             elif name not in ("", "."):
@@ -150,11 +150,11 @@ class DeniedPaths:
 
 
 class PathFacts(NamedTuple):
-    """Facts about the requests of a path.
+    """The properties of requests to a path.
 
     Args:
         api: format of the bodies; opaque for unknown paths.
-        encodes: they request vectors, scores or labels instead of text.
+        encodes: they ask for vectors, scores or labels instead of text.
         unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
     """
@@ -166,11 +166,11 @@ class PathFacts(NamedTuple):
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
-"""Limits of the cached paths and their length; clients send a handful of short ones."""
+"""Maximum cached paths, and their maximum length; clients send a handful of short ones."""
 
 
 class Paths(dict[str, PathFacts]):
-    """Cache of the facts of each path.
+    """A cache of the properties of paths.
 
     Args:
         denied: paths reserved for operators.
@@ -183,7 +183,7 @@ class Paths(dict[str, PathFacts]):
         self._opaque = opaque
 
     def __missing__(self, path: str) -> PathFacts:
-        """Compute and cache the facts of a path."""
+        """Compute and cache the properties of a path."""
         plain = _plain(path)
         facts = PathFacts(
             api_of(path),
@@ -215,7 +215,7 @@ def model_of(path: str) -> str:
 
 
 def response_of(method: str, path: str) -> str:
-    """Return the id of the stored answer that a request gets, cancels or deletes; else empty.
+    """Return the id of the stored answer that a request gets, cancels or deletes; empty if none.
 
     A POST directly below the collection (``/render``, ``/input_tokens``) names no stored answer.
     """
@@ -224,7 +224,7 @@ def response_of(method: str, path: str) -> str:
 
 
 def _plain(path: str) -> str:
-    """Normalize a path as the engine does, so that no spelling bypasses the queue."""
+    """Normalize a path as engines do, so that no spelling bypasses the queue."""
     path = path.partition("?")[0]
     if "%" in path:
         path = unquote(path)
@@ -232,5 +232,5 @@ def _plain(path: str) -> str:
 
 
 def denied_path_error() -> RequestError:
-    """Return the refusal of a request to an operators' path."""
+    """Return the error for a request to an operators' path."""
     return RequestError(403, "denied-path", "this path is for the engine's operators")

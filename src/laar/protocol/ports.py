@@ -1,7 +1,7 @@
 """The interfaces that a stream calls: the body hook, the cluster's rules, and enforcement.
 
-Each is implemented in a higher layer, or by a test. None may raise on purpose: on a fault the
-request continues without the picker.
+Each is implemented in a higher layer, or by a test. None raises errors on purpose: after a fault
+the request continues without the picker.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
 IsEnforced = Callable[[str], bool]
-"""Returns whether the decision for a session, or else a request id, is enforced. Otherwise the
-request is in shadow."""
+"""Returns whether the decision for a session, or for a request id if there is none, is enforced. If
+not, the request is in shadow."""
 
 
 class GatewayRules(Protocol):
-    """Objectives' priorities and model rewrites, looked up for each request."""
+    """Priorities of objectives and model rewrites, looked up for each request."""
 
     @property
     def rewrites(self) -> Container[str]:
-        """The pools in which `rewrite` may return another name; "" if no pool is named."""
+        """The pools for which `rewrite` may return another name; "" stands for no pool."""
         ...
 
     def priority(self, objective: str, pool: str) -> int:
         """Return the priority of a pool's objective by name; 0 if unknown or empty.
 
-        If no pool is named, the objectives of all pools apply. The same holds for rewrites.
+        If no pool is named, the objectives of all pools apply, and likewise their rewrites.
         """
         ...
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """Return the name to use for a model that a client requested; None keeps it."""
+        """Return the name that replaces a requested model; None to keep it."""
         ...
 
 
 class NoRules:
-    """The rules of a picker without a cluster: one priority, no rewrites."""
+    """The rules without a cluster: one priority, no rewrites."""
 
     rewrites: Container[str] = ()
 
@@ -48,12 +48,12 @@ class NoRules:
         return 0
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """Return None: no name is rewritten."""
+        """Return None: names are not rewritten."""
         return None
 
 
 class Restorer(Protocol):
-    """Reverts in an answer the changes made for its engine, even if split across pieces."""
+    """Reverts changes made for the engine in its answer, even if they are split across pieces."""
 
     @property
     def holds_back(self) -> bool:
@@ -66,11 +66,11 @@ class Restorer(Protocol):
 
 
 class Rework(Protocol):
-    """The hook's result for one body; it is notified later of the request's outcome."""
+    """The hook's result for one body; its methods report what becomes of the request."""
 
     @property
     def body(self) -> bytes:
-        """The body to forward: the same object that came in, unless something was changed."""
+        """The body to forward: the received object itself if nothing was changed."""
         ...
 
     @property
@@ -84,11 +84,11 @@ class Rework(Protocol):
         ...
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return the restorer of the client's names in an accepted answer; None if none is needed.
+        """Return the restorer of the client's names in an accepted answer; None if not needed.
 
         Args:
             events: the answer is an event stream.
-            encoded: the answer is compressed, so no name can be restored in it.
+            encoded: the answer is compressed, so names can't be restored in it.
         """
         ...
 
@@ -104,10 +104,10 @@ class Rework(Protocol):
         """Record that an endpoint answers with a 2xx status.
 
         Args:
-            endpoint: its address; empty if unknown.
-            request: the endpoint's id of the request; empty if unknown.
+            endpoint: the endpoint's address; empty if unknown.
+            request: the request's id at the endpoint; empty if unknown.
             now: seconds, monotonic.
-            decision: the id used to report outcomes; empty if unknown.
+            decision: the decision's id for reporting outcomes; empty if unknown.
         """
         ...
 
@@ -129,7 +129,7 @@ class BodyHook(Protocol):
     """
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the answer for measurement, provided the body is suitable."""
+        """Return whether to read the answer for measurements, if the body is suitable."""
         ...
 
     def apply(
@@ -151,9 +151,9 @@ class BodyHook(Protocol):
             api: its format.
             model: the client's name for it.
             head: headers of the request.
-            may_change: False in shadow: inspect the body only.
-            shows_answer: the answer's body will pass through the picker in any case.
+            may_change: whether the body may be changed; False in shadow.
+            shows_answer: the answer's body passes through the picker in any case.
             now: seconds, monotonic.
-            document: the body as parsed by `orjson`; None if it was not.
+            document: the body as parsed by `orjson`; None if it was parsed otherwise.
         """
         ...

@@ -1,7 +1,7 @@
 """Extract the texts of a prompt, in the order in which the engine will see them.
 
-Structured parts (tools, arguments of calls) are kept as JSON; images and the like are replaced by a
-digest. An unknown form is not an error: the prompt is then priced by its length.
+Structured parts (tools, arguments of calls) are kept as JSON; images and other media are replaced
+by a digest. An unknown form is not an error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
 from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
-"""Maximum texts of a prompt, which take 10 ms; a long conversation has a thousand."""
+"""Maximum texts of a prompt: these take 10 ms. A long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Maximum nesting of content parts; the APIs use two levels."""
 
 _EMBEDDING_CHARS = 8192 * 4 // 3
-"""Base64 characters of one token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
+"""Base64 characters of a token's embedding: 4,096 numbers of 16 bits, as in an 8B model."""
 
 _IMAGE_CHARS = 2400
 """Characters that an image counts as: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
-_SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
+_SYSTEM_CHARS = 200  # characters of a system prompt kept to detect tasks
 
 
 class UnknownPromptError(Exception):
@@ -41,10 +41,10 @@ class UnknownPromptError(Exception):
 
 @dataclass(slots=True)
 class Spans:
-    """Collects the texts of a prompt, and which of them was the user's last.
+    """Collects the texts of a prompt, and the last one from the user.
 
     Args:
-        body: the body that the texts are read from.
+        body: the request's body.
 
     Raises:
         UnknownPromptError: there are more than `MAX_SPANS`.
@@ -80,7 +80,7 @@ class Spans:
                     break
 
     def embeddings(self, data: str) -> None:
-        """Add embeddings as a digest, repeated to the length of a text of as many tokens."""
+        """Add embeddings as a digest, repeated to the length of a text with as many tokens."""
         digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
         times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
         self.add([digest * times])
@@ -121,7 +121,7 @@ class Spans:
     def _rendered(self, value: object) -> bytes:
         try:
             return orjson.dumps(value)
-        except orjson.JSONEncodeError:  # its limits on depth and surrogates are stricter
+        except orjson.JSONEncodeError:  # too deep, or lone surrogates
             pass
         try:
             return json.dumps(value).encode()
@@ -153,14 +153,14 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
 
 
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Start of the line that coding agents prepend to the system prompt. It ends in a number that
+"""Start of the line that coding agents prepend to the system prompt. It ends with a number that
 changes with every request (``cch=``)."""
 
 
 def _without_attribution(system: object) -> object:
-    """Return the system prompt without the attribution line, which vLLM and llm-d drop too.
+    """Return the system prompt without the attribution line, which vLLM and llm-d also drop.
 
-    With the line, requests of a session would seem to share no prefix, while in the engine they do.
+    Otherwise requests of a session would seem to share no prefix, although in the engine they do.
     """
     if isinstance(system, str):
         return _line_off(system)
@@ -204,7 +204,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
     if not isinstance(prompt, str | list) or not prompt:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
-        spans.json(prompt)  # token ids: their digits are as good a prefix as their text
+        spans.json(prompt)  # token ids: their digits serve as prefix like text
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows

@@ -1,4 +1,4 @@
-"""Sampling of the answers to read as they pass, in the native shape."""
+"""Choose the answers to read in the native shape."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import random
 
 CHUNKS_PER_S = 1000.0
-"""Chunks per second above which answers are read at their share only. Each costs a message both
+"""Chunks per second above which no answers are read beyond `share`. Each chunk costs a message both
 ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half a core. At half this
-rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate, equal."""
+rate the mean TTFT of a two-speed fleet (`native-devices`) is 6 % longer; at this rate it is not."""
 
 _LONGEST_DEBT_S = 30.0
 
@@ -17,12 +17,12 @@ class Sampler:
     """Chooses the answers to read: a share of them, and at least one every `every_s`.
 
     Reading costs a message per chunk. With little traffic a share alone would starve the learners,
-    so an answer is also read after a while without one, unless recent ones had so many chunks that
-    it would cost too much.
+    so an answer is also read after `every_s` without one, unless recent answers had so many chunks
+    that it would cost too much.
 
     Args:
-        share: share of requests, 0 to 1; 0 reads none. May be changed.
-        every_s: seconds without a read answer after which the next is read. May be changed.
+        share: share of answers to read, 0 to 1; 0 reads none. May be changed.
+        every_s: seconds after which another answer is read in any case. May be changed.
         rng: random source.
     """
 
@@ -32,10 +32,10 @@ class Sampler:
         self._rng = rng
         self._last = -math.inf
         self._paid_at = -math.inf
-        """Time at which the chunks read so far average `CHUNKS_PER_S`."""
+        """Time at which the rate of chunks read falls to `CHUNKS_PER_S`."""
 
     def draw(self, now: float) -> bool:
-        """Return whether to read the answer of the request that begins now."""
+        """Return whether to read the answer to a request that begins at `now`."""
         is_due = now - self._last > self.every_s and now >= self._paid_at
         if self._rng.random() < self.share or (self.share and is_due):
             self._last = now
@@ -43,6 +43,6 @@ class Sampler:
         return False
 
     def read(self, chunks: int, now: float) -> None:
-        """Count chunks of an answer."""
+        """Record that `chunks` of an answer were read."""
         paid_at = max(self._paid_at, now) + chunks / CHUNKS_PER_S
         self._paid_at = min(paid_at, now + _LONGEST_DEBT_S)

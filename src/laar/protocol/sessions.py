@@ -1,9 +1,9 @@
 """Identify a request's session by fields that clients send anyway.
 
-laar's own header takes precedence. Coding agents name the session in one header and a sub-agent in
-another. A sub-agent's prompts share little with those of the session, so it counts as a session
-itself. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and
-``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends in the session.
+laar's header takes precedence. Coding agents name the session in one header and a sub-agent in
+another. A sub-agent's prompts share little with those of the session, so it counts as a separate
+session. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and
+``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends with the session.
 Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
 A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
@@ -32,20 +32,20 @@ SESSION_HEADERS = (
     "thread-id",
 )
 """Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
-of Dynamo, Switchyard and SMG and of agents with threads. The first present wins. All are forwarded,
-since engines may read them too."""
+of Dynamo, Switchyard and SMG and of agents with threads. The first one present is used. All are
+forwarded, since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
-"""Headers that name a sub-agent of the session; a parent's id alone counts too."""
+"""Headers that name a sub-agent of the session; the parent's id alone is used too."""
 
 MAX_SESSION_CHARS = 256
-"""Longest session name; longer ones are ignored."""
+"""Maximum length of a session name; longer ones are ignored."""
 
 NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""A header value usable as a name: printable, without surrounding blanks."""
+"""Matches header values usable as a name: printable, without surrounding blanks."""
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
@@ -95,7 +95,7 @@ def _session_of_agent(xargs: object) -> str:
 
 
 def _session_of_user(user: str) -> str:
-    """Return the session in a user id, else the user id, which at least groups one user's chats."""
+    """Return the session in a user id, else the user id, which at least groups a user's chats."""
     if len(user) > 4 * MAX_SESSION_CHARS:
         return ""
     found = _SESSION_IN_USER.search(user)

@@ -14,49 +14,49 @@ from laar.protocol.paths import DENIED_PATHS, DeniedPaths, Paths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """Limits and choices of a stream; in the file they belong to several sections.
+    """Limits and choices of a stream; in the settings file they are in several sections.
 
     Attributes:
-        paths: the facts of paths under these settings.
+        paths: the properties of paths under these settings.
     """
 
     applies: ClassVar = Applies.AT_ONCE
 
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
-    """Longest request body; 413 above it. In the native shape Envoy's buffer limit does the same,
-    so keep both equal."""
+    """Maximum size of a request body; larger ones get 413. In the native shape Envoy's buffer limit
+    does the same, so keep both equal."""
     opaque_paths: tuple[str, ...] = ("/v1/files",)
-    """Path prefixes whose bodies are never read; their requests go to any endpoint. On other
+    """Prefixes of paths whose bodies are never read; their requests go to any endpoint. On other
     unknown paths (audio, images, rerank) laar reads only the model's name from the body."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
-    """Path suffixes that get 403, in any spelling. The default lists the paths of vLLM and SGLang
-    that put an engine to sleep, load weights, empty caches or show its internals. An empty list
-    forwards all paths. Bootstraps from laar deny the default list in Envoy already."""
+    """Suffixes of paths that get 403, in any spelling. The default lists the paths of vLLM and
+    SGLang that put an engine to sleep, load weights, empty caches or show its internals. An empty
+    list forwards all paths. With laar's bootstraps Envoy denies the default list itself."""
     tenant_header: Annotated[
         str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
     ] = FAIRNESS
-    """Request header, in lower case, whose value names the tenant. Fairness between tenants is
-    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it. Render
-    laar's own Envoys for it (`laar envoy --tenant-header`)."""
+    """Request header, in lower case, that names the tenant. Fairness between tenants is measured in
+    tokens. A client that sets it chooses its tenant, so let the gateway set it. Render laar's
+    Envoys with the same name (`laar envoy --tenant-header`)."""
     answers: Answers = Answers.AUTO
-    """Which x-laar-* headers an answer carries. `all`: every one. `ids`: all but x-laar-cost-ms,
-    x-laar-endpoint and x-laar-overhead-us. `none`: no header, so clients can neither name the
-    models that failed nor report outcomes. `auto`: `ids` for requests that name a tenant, else
-    `all`. The cost reveals whether a prompt was sent before, even by another tenant, and the
-    endpoint is an internal address: hide both from tenants that do not trust each other."""
+    """Which x-laar-* headers an answer carries. `all`: all of them. `ids`: all except
+    x-laar-cost-ms, x-laar-endpoint and x-laar-overhead-us. `none`: no header, so clients can
+    neither name the models that failed nor report outcomes. `auto`: `ids` for requests that name a
+    tenant, else `all`. The cost reveals whether a prompt was sent before, even by another tenant,
+    and the endpoint is an internal address: hide both from tenants that do not trust each other."""
     by_tenant: bool = False
-    """Whether each tenant's prefixes are unknown to all others (flow.tenant_header names the
-    tenant). Set it if tenants do not trust each other: then neither the choice of endpoint nor its
-    speed reveals other tenants' prompts. Give engines a `cache_salt` for each tenant too. False by
-    default, since tenants often share a system prompt."""
+    """Whether prefixes are tracked separately for each tenant (flow.tenant_header names it). Set it
+    if tenants do not trust each other: then neither the choice of endpoint nor its speed reveals
+    other tenants' prompts. Also send engines a `cache_salt` for each tenant. False by default,
+    since tenants often share a system prompt."""
     list_models: bool = True
-    """Whether the picker answers GET /v1/models and GET /v1/models/NAME with every model name of
-    the fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow
-    or with a subset hint, a single endpoint answers, and may require a key."""
+    """Whether the picker answers GET /v1/models and GET /v1/models/NAME with all model names of the
+    fleet (of the pool, if the route names one) and the aliases. Otherwise, and always in shadow or
+    with a subset hint, a single endpoint answers, and may require a key."""
     conformance_headers: bool = False
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
-    and answers name the endpoints selected and served. For the conformance tests of the Gateway API
-    Inference Extension; any client could choose an endpoint with it."""
+    and answers name the endpoints that were selected and that served. Only for the conformance
+    tests of the Gateway API Inference Extension: it lets any client choose an endpoint."""
     paths: Paths = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

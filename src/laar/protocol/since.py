@@ -1,9 +1,9 @@
-"""The signed time of a question's first attempt, carried through its retries.
+"""Sign the time of a question's first attempt, which its retries carry.
 
-A user who retries has been waiting since the first attempt, so the retry's slack counts from there.
+A user who retries has been waiting since the first attempt, so the retry's slack counts from then.
 The picker stores no session: its answer carries the time of the first attempt (``x-laar-since``),
 and the client returns it with the list of tried models. The value is bound to the request and
-signed with a key of this process, so no client can forge one or reuse it for another question.
+signed with a key of this process, so clients can't forge one or reuse it for another question.
 Another picker, or this one after a restart, lacks the key and treats a retry as new.
 """
 
@@ -16,7 +16,7 @@ from secrets import token_bytes
 from laar.core.request import Request
 
 MAX_WAITED_S = 600.0
-"""Longest wait credited, so that a client cannot gain more by saving a stamp for later."""
+"""Maximum wait credited, so that a client can't gain more by saving a stamp for later."""
 
 _SAMPLE_CHARS = 200
 

@@ -1,8 +1,8 @@
 """Judge whether an answer is of any use to its client.
 
 An answer is useful if it has any content: text, reasoning, a tool call, a refusal, a vector. The
-content itself is not judged. This module does not know the endpoint: whether the endpoint or the
-request caused a flaw is found by comparing endpoints (`laar.health.recent`).
+content is not judged. Nor is it decided here whether the endpoint or the request caused a flaw:
+`laar.health.recent` does so by comparing endpoints.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SAYS = frozenset(
     arguments audio content data delta embedding encrypted_content function function_call image_url
     images input logprobs message name output partial_json reasoning reasoning_content refusal
     summary text thinking token token_ids tokens tool_calls
-    """.split()  # noqa: SIM905 - one a line would be a page
+    """.split()  # noqa: SIM905 - one per line would fill a page
 )
-"""Members below these that may hold content."""
+"""Members nested in these that may hold content."""
 _DEEPEST = 12
 _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "completed", "abort"))
 """Finish reasons that do not excuse an empty answer."""
@@ -51,7 +51,7 @@ def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
 
 
 class Usefulness:
-    """Judges one answer, once; the finding is final.
+    """Judges one answer; a finding is final.
 
     Args:
         api: format of the request.
@@ -75,8 +75,8 @@ class Usefulness:
         return self._documents > 0
 
     def look(self, document: dict[str, Any]) -> None:
-        """Examine an answer, or its next event."""
-        nested = document.get("response", document.get("message"))  # of events with a type
+        """Examine a whole answer, or its next event."""
+        nested = document.get("response", document.get("message"))  # in typed events
         if not isinstance(nested, dict):
             nested = {}
         if not any(root in document or root in nested for root in self._roots):
@@ -93,13 +93,13 @@ class Usefulness:
         self._note_end(document, nested)
 
     def end(self, tokens: int | None, *, begun: bool) -> None:
-        """Handle the end: `tokens` as counted by the engine, `begun` if any byte arrived."""
+        """Handle the answer's end: `tokens` counted by the engine; `begun` if any byte arrived."""
         if self.found is not None:
             return
         if not self._documents:
             self.found = Kind.UNREADABLE if begun else Kind.EMPTY
         elif self._reason in _OWN_ENDS or (
-            # An answer that hit its limit may be hidden reasoning alone, unless it is far from it.
+            # At the limit all tokens may be hidden reasoning, but not if there is at most one.
             self._reason in _LIMITS
             and (self._tokens if tokens is None else tokens) <= 1
             and (self._max_tokens is None or self._max_tokens > 1)
@@ -125,7 +125,7 @@ class Usefulness:
 
 
 def _says(value: object, depth: int) -> bool:
-    """Return whether a part of an answer has any content, down to a maximum depth."""
+    """Return whether a part of an answer has any content; nesting is limited."""
     if isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, bool) or value is None:

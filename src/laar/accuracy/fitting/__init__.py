@@ -1,4 +1,4 @@
-"""Fitting and evaluation of artifacts, from files of records and with scikit-learn.
+"""Fit artifacts to files of records and evaluate them, with scikit-learn.
 
 No module that serves requests imports this package.
 """

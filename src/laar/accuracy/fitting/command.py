@@ -1,4 +1,4 @@
-"""`laar fit`: from a file of outcomes to an artifact, with an estimate of its quality."""
+"""`laar fit`: fit an artifact to files of outcomes and estimate its quality."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELD_OUT_OF_RECORDS = 0.2
 _MOST_NAMED = 20  # tasks
 
 FEW_QUERIES = 30
-"""Below this a held-out share has a standard error of nine points or more."""
+"""Held-out questions below which a share has a standard error of nine points or more."""
 
 
 def run_fit(
@@ -40,17 +40,17 @@ def run_fit(
     json_file: Path | None,
     hold_out: float | None = None,
 ) -> Fit:
-    """Fit, write the artifact, print its quality, and return both.
+    """Fit an artifact, write it, print its quality, and return both.
 
     Args:
-        outcomes: files of `laar measure`, or of graded answers in other forms.
+        outcomes: files from `laar measure`, or of graded answers in other forms.
         out: the artifact; an existing one is replaced.
         json_file: file for the held-out figures.
-        hold_out: share of the questions left for `laar evaluate`; None for the default.
+        hold_out: share of the questions reserved for `laar evaluate`; None for the default.
 
     Raises:
-        SettingError: a file can't be read or written, there are too few outcomes or more than an
-            artifact may hold, or scikit-learn is missing.
+        SettingError: a file can't be read or written, there are too few outcomes or too many for an
+            artifact, or scikit-learn is missing.
     """
     if find_spec("sklearn") is None:
         raise SettingError(f"`laar fit` needs scikit-learn; {install('fit')}")
@@ -106,7 +106,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """Return notes on faults of the files, those of single lines first."""
+    """Return notes on faults in the files, beginning with those of single lines."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")
@@ -168,7 +168,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
 
 
 def _show_first_tokens(console: Console, fitted: Fit) -> None:
-    """Print predicted / actual times to the first token, by length of the prompt."""
+    """Print predicted / actual times to first token, by prompt length."""
     classes = list(pairwise(LENGTHS))
     if not any(fitted.first_tokens.values()):
         return

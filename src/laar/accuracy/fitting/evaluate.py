@@ -1,6 +1,6 @@
-"""The quality of an artifact on queries it was not fitted on.
+"""Evaluate an artifact on queries it was not fitted on.
 
-It answers two questions: are the probabilities right (Brier score, AUC, calibration error,
+Two questions are answered: are the probabilities right (Brier score, AUC, calibration error,
 reliability bins), and do the retry terms help where they are used, at attempts 2 and later.
 """
 
@@ -49,7 +49,7 @@ class Evaluation:
         reliability: bins of equal width that contain outcomes.
         retries: the effect of the retry terms.
         queries: number of held-out queries.
-        worth: what choosing models by the artifact gains on them, as a sentence.
+        worth: a sentence on what choosing models by the artifact gains on these queries.
     """
 
     overall: HeldOut
@@ -124,7 +124,7 @@ def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> R
 def _attempts(
     capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome]
 ) -> Iterator[MeasuredOutcome]:
-    """Yield models in the order of latency / P(correct), up to the first that was correct."""
+    """Yield outcomes in the order of latency / P(correct), up to the first correct one."""
     left = dict(answers)
     tried: list[str] = []
     while left:

@@ -54,14 +54,14 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """An artifact, and the quality of the same procedure on queries it had not seen.
+    """An artifact, and the quality of the procedure on held-out queries.
 
     Args:
         artifact: the artifact.
         evaluation: the quality of its probabilities.
-        first_tokens: predicted / actual times to the first token on the other queries, by model and
+        first_tokens: predicted / actual times to first token on the held-out queries, by model and
             length class.
-        no_speed: why a model has no speed, by model.
+        no_speed: reasons why models have no speed, by model.
     """
 
     artifact: Capability
@@ -91,13 +91,13 @@ def fit(
     Args:
         outcomes: judged outcomes, one per query and model.
         created: the date to record in the artifact.
-        data_sha256: hash of the file the outcomes come from.
-        hold_out: share of the queries, chosen by a hash, that the fit leaves for `laar evaluate`;
-            the artifact then records which ones it has seen.
+        data_sha256: hash of the files that the outcomes come from.
+        hold_out: share of the queries, chosen by a hash, that is reserved for `laar evaluate`; the
+            artifact then records which queries it was fitted on.
 
     Raises:
-        SettingError: there are no judged outcomes, too few queries to hold any out, or more
-            models, languages, tasks or queries than an artifact holds.
+        SettingError: there are no judged outcomes, too few queries to hold any out, or too many
+            models, languages, tasks or queries for an artifact.
     """
     judged = [
         outcome
@@ -126,7 +126,7 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     if not first or not second:
         raise SettingError(f"{len(judged)} outcomes are too few to fit: measure more queries")
     # Matrices have about 30 columns: threads of the linear algebra library would only wait for each
-    # other, twenty times longer than the work takes on a busy machine.
+    # other, on a busy machine for twenty times as long as the work takes.
     with threadpool_limits(1):
         made = _fit_and_evaluate(first, second, created, data_sha256)
         seen = sorted({fingerprint(outcome.query_id) for outcome in judged})
@@ -176,7 +176,7 @@ def _fold(query_id: str) -> int:
 def _artifact(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
-    """Return an artifact, and why some models have no speed in it."""
+    """Return an artifact, and the reasons why models in it have no speed."""
     artifact, no_speed = without_retries(outcomes, created, data_sha256)
     cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
     retry = RetryTerms(difficulty=fit_difficulty(CapabilityModel(artifact), cells))
@@ -186,7 +186,7 @@ def _artifact(
 def without_retries(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
-    """Return an artifact of models only, and why some of these have no speed."""
+    """Return an artifact without retry terms, and the reasons why models in it have no speed."""
     by_model: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     by_base: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -211,7 +211,7 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> Model
         cell = cells.setdefault(count.features, [0.0, 0.0])
         cell[0] += count.right + count.wrong
         cell[1] += count.right
-    # All right or all wrong, there is nothing to regress on: add half an outcome of the other kind.
+    # If all are right or all wrong, regression is impossible: add half an outcome of each kind.
     odds = (right + 0.5) / (len(outcomes) - right + 0.5)
     intercept, terms, strength = round(log(odds), 4), dict[str, float](), None
     if 0 < right < len(outcomes):
@@ -284,7 +284,7 @@ def _useful_terms(cells: set[Features]) -> list[str]:
 def _cross_validated(
     x: _Floats, y: NDArray[np.int64], weight: _Floats, folds: NDArray[np.int64], strength: float
 ) -> float:
-    """Return the summed log loss on the folds left out."""
+    """Return the log loss, summed over the left-out folds."""
     loss = 0.0
     for fold in range(_FOLDS):
         out = folds == fold
@@ -308,7 +308,7 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
         return np.array([log(right / wrong)])
     regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)
     with catch_warnings():
-        # If the line search gives up near the optimum, the next solver continues from there.
+        # If the line search gives up near the optimum, the fallback solver continues from there.
         simplefilter("ignore", ConvergenceWarning)
         regression.fit(x[some], y[some], sample_weight=weight[some])
     return np.concatenate([regression.intercept_, regression.coef_[0]])
@@ -328,5 +328,5 @@ def _medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    """Round to six significant digits, more than any measurement has."""
+    """Round to six significant digits, more precise than any measurement."""
     return float(f"{value:.6g}")

@@ -16,7 +16,7 @@ from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
 from laar.accuracy.tokens import TokenEstimator
 
 MAX_FAULTS_NAMED = 20
-"""Unreadable entries that are named; further ones are only counted."""
+"""Maximum unreadable entries that are listed; further ones are only counted."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -27,16 +27,16 @@ class MeasuredOutcome(BaseModel):
     """One query answered by one model.
 
     Args:
-        correct: None if there is no verdict: no answer, or a check that could not judge it.
-        language: language by `language_of`, the detector used in serving.
+        correct: the verdict; None if there was no answer, or the check could not judge it.
+        language: the language that `language_of` detects, as in serving.
         prompt_chars: characters of all messages, from which serving estimates tokens.
-        prompt_tokens: tokens by the endpoint's usage; None if it reports none.
-        cached_tokens: how many of them were in the endpoint's prefix cache.
+        prompt_tokens: prompt tokens in the reported usage; None if not reported.
+        cached_tokens: how many of them were found in the endpoint's prefix cache.
         ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
-        score: score in 0..1, if the grader gave more than right or wrong.
+        score: score in 0..1, if the grader gave one.
         dollars: cost of the answer, if known.
-        text: a bounded sample of the question, if it may be kept, to detect tasks by.
+        text: a bounded sample of the question for detecting tasks, if it may be kept.
         task_named: whether the task was named in the file rather than detected.
         base: the base model, if `model` is an adapter.
     """
@@ -84,7 +84,7 @@ class Verdicts:
         self.contradictions = 0
 
     def add(self, outcome: MeasuredOutcome) -> None:
-        """Add an outcome that is later than all earlier ones."""
+        """Add an outcome; it replaces an earlier one of the same query and model."""
         if outcome.correct is None:
             self.unjudged += 1
             return
@@ -95,7 +95,7 @@ class Verdicts:
 
 
 def features_of_outcome(outcome: MeasuredOutcome) -> Features:
-    """Return the cell of an outcome; without reported usage its length is estimated."""
+    """Return the cell of an outcome, estimating its length if no usage was reported."""
     tokens: float | None = outcome.prompt_tokens
     if tokens is None:
         tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
@@ -103,7 +103,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
 
 
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
-    """Return one line, including the newline."""
+    """Return an outcome as a line of JSON, including the newline."""
     fields = outcome.model_dump(mode="json")
     for name in ("score", "dollars", "text", "base"):
         if fields[name] is None:
@@ -114,7 +114,7 @@ def dump_outcome(outcome: MeasuredOutcome) -> bytes:
 
 
 def parse_outcome(line: bytes) -> MeasuredOutcome:
-    """Parse one line.
+    """Parse a line of JSON.
 
     Raises:
         ValueError: the line is not an outcome.

@@ -1,4 +1,4 @@
-"""Evidence from any source: files of graded answers in several forms, read as outcomes.
+"""Read files of graded answers, in several forms, as outcomes.
 
 A file has one JSON entry per line, or one JSON array of entries, optionally gzipped. An entry is
 
@@ -11,10 +11,10 @@ A file has one JSON entry per line, or one JSON array of entries, optionally gzi
   or in a separate line: ``{decision_id, correct}``. Without an outcome it is not judged. Retries
   are left out: they come from the questions that others failed.
 
-A question is identified by a hash of its text, so that a fit can record which it has seen. At each
-length, a question that one model answers at several lengths is a different one. If the same model
-answers the same text several times in a file, the text does not identify the question (it refers to
-a document that the record does not contain): then an answer is identified by its content and its
+A question is identified by a hash of its text, so that a fit can record which it has seen. If one
+model answers a text at several prompt lengths, each length is a different question. If it answers
+the same text several times in a file, the text does not identify the question (it refers to a
+document that the record does not contain); then an answer is identified by its content and its
 number among answers of the same content. A file that is given twice is read once.
 """
 
@@ -47,20 +47,20 @@ from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
 MAX_BYTES = 4 << 30
-"""Limit on one file, unpacked: a small compressed file must not exhaust the memory."""
+"""Maximum unpacked size of a file: a small compressed file must not exhaust the memory."""
 
 _MAX_LINE_BYTES = 64 << 20
 _MAX_NAME_CHARS = 256
 _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""An artifact's terms name a task and a language, in at most 256 characters together."""
+"""A term of an artifact names a task and a language in at most 256 characters."""
 _MANY_QUESTIONS = 30
-"""Number of different questions, among answers not identified by their question, from which a share
-of the questions rather than of the answers can be held back."""
+"""Minimum number of questions answered repeatedly from which whole questions, rather than single
+answers, can be held back."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
-_LISTS = ("decisions", "records", "outcomes")  # of entries, alone in an object
+_LISTS = ("decisions", "records", "outcomes")  # keys of an object that holds only a list of entries
 _OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
@@ -69,11 +69,11 @@ class Records:
     """The contents of files of graded answers.
 
     Args:
-        outcomes: one outcome per question and model; the last if a file repeats itself.
-        faults: entries left out, each with its file, line and the reason; the first twenty.
-        unreadable: number of entries left out.
-        unjudged: number of answers without a verdict, also left out.
-        contradictions: how often a later entry reversed an earlier verdict.
+        outcomes: one outcome per question and model: the last one.
+        faults: the first twenty unreadable entries, each with its file, line and reason.
+        unreadable: number of unreadable entries; they are skipped.
+        unjudged: number of answers without a verdict; they are skipped.
+        contradictions: number of verdicts reversed by a later entry.
         from_measure: all entries are outcomes of `laar measure`.
         sha256: hash of the files.
     """
@@ -99,13 +99,13 @@ def question_of(query_id: str) -> str:
 
 
 def fingerprint(query_id: str) -> bytes:
-    """Return the hash of a question that an artifact stores."""
+    """Return the hash under which an artifact stores a question."""
     question = question_of(query_id).encode("utf-8", "replace")
     return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def is_kept_back(query_id: str, share: float) -> bool:
-    """Return whether a fit that holds out this share of the questions leaves out this one."""
+    """Return whether a fit that holds out `share` of the questions holds out this one."""
     question = question_of(query_id).encode()
     digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
     return int.from_bytes(digest, "big") < share * 2**32
@@ -188,13 +188,13 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
 
 
 class _Decided(NamedTuple):
-    """Decisions of a log, and outcomes in separate lines, in any order."""
+    """Joins the decisions of a log with outcomes in separate lines, in any order."""
 
     decisions: dict[str, dict[str, Any]]
     outcomes: dict[str, bool]
 
     def takes(self, raw: object) -> bool:
-        """Add an entry if it is one of the two; return whether it is."""
+        """Add an entry if it is a decision or an outcome of one; return whether it is."""
         if not isinstance(raw, dict):
             return False
         named, correct = raw.get("decision_id"), raw.get("correct")
@@ -208,7 +208,7 @@ class _Decided(NamedTuple):
         return True
 
     def judged(self) -> list[list[MeasuredOutcome]]:
-        """Return the decisions that have an outcome, with the model that answered."""
+        """Return the outcomes of decisions that have one, with the model that answered."""
         made = []
         for name, raw in self.decisions.items():
             if name in self.outcomes:
@@ -235,7 +235,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, object]]:
-    """Yield each entry with its line or index; a bad line as its error."""
+    """Yield each entry with its line number or index; a `ValueError` for an invalid line."""
     document = None
     if not _is_first_of_many(data):
         with suppress(orjson.JSONDecodeError):
@@ -328,7 +328,7 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
 
 
 def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
-    """Return the model that answered: for a decision its adapter, or Envoy's last choice."""
+    """Return the model that answered: the adapter if there is one, else Envoy's last choice."""
     adapter = raw.get("adapter")
     return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
 
@@ -364,8 +364,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
     """Yield the outcomes, with ids that distinguish questions of the same text.
 
-    The same entries in other files, or in another order, get the same ids. Where many questions are
-    answered several times, the ids of answers to one question share a part (`question_of`).
+    Ids do not depend on the files or the order of entries. If many questions are answered several
+    times, the ids of answers to one question share a part (`question_of`).
     """
     lengths: defaultdict[tuple[str, str], set[int | None]] = defaultdict(set)
     repeated: set[str] = set()
@@ -398,13 +398,13 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
 
 
 def _length(outcome: MeasuredOutcome) -> int | None:
-    """Return a length bucket independent of the tokenizer; None if the text shows the length."""
+    """Return the bucket of the reported length; None if no length was reported."""
     tokens = outcome.prompt_tokens
     return None if tokens is None else bucket_of_estimate(tokens)
 
 
 def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
-    """Return the id of an entry's answers, the `number`-th with this content."""
+    """Return the id of the answers in the `number`-th entry with this content."""
     of = entry[0]
     scores = sorted((outcome.model, outcome.score) for outcome in entry)
     content = _hash(repr((query_id, of.text, of.task, of.prompt_tokens, scores, number)))
@@ -424,7 +424,7 @@ def _question(raw: Mapping[str, Any]) -> str:
 
 
 def _last_part(raw: Mapping[str, Any]) -> str:
-    """Return the last part of a question in parts, the one that serving classifies."""
+    """Return the last part of a question given in parts, which serving classifies."""
     if any(name in raw for name in _QUESTIONS):
         return ""
     for message in reversed(_messages(raw)):

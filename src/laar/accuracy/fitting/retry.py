@@ -1,6 +1,6 @@
-"""How success probabilities change after other models have failed on the same request.
+"""Fit how success probabilities change after other models have failed on the same request.
 
-All models share the question's difficulty: its spread is fitted by maximum likelihood on the
+All models share a question's difficulty. Its spread is fitted by maximum likelihood to the
 verdicts of several models on the same queries (`laar.accuracy.difficulty`).
 """
 
@@ -17,14 +17,14 @@ from laar.accuracy.difficulty import MAX_SPREAD, curves, nodes
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
-_MAX_QUERIES = 20_000  # used to fit the spread
-_WORTH_A_SPREAD = 2.0  # log likelihood: chance reaches as much one time in twenty
+_MAX_QUERIES = 20_000  # maximum used to fit the spread
+_WORTH_A_SPREAD = 2.0  # gain in log likelihood: chance exceeds it one time in twenty
 
 
 def _by_query(
     outcomes: Sequence[tuple[MeasuredOutcome, Features]],
 ) -> list[list[tuple[MeasuredOutcome, Features]]]:
-    """Return the queries that several models answered, in the same order in each run."""
+    """Return the queries answered by several models, in an order that is shuffled but fixed."""
     by_query: dict[str, list[tuple[MeasuredOutcome, Features]]] = defaultdict(list)
     for outcome, features in outcomes:
         by_query[outcome.query_id].append((outcome, features))
@@ -38,7 +38,7 @@ def fit_difficulty(
 ) -> float:
     """Return the most likely spread of the difficulty, shrunk towards 0.
 
-    The models' unconditional probabilities are those of an artifact.
+    The unconditional probabilities are those of `capability`.
     """
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
 
@@ -62,5 +62,5 @@ def fit_difficulty(
         return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
 
     found = minimize_scalar(loss, bounds=(0.0, MAX_SPREAD), method="bounded")
-    # The bounds are never reached exactly. If 0 is no worse, attempts count as independent.
+    # The minimizer never tries the bounds. If 0 is hardly worse, attempts count as independent.
     return 0.0 if loss(0.0) <= float(found.fun) + _WORTH_A_SPREAD else round(float(found.x), 4)

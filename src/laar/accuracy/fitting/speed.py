@@ -1,10 +1,10 @@
-"""c(m) from timed answers: a slope that is robust to outliers and to many short prompts.
+"""Fit c(m) to timed answers: a slope that is robust to outliers and to many short prompts.
 
-The first token of a short prompt shows an engine's startup, queue and jitter; only prompts of very
-different lengths show the time of a token. So the slope is the weighted median of the slopes
-between pairs of such prompts (Theil and Sen), each weighted by the difference of its lengths, and
-its error is that of the same median over resampled answers. The effect of context is chosen from a
-few values, and is the default unless another fits clearly better. An adapter uses the weights of
+The first token of a short prompt shows an engine's overhead, queue and jitter; only prompts of very
+different lengths show the time per token. So the slope is the weighted median of the slopes between
+pairs of such prompts (Theil and Sen), each weighted by the difference of its lengths. Its error is
+the standard deviation of this median over resampled answers. The effect of context is chosen from
+a few values; the default is used unless another fits clearly better. An adapter uses the weights of
 its base, so the answers of both share one slope.
 """
 
@@ -23,22 +23,22 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
 """Boundaries of the length classes, in tokens, by which predicted first tokens are checked."""
 
-_APART = 2.0  # ratio of lengths: two prompts closer than this show only the jitter between them
+_APART = 2.0  # minimum ratio of lengths: below it, two prompts show only jitter
 _LEAST_PAIRS = 10
-_POINTS = 96  # beyond this, medians of answers with similar lengths stand for them
+_POINTS = 96  # beyond this, answers of similar lengths are replaced by their medians
 _RESAMPLES = 40
 _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
-_CLEARLY = 0.95  # of the error with the default bend
+_CLEARLY = 0.95  # of the error with the default bend; a lower one replaces it
 
 _Floats = NDArray[np.float64]
 
 
 def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
-    """Return the speed of a model, or the reason why its answers do not show one.
+    """Return the speed of a model, or the reason why it can't be fitted.
 
     Args:
-        shared: answers of all models with its weights, which share c(m).
-        own: its own answers.
+        shared: answers of all models that share its weights, and thus c(m).
+        own: answers of the model itself.
     """
     timed, seconds = _timed(shared)
     if not timed:
@@ -75,7 +75,7 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
 def first_token_ratios(
     speed: Speed, outcomes: Sequence[MeasuredOutcome]
 ) -> dict[tuple[int, int], list[float]]:
-    """Return predicted / actual times to the first token, by length class."""
+    """Return predicted / actual times to first token, by length class."""
     found: dict[tuple[int, int], list[float]] = {}
     for outcome in outcomes:
         if outcome.ttft_s and outcome.prompt_tokens:
@@ -95,7 +95,7 @@ def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
 
 
 class _Line(NamedTuple):
-    """A line through first tokens, and its median relative error."""
+    """A line fitted to times to first token, and its mean relative error."""
 
     slope: float
     start_s: float
@@ -105,16 +105,16 @@ class _Line(NamedTuple):
 def _line(work: _Floats, seconds: _Floats) -> _Line:
     x, t = _medians(work, seconds)
     slope = _slope(x, t, _apart(x))
-    # Relative errors make it as good for short prompts as for long ones.
+    # Weights for relative errors: short prompts should fit as well as long ones.
     start_s = max(_weighted_median(t - slope * x, 1.0 / x), 0.0)
     return _Line(slope, start_s, float(np.mean(np.abs(start_s + slope * x - t) / t)))
 
 
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
-    """Return the answers that had a prompt to compute, and their seconds.
+    """Return the answers whose prompts were not fully cached, and their seconds.
 
-    Up to the first token if most answers show it, because decoding depends on the answer and not on
-    the prompt.
+    These are times to first token if most answers have one, because decoding depends on the answer
+    and not on the prompt.
     """
     usable = [
         outcome
@@ -140,7 +140,7 @@ def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
 
 
 def _apart(x: _Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the pairs of points of which the second is much longer than the first."""
+    """Return the pairs of points whose second is at least `_APART` times the first."""
     first, second = (x[None, :] >= _APART * x[:, None]).nonzero()
     return first, second
 
@@ -176,5 +176,5 @@ def _weighted_median(values: _Floats, weights: _Floats) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Round to six significant digits, more than any measurement has."""
+    """Round to six significant digits, more precise than any measurement."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Fit how a task is inferred from a request's words, and how far to trust the inference.
+"""Fit a classifier of tasks by a request's words, and how far to trust it.
 
 There is one logistic regression per task: this task against all others and against texts that mix
 the words of two tasks, so that a request can resemble none. The mixtures teach, for example, that a
@@ -26,16 +26,16 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
-"""Minimum questions of a task for its words to be learned; with fewer it counts among the
-others."""
+"""Minimum questions of a task for its words to be learned. A smaller task is only a
+counterexample."""
 
-_STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
-_MAX_QUESTIONS = 30_000  # to learn words from; beyond that, a sample
-_MAX_GROUPS = 10  # of tasks left out: each costs a fit
+_STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
+_MAX_QUESTIONS = 30_000  # to learn words from; more are sampled
+_MAX_GROUPS = 10  # of left-out tasks: each costs a fit
 _MAX_LEFT_OUT = 200_000  # questions times tasks in a fit with tasks left out: takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
 _FOLDS = 5  # one of them is left out with each group
-_MIXED = 0.8  # texts of mixed words per question
+_MIXED = 0.8  # mixed texts per question
 _TRUST_STRENGTH = 1.0  # C of a column's trust
 _TRUST_WEIGHT = 100.0  # total weight of a task's questions, and of all unseen questions
 
@@ -46,7 +46,7 @@ _Floats = NDArray[np.float64]
 class _Questions:
     """Questions with a text: hashed rows, tasks, and scores by model; NaN where none was given.
 
-    A text of mixed words has two tasks, a question the same one twice.
+    A mixed text has two tasks; a question has the same task twice.
     """
 
     rows: Any  # scipy's sparse matrix
@@ -63,14 +63,14 @@ class _Questions:
 
 
 class _LeftOut(NamedTuple):
-    """A fit's predictions for the questions that were left out of it.
+    """A fit's predictions for questions left out of it.
 
     Args:
-        columns: the tasks that the fit has seen.
-        strangers: the tasks that it has not seen.
-        asked: questions from both.
-        log_odds: for each question and column.
-        table: the models' shares of right answers in the data that the fit has seen.
+        columns: the tasks in the fit.
+        strangers: the tasks left out of it.
+        asked: left-out questions of both.
+        log_odds: by question and column.
+        table: the models' shares of right answers in the data of the fit.
         single: the best single model.
     """
 
@@ -83,7 +83,7 @@ class _LeftOut(NamedTuple):
 
 
 def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
-    """Return the terms; None if fewer than two tasks have enough questions with a named task."""
+    """Fit the text terms; return None if fewer than two named tasks have enough questions."""
     questions = _questions(outcomes)
     if questions is None:
         return None
@@ -104,7 +104,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
 
 
 def _unmixed(questions: _Questions) -> NDArray[np.bool_]:
-    """Return which are questions rather than mixed words."""
+    """Return which rows are questions rather than mixed texts."""
     unmixed: NDArray[np.bool_] = questions.tasks[:, 0] == questions.tasks[:, 1]
     return unmixed
 
@@ -138,10 +138,10 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
 
 
 def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
-    """Return texts that mix the words of two questions of different tasks, and these tasks.
+    """Return texts that mix the words of two questions of different tasks, with the two tasks.
 
-    In every other text the second question's words have their letters shuffled: an unseen task has
-    words that no graded question has.
+    In every other text the letters of the second question's words are shuffled, because an unseen
+    task has words that no graded question has.
     """
     rng = Random(0)
     mixed = []
@@ -159,7 +159,7 @@ def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[s
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """Return as many questions of each known task as ten fits have time for, and all others."""
+    """Sample the questions of each known task, so that ten fits take minutes; keep all others."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
@@ -174,7 +174,7 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
 def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
-    # The dual form is as accurate in a third of the time; it visits questions in random order.
+    # The dual form is as accurate and takes a third of the time. It needs a seed for its order.
     regression = LogisticRegression(
         C=_STRENGTH, solver="liblinear", dual=True, tol=0.1, max_iter=50, random_state=0
     )
@@ -183,7 +183,7 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
 
 
 def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
-    """Return a fit without each group of tasks; without none if too few tasks would remain."""
+    """Fit without each group of tasks in turn; leave none out if too few would remain."""
     order = list(known)
     Random(0).shuffle(order)
     groups = [order[at::_MAX_GROUPS] for at in range(min(_MAX_GROUPS, len(order)))]
@@ -208,10 +208,10 @@ def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
 
 
 def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
-    """Return the trust line of a task: log odds that a question is of it, not of an unseen task.
+    """Fit the trust in a task: log odds that a question is of it rather than of an unseen task.
 
-    The task's own questions weigh as much as those of all unseen tasks together, and unseen tasks
-    weigh the same, however many questions they have.
+    The task's questions weigh as much as those of all unseen tasks together, and each unseen task
+    weighs the same, however many questions it has.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -223,7 +223,7 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
             own.append(column[fold.asked.are(task)])
             strange += [column[fold.asked.are(other)] for other in fold.strangers]
     if not strange or not sum(map(len, own)):
-        return 0.0, 1.0  # the log odds themselves: there is no sample of unseen tasks
+        return 0.0, 1.0  # the log odds unchanged: there is no sample of unseen tasks
     x = np.concatenate(own)
     weights = [np.full(len(x), 1 / len(x))]
     weights += [np.full(len(column), 1 / len(column) / len(strange)) for column in strange]
@@ -238,7 +238,7 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
 
 
 def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
-    """Return the gain over the best single model on each task left out."""
+    """Return the gain over the best single model on each left-out task."""
     gains = []
     for fold in left_out:
         others = [other for other in left_out if other is not fold]

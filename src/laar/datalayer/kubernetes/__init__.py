@@ -1,1 +1,1 @@
-"""Pods as endpoints: by label selector and ports, or by an InferencePool's."""
+"""Pods as endpoints: by a label selector and ports, or by an InferencePool that has both."""

@@ -1,13 +1,13 @@
 """The part of the Kubernetes API needed to list and watch, on plain aiohttp.
 
-The client libraries were tried. None of kubernetes-asyncio, lightkube and kr8s has the laborious
-part: a paged list that replaces the known objects, a watch resumed from bookmarks, a relist after
-410 that also notices deletions (one continues watching without listing), and keeping the old state
-through an outage. `Mirror` does that in any case; a library would only save this file, at the cost
-of 48 MB on disk or a second HTTP stack.
+No client library is used. None of kubernetes-asyncio, lightkube and kr8s has the laborious part: a
+paged list that replaces the known objects, a watch resumed from bookmarks, a relist after 410 that
+also notices deletions (one continues watching without listing), and keeping the old state through
+an outage. `Mirror` would be needed anyway; a library would only save this file, at the cost of
+48 MB on disk or a second HTTP stack.
 
-Inside a cluster the token is reread for each request, since the kubelet replaces it every hour or
-so. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every way to log in.
+Inside a cluster the token is reread for each request, since the kubelet replaces it about every
+hour. Outside, point `ApiAccess` at a ``kubectl proxy``, which supports every way to log in.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
-"""A hundred pods at half the size that the API server's storage allows."""
+"""Maximum size of a list page: a hundred pods at half the storage's limit for one object."""
 MAX_EVENT_BYTES = 4 << 20
-"""Above the storage's limit for one object, 1.5 MB."""
+"""Maximum size of a watch event: above the storage's limit for one object, 1.5 MB."""
 LIST_TIMEOUT_S = 30.0
 WATCH_S = 60.0
-"""Requested duration of a watch. Resuming one costs a request; a connection that died silently is
+"""Requested duration of a watch. Resuming one costs a request; a connection that dies silently is
 noticed after this plus `WATCH_GRACE_S`."""
 WATCH_GRACE_S = 15.0
 
@@ -56,10 +56,9 @@ class ApiAccess:
 
     Args:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` for a ``kubectl proxy``.
-        token_file: bearer token, reread for each request; None for no token.
-        ca_file: authorities trusted to sign the server's certificate; None for the system's
-            list.
-        namespace: namespace of laar's own pod, the default for watches.
+        token_file: file with the bearer token, reread for each request; None for no token.
+        ca_file: authorities that may sign the server's certificate; None for the system's.
+        namespace: namespace of laar's pod, the default for watches.
     """
 
     url: str
@@ -69,10 +68,10 @@ class ApiAccess:
 
 
 def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
-    """Return a pod's access to its API server.
+    """Return the access to the API server from inside a pod.
 
     Raises:
-        SettingError: not in a pod, or in one without a service account token.
+        SettingError: laar is not in a pod, or the pod has no service account token.
     """
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -90,7 +89,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
 
 
 class Api:
-    """List and watch objects, as an asynchronous context manager."""
+    """An async context manager to list and watch objects."""
 
     def __init__(self, access: ApiAccess) -> None:
         self.access = access
@@ -111,7 +110,7 @@ class Api:
         """Get one page of a list.
 
         Raises:
-            ApiError: any failure.
+            ApiError: the request failed.
         """
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
         try:
@@ -127,10 +126,10 @@ class Api:
 
     @asynccontextmanager
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[Any]]:
-        """Open one watch; its events end when the server closes it.
+        """Open a watch; its events end when the server closes it.
 
         Raises:
-            ApiError: it could not be opened, or broke off.
+            ApiError: the watch could not be opened, or was aborted.
         """
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=LIST_TIMEOUT_S, sock_read=WATCH_S + WATCH_GRACE_S
@@ -185,9 +184,9 @@ class Api:
 
 
 def _parse_page(body: bytes) -> Any:
-    """Parse a page with the garbage collector off; it would walk the growing tree many times.
+    """Parse a page with the garbage collector off, which would walk the growing tree many times.
 
-    JSON has no cycles, and the pause in collection is only some milliseconds.
+    JSON has no cycles, and collection pauses for a few milliseconds only.
     """
     collecting = gc.isenabled()
     gc.disable()

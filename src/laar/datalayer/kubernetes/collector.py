@@ -1,10 +1,10 @@
-"""The collector: mirror the pods, and a pool with its objects if there is one, and report them.
+"""The collector: mirror the pods, and a pool and its objects if there is one, and report them.
 
 Changes are reported in batches, at most ten per second: a rollout of a large pool causes thousands
 of events, and each report goes through the whole table. The first change of a batch is not delayed,
 so a change to a single pod takes effect at once.
 
-There is no leader election: nothing is written or decided for others, so all pickers just read.
+There is no leader election: pickers only read, and none decides for others.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class KubernetesSink(EndpointSink, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelector:
-    """Pods with these labels, and the ports they serve on."""
+    """A selector of pods by labels, and the ports that they serve on."""
 
     labels: Mapping[str, str]
     ports: tuple[int, ...]
@@ -77,19 +77,19 @@ class PodSelector:
 
 @dataclass(frozen=True, slots=True)
 class PoolName:
-    """An InferencePool, which defines labels and ports itself."""
+    """The name of an InferencePool, which defines labels and ports."""
 
     name: str
 
 
 class KubernetesEndpoints:
-    """The collector of one pool, or of one selector's pods.
+    """The collector for one pool, or for one selector.
 
     Args:
         access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
         of: the pool or the selector.
-        namespace: namespace of its pods.
+        namespace: namespace of the pods.
         rules: the settings that apply to the pods.
         clock: monotonic seconds.
         rng: jitters the waits after failures.
@@ -119,7 +119,7 @@ class KubernetesEndpoints:
         self._following: PodSelector | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._labels: Mapping[str, str] = {}
-        """Labels of the pool itself."""
+        """Labels of the pool object."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -189,7 +189,7 @@ class KubernetesEndpoints:
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
-        Of several versions the first valid one counts: one may lack fields of another.
+        Of an object's versions the first valid one is used: one may lack fields of another.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):
@@ -232,7 +232,7 @@ class KubernetesEndpoints:
             self._follow(selector, api, tasks)
 
     def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
-        """Mirror a selector's pods; endpoints reported before stay until the pods are listed."""
+        """Mirror a selector's pods; endpoints reported earlier stay until the pods are listed."""
         self._following = selector
         self._pods = Mirror(
             api,

@@ -1,12 +1,12 @@
-"""A local copy of some objects of the cluster, kept by list and watch.
+"""Keep a local copy of some objects of the cluster, by list and watch.
 
-A list is read in pages small enough never to stall the event loop, and replaces the copy only once
-complete, so deletions during an outage are noticed and nothing else flickers. A watch resumes from
-the last version seen, bookmarks included. 410 (the server no longer has that version) and every
-other error are followed by a wait that doubles each time; meanwhile the copy is kept, so endpoints
-survive an API server outage.
+A list is read in pages small enough not to stall the event loop, and replaces the copy only once
+complete, so deletions during an outage are noticed and other objects stay. A watch resumes from the
+last version seen, bookmarks included. After 410 (the server no longer has that version) and any
+other error, the wait doubles each time; meanwhile the copy is kept, so endpoints survive an outage
+of the API server.
 
-Only the result of `keep` is stored; the object itself, mostly managed fields, is not.
+Only the result of `keep` is stored, since objects consist mostly of managed fields.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from laar.datalayer.kubernetes.resources import Resource
 Kept = TypeVar("Kept")
 
 PAGE_OBJECTS = 50
-"""About 0.4 MB of pods: 4 ms to process, so that serving hardly notices a list."""
+"""Objects per page: 0.4 MB of pods take 4 ms to process, so a list hardly delays requests."""
 MAX_OBJECTS = 20_000
-"""Four times the largest pool tested; stops a selector that matches everything."""
+"""Maximum objects, four times the largest pool tested, in case a selector matches everything."""
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
-"""A watch that ended after at least this long was healthy; shorter ones count as failures."""
+"""Minimum seconds of a healthy watch; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
-"""Interval between checks whether an optional kind of object has been installed."""
+"""Seconds between checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3
-"""Failed checks in a row before known objects are dropped. If the cluster has migrated to another
-version of the objects, that version is found in the meantime."""
+"""Failed checks in a row after which known objects are dropped. If the cluster has migrated to
+another version of the objects, that version is found in the meantime."""
 
 
 class Mirror(Generic[Kept]):
-    """Objects by name.
+    """A local copy of the objects of one kind, by name.
 
     Args:
         api: the API server.
@@ -47,16 +47,16 @@ class Mirror(Generic[Kept]):
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
-        problem: called with each fault, and with None when all is well.
+        problem: called with each fault, and with None when there is none.
         clock: monotonic seconds.
         rng: jitters the waits.
         optional: treat a kind that isn't installed as one without objects.
 
     Attributes:
-        objects: the copy.
+        objects: the kept parts, by name.
         synced: whether the first list is complete.
         resource: the kind of object.
-        lost: names of objects known before the cluster dropped their kind.
+        lost: names of objects that were known before the cluster dropped their kind.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Mirror(Generic[Kept]):
         self._absent = 0
 
     async def run(self) -> None:
-        """Follow the objects until cancelled."""
+        """Mirror the objects until cancelled."""
         while True:
             wait_s = 0.0
             try:
@@ -108,7 +108,7 @@ class Mirror(Generic[Kept]):
         return wait_s * self._rng.uniform(0.5, 1.0)
 
     def _failed(self, error: ApiError) -> float:
-        """Report the fault; return how long to wait, or 0 for the usual back-off."""
+        """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
         if error.status == 410:
             self._version = ""
             return 0.0
@@ -189,14 +189,14 @@ class Mirror(Generic[Kept]):
         return version
 
     def _put(self, objects: dict[str, Kept], item: Any) -> bool:
-        """Store the kept part of `item`; return whether that changed anything."""
+        """Store the kept part of `item`; return whether `objects` changed."""
         name = item["metadata"]["name"]
         kept = self._keep(item)
         if kept is None:
             return objects.pop(name, None) is not None
         if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):
             return False
-        # A relist reuses unchanged copies, so that comparing old and new is quick (by identity).
+        # A relist reuses unchanged copies, so that comparison by identity is quick.
         known = self.objects.get(name)
         objects[name] = known if known == kept else kept
         return True

@@ -1,11 +1,11 @@
-"""Pods, pools, objectives and rewrites as laar reads them; pure functions on API objects.
+"""Read pods, pools, objectives and rewrites: pure functions on API objects.
 
-A pod counts if it is Ready, has an address and is not being deleted; there is no grace period, so a
+A pod is used if it is Ready, has an address and is not being deleted. There is no grace period: a
 pod gets no more requests once its deletion starts. Each target port of a pod is a separate endpoint
 (the ranks of a data-parallel engine listen on adjacent ports), except those that the pod's
 active-ports annotation omits (Gateway API inference extension, llm-d).
 
-Objects are untrusted: those that don't fit the few fields read here are ignored with a reason.
+Objects are untrusted: those whose fields are invalid are ignored, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ENGINE_KEYS = (
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
 ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engine, *of.aliases)}
 MAX_MODELS = 64
-"""Model names one pod may claim."""
+"""Maximum model names that a pod may claim."""
 
 
 MODEL_KEY = "laar.dev/model"
-"""Annotation or label with a pod's models, comma-separated. Names with a slash only fit in an
-annotation."""
+"""Annotation or label with a pod's models, separated by commas. Labels can't contain a slash, so
+names with one need the annotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class PodEndpoints:
     """The parts of a pod that laar keeps.
 
     Args:
-        specs: its endpoints; none if something is wrong with it.
-        created: creation time as the API writes it, which sorts as text.
+        specs: its endpoints; empty if the pod is invalid.
+        created: creation time in the API's format, which sorts as text.
         fault: description of the fault; empty if there is none.
     """
 
@@ -101,7 +101,7 @@ def parse(model: type[Object], item: Any) -> Object | str:
 
 
 def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
-    """Return a pod's endpoints; None if it should not be used now."""
+    """Return a pod's endpoints; None if it is not to be used now."""
     pod = parse(_Pod, item)
     if isinstance(pod, str):
         return PodEndpoints(specs=(), created="", fault=pod)
@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return a rank's event ports: the label has the first rank's port; the others follow it."""
+    """Return a rank's event ports: labels have the first rank's; those of other ranks follow."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)
@@ -202,7 +202,7 @@ class _PoolRef(BaseModel):
     group: str = ""
 
     def names(self, pool: str) -> bool:
-        """Return whether this names the pool; some llm-d versions default to their own group."""
+        """Return whether this names the pool; some llm-d versions default to llm-d's group."""
         return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
@@ -231,7 +231,7 @@ class _PoolSelector(BaseModel):
 
 
 class _OfPools(BaseModel):
-    """The pools of an object: one in older versions, several or a selector in llm-d's v1."""
+    """The pools that an object applies to: one, or in llm-d's v1 several or a selector."""
 
     poolRef: _PoolRef | None = None  # noqa: N815
     poolRefs: list[_PoolRef] = Field([], max_length=256)  # noqa: N815
@@ -256,7 +256,7 @@ class _ObjectiveSpec(_OfPools):
 
 
 class Objective(BaseModel):
-    """An InferenceObjective: requests that name it get its priority."""
+    """An InferenceObjective, whose priority applies to requests that name it."""
 
     metadata: _Meta
     spec: _ObjectiveSpec
@@ -286,7 +286,7 @@ class _RewriteSpec(_OfPools):
 
 
 class ModelRewrite(BaseModel):
-    """An InferenceModelRewrite, from clients' model names to the engines'."""
+    """An InferenceModelRewrite, which maps clients' model names to engines' names."""
 
     metadata: _Meta
     spec: _RewriteSpec
@@ -294,7 +294,7 @@ class ModelRewrite(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """A rule: requests for any of `models` (empty: any model) go to one of the weighted targets."""
+    """A rule: requests for `models` (empty: for any model) go to one of the weighted targets."""
 
     models: frozenset[str]
     targets: tuple[str, ...]
@@ -320,8 +320,8 @@ def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
 def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
     """Choose the name that `model` is rewritten to; None to leave it unchanged.
 
-    A rule for the exact name beats one for any name; of several, the first in order counts. Targets
-    without weights are equally likely.
+    A rule for the exact name takes precedence over one for any name; of several, the first applies.
+    Targets without weights are equally likely.
     """
     rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
     rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)

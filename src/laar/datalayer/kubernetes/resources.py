@@ -1,4 +1,4 @@
-"""The kinds of object that laar reads, their API paths, and the permissions required."""
+"""The kinds of objects that laar reads, their API paths, and the permissions required."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Resource:
         return f"{self.plural}.{self.version}.{self.group}"
 
     def path(self, namespace: str) -> str:
-        """Return the path to list and watch its objects at."""
+        """Return the path at which to list and watch its objects."""
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{namespace}/{self.plural}"
 
     def remedy(self, namespace: str) -> str:
-        """Return the rule that a Role needs for this kind, in words."""
+        """Return a sentence with the rule that a Role needs for this kind."""
         return (
             f"give laar's ServiceAccount a Role in namespace {namespace} with the rule"
             f' apiGroups: ["{self.group}"], resources: ["{self.plural}"], verbs: ["list", "watch"]'
@@ -43,9 +43,9 @@ OBJECTIVES, REWRITES = (
     tuple(Resource(group=group, version=version, plural=plural) for group, version in _SERVED)
     for plural in ("inferenceobjectives", "inferencemodelrewrites")
 )
-"""Where these kinds may be, newest first. llm-d took them over in release 0.9, and serves one
-object in two versions while it migrates from the older to v1."""
+"""Groups and versions of these kinds, newest first. llm-d adopted them in release 0.9, and serves
+an object in two versions while it migrates to v1."""
 
 PERMISSIONS = (PODS, POOLS, *OBJECTIVES, *REWRITES)
-"""Listed and watched, each in one namespace; nothing is ever written. The selector form only needs
-the first."""
+"""Kinds that are listed and watched, each in one namespace; nothing is ever written. A selector
+needs only the first."""

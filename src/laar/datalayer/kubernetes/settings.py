@@ -129,7 +129,7 @@ class KubernetesSource(BaseModel):
         return self
 
     def way(self) -> Way:
-        """Return how the pods are reached.
+        """Return how to reach the pods.
 
         Raises:
             SettingError: `ca_file` or `key_file` can't be read.
@@ -147,7 +147,7 @@ class KubernetesSource(BaseModel):
 
     @property
     def of(self) -> PodSelector | PoolName:
-        """The pool, or the labels and ports, that define the pods."""
+        """The pool, or the selector and ports, that define the pods."""
         from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 
         if self.pool:

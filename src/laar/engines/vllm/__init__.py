@@ -19,10 +19,10 @@ __all__ = ["Candidate", "Plan", "SlackScheduler", "StepSettings", "plan", "requi
 
 
 def __getattr__(name: str) -> object:
-    """Import the scheduler for vLLM's `--scheduler-cls`.
+    """Import `SlackScheduler` on first access, for vLLM's `--scheduler-cls`.
 
     Raises:
-        SettingError: vLLM is not installed here, or has an unsupported version.
+        SettingError: vLLM is not installed, or has an unsupported version.
     """
     if name != "SlackScheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,12 @@
 """Plan one step of vLLM from plain numbers (Medha section 4); does not need vLLM.
 
-The stock scheduler gives the step's tokens to running requests first, in list order, so one long
-prefill takes every step until it ends. This plan ranks running and waiting prefills together by
-relative slack and sizes each one's chunk. Two things go beyond the paper, both found on a real
+vLLM's scheduler gives the step's tokens to running requests first, in list order, so one long
+prefill fills every step until it ends. This plan ranks running and waiting prefills together by
+relative slack and sizes each one's chunk. Two things go beyond the paper, both found with a real
 vLLM:
 
-- A paused prefill holds its blocks. The blocks that it still needs are counted as taken, or a
-  second long prompt would be admitted into them and the two would preempt each other forever.
+- A paused prefill holds its blocks. The blocks that it still needs are counted as taken; otherwise
+  a second long prompt would be admitted into them, and the two would preempt each other forever.
 - Equal long prompts would overtake each other at every step, and all would end late. Among long
   ones, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
 """
@@ -22,20 +22,20 @@ from laar.errors import SettingError, unknown
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
 KNOWN_VERSIONS = ("0.32",)
-"""Releases that the scheduler was checked against and run on, since it overrides private parts of
-vLLM."""
+"""Releases of vLLM that the scheduler was tested with. Others are rejected, since it overrides
+private methods."""
 
 LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
-While one runs from start to end, an equal waiting one gains 1 on it, whatever the time per token:
-with a smaller margin, equal ones would swap half way and all would end late.
+While a prefill runs from start to end, an equal waiting one gains 1 on it, whatever the time per
+token: with a smaller margin, equal ones would swap halfway and all would end late.
 """
 
 _MOST = 1e12
 """Maximum value of a setting, so that sums stay finite."""
 
 LEAST_STEP_TOKENS = 256
-"""Minimum tokens of a step whatever its target. Below about this number GPUs are bound by loading
+"""Minimum tokens of a step, whatever its target. Below about this number GPUs are bound by loading
 the model's weights, so a smaller step takes as long and does less."""
 
 
@@ -48,27 +48,26 @@ def require_known_version(version: str) -> None:
     if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
         known = ", ".join(f"{minor}.x" for minor in KNOWN_VERSIONS)
         raise SettingError(
-            f"vLLM {version}: laar's SlackScheduler knows {known} only, because it builds on parts "
-            f"that vLLM changes freely. Install one of these, or start `vllm serve` without "
+            f"vLLM {version}: laar's SlackScheduler supports only {known}, because it overrides "
+            f"private parts of vLLM. Install one of these, or start `vllm serve` without "
             f"--scheduler-cls"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:
-    """The key `laar` of vLLM's `--additional-config`.
+    """The settings under the key `laar` in vLLM's `--additional-config`.
 
     Args:
         seconds_per_token: prefill seconds per token, from `laar measure`; the defaults suit an 8B
             model on one H100.
-        quadratic_s: prefill seconds per squared token: the attention part.
-        overhead_s: seconds of a step other than prefills, including decodes.
-        target_s: target seconds per step, from the TPOT objective. Bounds the prefill of a step;
-            see `step_s`.
-        objective_factor: default TTFT objective of a request, as a multiple of its prefill time
-            alone ...
-        objective_floor_s: ... plus this.
-        long_tokens: length above which a prompt is long; a step has at most one.
+        quadratic_s: prefill seconds per squared token, for attention.
+        overhead_s: seconds of a step besides prefills, including decodes.
+        target_s: target seconds per step, from the TPOT objective. Limits the prefill tokens of a
+            step; see `step_s`.
+        objective_factor: multiple of a request's prefill time alone in its default TTFT objective.
+        objective_floor_s: seconds added to that multiple.
+        long_tokens: length above which a prompt is long; a step has at most one long prefill.
     """
 
     seconds_per_token: float = 3e-5
@@ -81,10 +80,10 @@ class StepSettings:
 
     @classmethod
     def from_config(cls, config: object) -> Self:
-        """Read `additional_config["laar"]`; use defaults if absent.
+        """Read `additional_config["laar"]`, with defaults for missing keys.
 
         Raises:
-            SettingError: an unknown key, or a value that is not a number of at least 0.
+            SettingError: a key is unknown, or a value is not a number in the allowed range.
         """
         given = config.get("laar", {}) if isinstance(config, Mapping) else {}
         if not isinstance(given, Mapping):
@@ -101,7 +100,7 @@ class StepSettings:
 
     @property
     def step_s(self) -> float:
-        """`target_s`, or the time of `LEAST_STEP_TOKENS` if longer."""
+        """Seconds per step: `target_s`, or the time of `LEAST_STEP_TOKENS` if longer."""
         return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
     def prefill_s(self, tokens: int) -> float:
@@ -111,7 +110,7 @@ class StepSettings:
     def line(self, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Return a request's urgency before any of its prompt is computed.
 
-        `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number is ignored.
+        `deadline_ms` is the client's `ttft_deadline_ms`; ignored unless a positive number.
         """
         work_s = self.prefill_s(tokens)
         objective_s = self.objective_floor_s + self.objective_factor * work_s
@@ -120,7 +119,7 @@ class StepSettings:
         except (TypeError, ValueError, OverflowError):
             sent_s = 0.0
         if 0 < sent_s < math.inf:
-            objective_s = max(work_s, sent_s)  # an impossible one gains no more than zero slack
+            objective_s = max(work_s, sent_s)  # an impossible deadline counts as zero slack
         return ORDERS["lars"](arrival_s, objective_s, work_s, work_s)
 
 
@@ -131,7 +130,7 @@ class Candidate(NamedTuple):
         key: the request's id.
         remaining_tokens: prompt tokens left to compute, at least 1.
         context_tokens: tokens already computed.
-        line: its urgency before any computation.
+        line: its urgency before any of its prompt was computed.
         blocks: KV blocks needed for the rest of its prompt.
         is_running: whether it already has a slot.
     """
@@ -145,7 +144,7 @@ class Candidate(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`chunks`: tokens per candidate, may be 0, by urgency; `leader`: pass to the next `plan`."""
+    """Tokens per candidate (0 to skip), most urgent first, and the `leader` for the next `plan`."""
 
     chunks: dict[str, int]
     leader: str | None
@@ -179,18 +178,18 @@ def plan(
     free_slots: int,
     free_blocks: int,
 ) -> Plan:
-    """Rank the prefills of a step and assign chunks.
+    """Rank the prefills of a step and assign each a chunk.
 
     Args:
         candidates: running and waiting prefills.
         now: seconds, on the clock of the lines.
-        settings: target and margins.
+        settings: target and times of a step.
         leader: the long prefill that ran last.
-        budget_tokens: the engine's token limit per step, less decodes.
+        budget_tokens: the engine's token limit per step, minus decodes.
         free_slots: number of requests that may start.
         free_blocks: KV blocks not held by any request.
     """
-    # This runs once per step, with CPU caches just flushed by the model: use plain loops.
+    # This runs once per step, after the model has flushed the CPU caches: use plain loops.
     ranked = []
     any_running = False
     first_long, least = None, math.inf  # the one long prefill that may run, as in `pack`
@@ -215,8 +214,8 @@ def plan(
     for _, _, starts, key, blocks, prefill in ranked:
         chunks[key] = 0
         if starts:
-            # Everything behind the first that does not fit waits too, or it would never fit. With
-            # no other prefill, rely on the engine's own check, since the plan's count may be too
+            # All behind the first that does not fit wait too, or it would never fit. If there is no
+            # other prefill, leave the check to the engine, since the plan's count may be too
             # high (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits

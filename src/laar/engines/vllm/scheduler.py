@@ -1,11 +1,11 @@
 """vLLM's asynchronous scheduler with prefills in slack order (vLLM 0.32).
 
 vLLM's `schedule` is not duplicated. Before it runs, the lists it iterates over are sorted. While it
-runs, it asks `_reserve_prefill_lookahead` how many tokens each request may take, which applies the
-plan's chunks: 0 skips a running prefill in this step, with its KV kept, and ends the loop over
+runs, it calls `_reserve_prefill_lookahead` for the number of tokens of each request, which applies
+the plan's chunks: 0 skips a running prefill in this step, keeping its KV, and ends the loop over
 waiting requests, so those with a chunk come first.
 
-The rest is unchanged: decodes come first; requests that wait while holding KV (remote loads,
+Everything else is unchanged: decodes come first; requests that wait while holding KV (remote loads,
 streaming input) precede all others. The cached prefix of a waiting prompt is unknown, so it ranks
 by full length until it starts. Speculative decoding, pipeline and data parallelism are untested.
 """
@@ -23,14 +23,14 @@ from laar.errors import SettingError
 from laar.flow.slack import Line
 
 DEADLINE_ARG = "ttft_deadline_ms"
-"""Sent in the body, counted from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
+"""A body's argument, counted from arrival: `"vllm_xargs": {"ttft_deadline_ms": 500}`."""
 
 SPARE_LINES = 256
-"""Maximum lines of finished requests kept before a sweep."""
+"""Lines of finished requests that are kept until a sweep drops them."""
 
 
 class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no reliable types
-    """Use as `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
+    """Prefills by slack: `vllm serve --scheduler-cls laar.engines.vllm.SlackScheduler`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +41,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         self._leader: str | None = None
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """Sort the lists by slack and let vLLM schedule."""
+        """Sort vLLM's lists by slack and let it schedule."""
         self._plan_step()
         return super().schedule(*args, **kwargs)
 
@@ -76,8 +76,8 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         )
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
-        # vLLM preempts the last running request if blocks run out: sort the one with most slack
-        # last.
+        # If blocks run out vLLM preempts the last running request: sort the one with the most
+        # slack last.
         self.running.sort(key=lambda request: rank.get(request.request_id, -1))
         if len(waiting) > 1:
             waiting.sort(
@@ -104,10 +104,10 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no rel
         config = self.scheduler_config
         if not isinstance(self.waiting, deque):
             raise SettingError(
-                f"laar's SlackScheduler orders the queue itself: start vLLM with "
+                f"laar's SlackScheduler sorts the queue itself: start vLLM with "
                 f"--scheduling-policy fcfs, not {config.policy}"
             )
         if not config.enable_chunked_prefill:
             raise SettingError(
-                "laar's SlackScheduler works in chunks: start vLLM with --enable-chunked-prefill"
+                "laar's SlackScheduler needs chunks: start vLLM with --enable-chunked-prefill"
             )

@@ -21,7 +21,7 @@ from laar.protocol.usefulness import flaw_of_type
 
 _OK = Reply(status=200)
 _PROGRESS_S = 0.5
-"""Minimum seconds between two reports of a stream's progress."""
+"""Minimum seconds between reports of a stream's progress."""
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class Answer:
     """The state of one answer.
 
     Args:
-        status: the endpoint's status; None until known, or if Envoy sent its own.
+        status: the endpoint's status; None until known, or if Envoy generated the answer.
         accepted: the status shows that the endpoint accepted the request.
         restorers: restore the client's names of the model and of documents.
         names: the model's names, as used by the client and the decision.
         complete: the answer has ended.
-        let_go: the stream ends before the answer, whose end will not be seen.
+        let_go: the stream ends before the answer does, so its end will not be seen.
     """
 
     status: int | None = None
@@ -57,7 +57,7 @@ class Answer:
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Return the endpoint's reply; None if only the body can tell a full queue's 503.
+        """Return the endpoint's reply; None if a 503's body must show whether a queue is full.
 
         Args:
             decision: decision on the request.
@@ -90,7 +90,7 @@ class Answer:
     def read(
         self, decision: Decision, data: bytes, now: float, *, end: bool
     ) -> list[Replied | Stored | Answering]:
-        """Read a piece or just the end: text of a refusal, an error, usage, an id.
+        """Read a piece, or just the end, for a refusal's text, an error, usage and an id.
 
         Progress is reported too, but not for every piece. A piece without an event, such as a
         comment, is not progress.
@@ -130,16 +130,16 @@ class Answer:
         )
 
     def fail(self) -> None:
-        """Record that there is no answer: the status was Envoy's."""
+        """Record that no endpoint answered: the status is Envoy's."""
         self.status, self.accepted, self._unanswered = None, False, True
 
     @property
     def usage(self) -> Usage:
-        """The engine's token counts, if the answer was read to its end."""
+        """The engine's token counts; empty unless the answer was read to its end."""
         return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
     def completion(self, decision: Decision, now: float) -> Completion:
-        """Return the request's outcome, as far as it is visible."""
+        """Return what is known of how the request ended."""
         reader, begun_at = self._reader, self._answered_at
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(
@@ -156,10 +156,10 @@ class Answer:
         )
 
     def _cause(self) -> str:
-        """Return the cause of the end.
+        """Return why the request ended.
 
         The end of an unread answer looks the same whether cut off or not, so it counts as complete.
-        An answer that was being read and stopped was cut off.
+        An answer that was being read but did not end was cut off.
         """
         if self._unanswered:
             return "error"
@@ -176,9 +176,9 @@ def made_by_envoy(event: ResponseHeaders) -> bool:
 
 
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
-    """Return the endpoints that failed, inferred from Envoy trying the list in order.
+    """Return the endpoints that failed, assuming that Envoy tried the list in order.
 
-    After hedging, the answer may come from an earlier endpoint; those tried later did not fail.
+    After hedging, the answer may come from an earlier endpoint; later ones did not fail.
     """
     ranked = (decision.address, *decision.fallbacks)
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
@@ -188,7 +188,7 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
-    """Return the error that replaces Envoy's when no endpoint for the model answered."""
+    """Return the error that replaces Envoy's if no endpoint for the model answered."""
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
     return RequestError(

@@ -1,4 +1,4 @@
-"""The response half of a stream: from the headers to the last byte.
+"""The response half of a stream, from the headers to the last byte.
 
 Each handler returns the next phase.
 """
@@ -31,8 +31,8 @@ from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.state import StreamState
 
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
-"""APIs whose answers embed JSON by the model or the client: tool arguments, metadata. In events,
-and in the other APIs, the model's JSON is text."""
+"""APIs whose answers embed JSON from the model or the client: tool arguments, metadata. In events,
+and in other APIs, the model's JSON is text."""
 
 
 class AnswerHalf(StreamState):
@@ -42,9 +42,9 @@ class AnswerHalf(StreamState):
     _headers: ResponseHeaders | None = None
     """The response headers, held while the reservation moves."""
     held_pieces = 0
-    """Pieces received but not passed on yet, since a name may be split across them."""
+    """Number of pieces that are held because a name may be split across them."""
     _held = b""
-    """The restored bytes to pass on for the held pieces."""
+    """The bytes to pass on for the held pieces, with names restored."""
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]
@@ -127,7 +127,7 @@ class AnswerHalf(StreamState):
     def _unanswered(
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
-        """Replace Envoy's own answer after no endpoint answered."""
+        """Replace the answer that Envoy generated because no endpoint answered."""
         self.refuse_rework()
         self.answer.fail()
         self._end(now, out)
@@ -155,7 +155,7 @@ class AnswerHalf(StreamState):
         self._held += data
 
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass on all held pieces, with `last` as the last of them."""
+        """Pass on all held pieces; `last` is the last one as received."""
         held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
         same = pieces == 1 and held == last
         self.dialect.pass_answer(pieces, held, out, end=end, same=same)
@@ -178,7 +178,7 @@ class AnswerHalf(StreamState):
         return ResponsePhase.OVER
 
     def let_go(self) -> None:
-        """Expect this stream to end before the answer does."""
+        """Record that this stream will end before the answer does."""
         self.answer.let_go = True
 
     def _end(self, now: float, out: list[Action]) -> None:

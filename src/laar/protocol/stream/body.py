@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from laar.protocol.events import Action, AnswerBody, Direction
 
 PIECE_BYTES = 62_000
-"""Longest body piece per message in the gateway shape: some Envoys cap a piece at 64 KiB, including
-the frame."""
+"""Maximum piece of a body per message in the gateway shape: some Envoys limit a piece, including
+the frame, to 64 KiB."""
 
 
 _SLOW_BYTES_PER_S = 16 << 10
-"""Rate below which a body may be evicted: a poor mobile link is faster, and 32 MB would take half
-an hour."""
+"""Rate below which a body may be evicted: even a poor mobile link is faster, and 32 MB would take
+half an hour."""
 
 _WINDOW_S = 10.0
 """Seconds over which a body's rate is measured."""
@@ -26,7 +26,7 @@ class HeldBytes:
     """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
     At the limit, slow incomplete bodies are evicted, largest first: otherwise a few clients that
-    never finish theirs would cause all others to be refused.
+    never finish their bodies would cause all others to be refused.
 
     Args:
         limit_bytes: maximum bytes held; may be changed.
@@ -63,17 +63,17 @@ class HeldBytes:
 
 @dataclass(slots=True, eq=False)
 class Collected:
-    """One request's body, as received so far.
+    """A request's body while it is received.
 
     Args:
         held: counter of the bytes of all streams; None for no limit.
         data: the bytes collected, possibly empty; None if there is no body.
-        size_bytes: bytes received, dropped ones included; after a change, the size of the new body.
+        size_bytes: bytes received, even if dropped; after a change, the size of the new body.
         is_complete: the whole body was received.
         trailers: trailers follow the body.
         changed: the body differs from the client's.
         held_bytes: bytes counted in `held`.
-        stays: never evict it: it is forwarded whatever the decision.
+        stays: it is never evicted, since it is forwarded whatever the decision.
         gave_way: the body was evicted in favour of others.
     """
 
@@ -91,7 +91,7 @@ class Collected:
     _speed: float = math.inf
 
     def add(self, data: bytes) -> None:
-        """Append a piece to one buffer, since a one-byte object takes 40 bytes."""
+        """Append a piece to a single buffer: objects for tiny pieces would take 40 bytes each."""
         self.size_bytes += len(data)
         if self.data is None:
             self.data = data
@@ -114,7 +114,7 @@ class Collected:
         return True
 
     def is_slow(self, now: float) -> bool:
-        """Return whether the body arrives more slowly than from any real client."""
+        """Return whether the body arrives more slowly than any real client sends."""
         full = now - self._window_at >= _WINDOW_S
         return (self._speed_at(now) if full else self._speed) < _SLOW_BYTES_PER_S
 
@@ -122,7 +122,7 @@ class Collected:
         return (self.size_bytes - self._window_bytes) / (now - self._window_at)
 
     def give_way(self) -> None:
-        """Evict the bytes in favour of other bodies; the next event refuses the request."""
+        """Drop the bytes in favour of other bodies; the next event refuses the request."""
         self.gave_way = True
         self.take()
 
@@ -153,7 +153,7 @@ class Collected:
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Add a body in pieces that Envoy accepts; an empty body is one empty piece."""
+    """Append actions that send a body in pieces; an empty body is one empty piece."""
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
         out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))

@@ -1,4 +1,4 @@
-"""Build the contract's headers for answers, refusals, and requests with their decision."""
+"""Build the contract's headers for answers, refusals and decided requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from laar.protocol.since import Since
 from laar.protocol.stream.sending import Sending
 
 MAX_HEADERS_TO_ADD_TO = 90
-"""Envoy rejects a mutation that exceeds its header limit, 100 unless configured, and fails the
-request. Above this count laar adds no headers, since they are not worth a failed request."""
+"""Number of headers above which laar adds none: Envoy fails a request whose headers exceed its
+limit, by default 100, after a mutation, and laar's headers are not worth a failed request."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
-"""Size above which laar adds no headers: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
+"""Size of headers above which laar adds none: Envoy's limit is 60 KiB, and laar adds under 1 KB."""
 
 _ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 
@@ -35,10 +35,10 @@ def headers_of_answer(
     Args:
         decision: the decision, with the serving endpoint.
         answers: which headers to send.
-        shadow: another component chose, so send only what is needed to look the decision up.
+        shadow: the decision was not enforced, so send only what is needed to look it up.
         overhead_us: microseconds from the complete body to the decision.
         since: creates the stamp of a question's first attempt; None for no stamp.
-        asked_at: when this question was first asked.
+        asked_at: when the decision was asked for.
     """
     if answers is _NONE:
         return []
@@ -70,7 +70,7 @@ def headers_of_answer(
         ttft_s = latency_s - terms.base_s.item(at)  # for policies without an estimate
         if terms.ttft_s is not None:
             ttft_s = terms.ttft_s.item(at)
-        expected_s = latency_s / max(sure, MIN_PROBABILITY)  # to a correct answer, by itself
+        expected_s = latency_s / max(sure, MIN_PROBABILITY)  # by this model alone
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
     return headers
@@ -79,7 +79,7 @@ def headers_of_answer(
 def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return the request headers to set with the decision, and those to remove.
 
-    If none may be added, only metadata names the destination, but a client's value is overwritten.
+    If none may be added, only metadata names the destination; a client's value is overwritten.
     """
     control, may_add = sending.head.control, sending.may_add_headers
     changes = []
@@ -93,7 +93,7 @@ def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[s
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:
-    """Return laar's own answer to a refused request."""
+    """Return laar's answer to a refused request."""
     headers = [("content-type", "application/json"), (names.REASON, error.reason)]
     if error.retry_after_s is not None:
         headers.append((names.RETRY_AFTER, str(error.retry_after_s)))

@@ -2,14 +2,14 @@
 
 * Native: the request's headers, then its body as one message; the answer's body only if the picker
   asks for it.
-* Streamed: the same, but every answer's body in pieces. Envoy keeps each piece until answered, so
-  nothing is lost if the picker fails.
-* Kept headers: either of these, but Envoy keeps the request's headers. The body is the first
-  message, and the metadata alone names the destination.
+* Streamed: like native, but every answer's body in pieces. Envoy keeps each piece until the picker
+  replies, so nothing is lost if the picker fails.
+* Kept headers: like native or streamed, but Envoy does not send the request's headers. The body is
+  the first message, and only metadata names the destination.
 * Gateway (full duplex): headers, then the body in pieces, all of which the picker sends back; the
   same for every answer. Envoy keeps nothing.
 
-A dialect has no state. It writes the actions, and the machine decides when.
+A dialect has no state: it writes the actions when the machine calls it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 
 class Dialect:
-    """How to talk to an Envoy; methods append actions to `out`. This is the native dialect.
+    """The native dialect, and base of the others; methods append actions to `out`.
 
     Args:
         shows_answers: whether the body of each answer passes through the picker.
@@ -45,7 +45,7 @@ class Dialect:
         self.shows_answers = shows_answers
 
     def await_body(self, out: list[Action]) -> None:
-        """Answer the request's headers while the decision needs the body."""
+        """Answer the request's headers before the decision, which needs the body."""
         out.append(AnswerHeaders(_REQUEST, []))
 
     def send(self, sending: Sending, out: list[Action]) -> None:
@@ -80,7 +80,7 @@ class Dialect:
         )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Forward the request unchanged, and read its body."""
+        """Forward the request unchanged, and drop the collected body."""
         if body.take() is None:
             out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:
@@ -116,7 +116,7 @@ class Dialect:
 
 
 class _KeptHeaders(Dialect):
-    """The dialect of an Envoy that keeps headers; its routes remove the control headers."""
+    """An Envoy that does not send request headers; its routes remove the control headers."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         super().__init__(shows_answers=shows_answers)
@@ -142,12 +142,12 @@ class _KeptHeaders(Dialect):
 
 
 class _Gateway(Dialect):
-    """Envoy sends every byte in full duplex, and forwards the bytes it gets back."""
+    """An Envoy in full duplex: it sends every byte, and forwards the bytes it gets back."""
 
     sends_whole_bodies = False
 
     def await_body(self, out: list[Action]) -> None:
-        """Wait for the body: the headers are answered with the decision."""
+        """Append nothing: the headers are answered with the decision."""
 
     def send(self, sending: Sending, out: list[Action]) -> None:
         headers, remove = headers_of_request(sending)
@@ -180,7 +180,7 @@ class _Gateway(Dialect):
 
 
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the forged headers that laar's own do not replace."""
+    """Return the forged headers that laar's headers do not replace."""
     own = {name for name, _ in headers}
     return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
@@ -197,11 +197,11 @@ DIALECTS: dict[Shape, Dialect] = {
     Shape.STREAMED: Dialect(shows_answers=True),
     Shape.GATEWAY: _Gateway(shows_answers=True),
 }
-"""Dialects by the shape that Envoy announces."""
+"""Dialects by the shape that Envoy announces, if it sends the request's headers."""
 
 KEPT_HEADERS: dict[Shape, Dialect] = {
     Shape.NATIVE: _KeptHeaders(shows_answers=False),
     Shape.STREAMED: _KeptHeaders(shows_answers=True),
-    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # never announced by any Envoy
+    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # no Envoy announces this
 }
-"""Dialects by shape for Envoys that keep the request's headers."""
+"""Dialects by shape, for Envoys that keep the request's headers."""

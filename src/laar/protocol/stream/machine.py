@@ -1,12 +1,12 @@
 """The state machine of one stream. It follows the phases of `TRANSITIONS` and decides nothing.
 
-Instead it asks: `Read`, `Ask` and `Served` are questions, each the last action of its list, and the
-driver feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages
-to Envoy or notifications of the driver.
+`Read`, `Ask` and `Served` are questions to the driver, each the last action of its list; the driver
+feeds the reply (`HasRead`, `Decided` or `Refused`, `Noted`). All other actions are messages to
+Envoy or notifications for the driver.
 
 `receive` is eager: when it returns, the event is fully handled, and no state changes while the
-driver writes. `Ended` comes before the last message of an answer, since Envoy closes the stream on
-that message, often before the write returns.
+driver writes. `Ended` comes before the last message of an answer, since Envoy closes the stream
+after that message, often before the write returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.protocol.stream.request_half import REQUEST_HANDLERS, RequestHalf
 
 _WITH_ENVOY = (RequestPhase.SENT, RequestPhase.PASSING)
-_OVER = RequestPhase.OVER  # an enum member lookup costs as much as a call
+_OVER = RequestPhase.OVER  # looking up an enum member costs as much as a call
 _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Any]] = {
     **REQUEST_HANDLERS,
     **ANSWER_HANDLERS,
@@ -28,10 +28,10 @@ _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Any]] = {
 
 
 class Stream(RequestHalf, AnswerHalf):
-    """One stream; takes the arguments of `StreamState`."""
+    """One stream; its arguments are those of `StreamState`."""
 
     ignored = 0
-    """Number of events without an entry in the current phase."""
+    """Number of events that were ignored because the current phase has no entry for them."""
 
     def receive(self, event: Event, now: float) -> list[Action]:
         """Handle an event; return the resulting actions in order."""
@@ -66,7 +66,7 @@ class Stream(RequestHalf, AnswerHalf):
 
     @property
     def can_be_let_go(self) -> bool:
-        """Whether Envoy has the whole request and decision, and passes the answer on its own."""
+        """Whether Envoy has the whole request and decision, and can pass the answer by itself."""
         return (
             self.request_phase in _WITH_ENVOY
             and self.answer_phase is not ResponsePhase.OVER

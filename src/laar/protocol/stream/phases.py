@@ -1,11 +1,11 @@
 """The protocol of one stream as data: its phases, and the events that move between them.
 
 Request and answer overlap: an answer may begin before a long upload ends. So a stream has two
-halves, each with its own phase, and an event moves one of them. The exception: an event that moves
-the request half to OVER (a refusal, the stream's end) also ends the response half.
+halves, each with its own phase, and an event moves one of them. The exception is an event that
+moves the request half to OVER (a refusal, the stream's end): it also ends the response half.
 
-An event without an entry in the current phase is counted and ignored, so neither the duplicate end
-of stream of some Envoys nor an answer without a request does harm.
+An event without an entry in the current phase is counted and ignored, so that neither the duplicate
+end of stream of some Envoys nor an answer without a request does harm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from laar.protocol.events import (
 class RequestPhase(enum.Enum):
     """Phases of the request half."""
 
-    __hash__ = object.__hash__  # Enum's is Python code, and every event looks up two phases
+    __hash__ = object.__hash__  # Enum's is slow Python code, and each event looks up two phases
 
     HEADERS = "waits for the request's first message"
     BODY = "collects the request's body"

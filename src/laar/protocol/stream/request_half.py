@@ -47,11 +47,11 @@ from laar.protocol.stream.state import StreamState
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
-"""Maximum digits of a content length; Python refuses to parse thousands."""
+"""Maximum digits of a content length; Python rejects thousands."""
 
 _KEPT_CHARS = 500
-"""Characters kept of a question's head and of its tail after the decision: in a busy fleet whole
-prompts, held while their answers run, would take gigabytes. No feature reads more."""
+"""Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
+until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
 
 _UNSTEERED = (None, None, None, False, PLAIN)
 _UNANSWERED = (
@@ -92,7 +92,7 @@ class RequestHalf(StreamState):
         if facts.denied:
             return self._refuse_denied(out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
-            # Some engines treat it as a plain POST, whose body would bypass the reader.
+            # Some engines treat this as a plain POST, whose body would bypass the reader.
             return self._refuse(RequestError(400, "bad-request", "a POST can't be upgraded"), out)
         if event.end and (phase := self._list_models(out)) is not None:
             return phase
@@ -104,7 +104,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
-        """Answer a request for the fleet's or pool's models, or for one; None otherwise."""
+        """Answer a request for the models of the fleet or pool, or for one; None for any other."""
         head, name = self._head, model_of(self._head.path)
         path, _, _ = head.path.partition("?")
         if (
@@ -140,7 +140,7 @@ class RequestHalf(StreamState):
 
     def _refuse_denied(self, out: list[Action]) -> RequestPhase:
         """Refuse a path reserved for an engine's operators."""
-        self.shadow = False  # must reach no engine, in shadow either
+        self.shadow = False  # must not reach an engine, not even in shadow
         return self._refuse(denied_path_error(), out)
 
     def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
@@ -153,18 +153,18 @@ class RequestHalf(StreamState):
         )
 
     def _refuse_long(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body beyond the limit: without reading it, the model is unknown."""
+        """Refuse a body beyond the limit: as it is not read, its model is unknown."""
         limit = self.env.settings.max_body_bytes
         error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
         return self._refuse(error, out)
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
-        """Ask for an endpoint using the headers alone."""
+        """Ask for a decision based on the headers alone."""
         self.api = _OPAQUE
         return self._ask(Body(model=model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest) -> PathFacts:
-        """Read the headers, and set what depends on them alone."""
+        """Read the headers, set what depends on them alone, and return the path's properties."""
         env = self.env
         self._begun = True
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
@@ -184,7 +184,7 @@ class RequestHalf(StreamState):
         return facts
 
     def _select_for_test(self, value: str) -> None:
-        """Restrict the choice to the endpoints that a conformance test names."""
+        """Restrict the choice to the endpoints named by a conformance test."""
         wanted = names.read_subset(value) if value else None
         if wanted is not None:
             self._subset = wanted if self._subset is None else self._subset & wanted
@@ -210,7 +210,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _refuse_held(self, out: list[Action]) -> RequestPhase:
-        """Refuse a body for which the common byte limit has no room."""
+        """Refuse a body that would exceed the common byte limit."""
         error = RequestError(
             503,
             "bodies-full",
@@ -250,7 +250,7 @@ class RequestHalf(StreamState):
         return self._ask(event.read, now, out)
 
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body:
-        """Pass the body to the hook; return it, read again if it was changed.
+        """Pass the body to the hook; return it as read, again if it was changed.
 
         Raises:
             RequestError: the changed body cannot be read.
@@ -301,11 +301,11 @@ class RequestHalf(StreamState):
         """Build the core's request from headers and body."""
         head, rules, body, is_opaque = self._head, self.env.rules, self.body, self.api is _OPAQUE
         model, salt = read.model, read.salt
-        if not is_opaque:  # from the cluster's rules, the gateway's header, or the client
+        if not is_opaque:  # precedence: the cluster's rules, the gateway's header, the client
             rewrite = rules.rewrite(model, self._pool) if self._pool in rules.rewrites else None
             model = rewrite or head.rewrite or model
         if head.tenant and self.env.settings.by_tenant:
-            salt = f"{head.tenant}\n{salt}"  # no tenant's name has a line break
+            salt = f"{head.tenant}\n{salt}"  # tenant names have no line breaks
         return Request(
             id=self._id,
             api=self.api,
@@ -344,7 +344,7 @@ class RequestHalf(StreamState):
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
         request, came = decision.request, self.body
-        # Keep only the part of the prompt that features read after the decision.
+        # Keep only the part of the prompt that is read after the decision.
         request.spans, request.body, question = (), b"", request.question
         if len(question) > 2 * _KEPT_CHARS:
             request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
@@ -379,7 +379,7 @@ class RequestHalf(StreamState):
             () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
         )
         self.dialect.send(sending, out)
-        came.data = None  # only now: after a fault it is forwarded unchanged
+        came.data = None  # not earlier: after a fault the body is forwarded unchanged
         return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
 
     def _fitted(self, body: bytes, target: str) -> bytes:
@@ -387,7 +387,7 @@ class RequestHalf(StreamState):
         try:
             body = splice_model(body, target, self._model_span)
             self.target = target
-        except (ValueError, RequestError):  # keep the destination: no other is allowed
+        except (ValueError, RequestError):  # keep the destination: there is no other choice
             self.unspliced += 1
         return body
 
@@ -408,11 +408,11 @@ class RequestHalf(StreamState):
         return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
-        """Forward the request unchanged, unless it is too late.
+        """Forward the request unchanged, if it has begun and was not forwarded yet.
 
         Refuse it instead if the gateway's route restricts it to a pool or subset: without a
-        destination Envoy would take any endpoint of any pool. In the gateway shape Envoy keeps no
-        copy of a body, and treats a stream that just ends as the end of the body.
+        destination Envoy would choose any endpoint of any pool. In the gateway shape Envoy keeps no
+        copy of a body, and treats the end of a stream as the end of the body.
         """
         if not self._begun or self.request_phase not in _UNANSWERED:
             return self.request_phase

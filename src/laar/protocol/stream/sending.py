@@ -11,31 +11,31 @@ from laar.protocol.events import Patience
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
-"""Allowed silence: an engine's hiccup, ten times the expected TTFT, and five tokens a second. A
-premature timeout costs an answer; a late one costs only waiting."""
+"""Allowed silence: a constant for hiccups, ten times the expected latency, and five tokens per
+second. A premature timeout costs an answer; a late one costs only waiting."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
-"""Time allowed before the response headers; then the request is hedged. Too short costs duplicate
-work, too long costs waiting, so half as much per token suffices."""
+"""Time allowed before the response headers, after which the request is hedged. Too short costs only
+duplicate work, too long costs waiting, so half as much per token suffices."""
 
 
 ONCE = Patience(names.SILENCES_S[-1], once=True)
-"""For requests tried once; a single route serves them."""
+"""The patience of requests that are tried once; a single route serves them."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """A decision with everything needed to send it.
+    """A decided request with everything needed to send it.
 
     Args:
-        destination: the endpoints in order, separated by commas.
+        destination: the endpoints in order of preference, separated by commas.
         patience: how long an endpoint may stay silent.
         head: the request's headers.
-        request_id: the client's request id, or else laar's.
-        may_add_headers: number and size of the headers allow it.
-        body: the complete body; None if not available.
+        request_id: the client's request id, else laar's.
+        may_add_headers: number and size of the headers allow more.
+        body: the body; None if it was not collected.
         changed: the body differs from the client's.
         is_complete: the whole body was received.
         trailers: trailers follow the body.
@@ -57,8 +57,8 @@ class Sending:
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
     """Return the endpoints in order, one per attempt of Envoy; all serve the body's model.
 
-    The list repeats for remaining attempts: with none left, an engine's error would not reach the
-    client.
+    The list is repeated for the remaining attempts: if it ended early, an engine's error would not
+    reach the client.
     """
     ranked = (decision.address, *decision.fallbacks)
     rounds = -(-attempts // len(ranked))

@@ -1,4 +1,4 @@
-"""State shared by all streams of a picker, and by both halves of one stream."""
+"""The state shared by all streams of a picker, and that of both halves of a stream."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Environment:
     Args:
         settings: limits.
         new_id: creates a request id if the client sent none.
-        sampled: decides, given the time, whether to read the answer. Called for inference requests
+        sampled: returns, given the time, whether to read the answer. Called for inference requests
             in the native shape; the gateway shape shows every answer anyway.
-        enforced: returns whether a request's decision is enforced; None enforces all. Otherwise the
+        enforced: returns whether a request's decision is enforced; None enforces all. If not, the
             decision is made and recorded, but the request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None changes none.
         held: counter of the bytes that all streams collect in the gateway shape; None for no limit.
-        since: returns when a question was first asked; None: every question is new.
+        since: signs and verifies when a question was first asked; None treats all as new.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
-            for no list. Raises `RequestError` for an unknown name.
+            if there is no list. Raises `RequestError` for an unknown name.
     """
 
     settings: StreamSettings
@@ -49,43 +49,43 @@ class Environment:
 
 
 Join = Callable[[str, str], Trace | None]
-"""Returns a decision's trace from ``traceparent`` and ``tracestate``."""
+"""Returns the trace of a decision, given ``traceparent`` and ``tracestate``."""
 
 
 class StreamState:
     """One stream's state, shared by both halves.
 
-    Most streams keep most of the class-level defaults, which makes opening one cheap.
+    Defaults are class attributes: most streams keep most of them, so opening one is cheap.
 
     Args:
-        env: what all streams share.
+        env: the state shared by all streams.
         join: joins a client's trace; None if tracing is off.
     """
 
     dialect: Dialect = NATIVE
-    """The dialect of this Envoy."""
+    """The dialect of the stream's Envoy."""
     read_answer = False
-    """The answer's body is read in the native shape."""
+    """Whether the answer's body is read in the native shape."""
     api = Api.OPAQUE
     """The body's format."""
     asked = ""
-    """The requested model's name in the client's body."""
+    """The model's name in the client's body."""
     asked_at = 0.0
-    """When this question was first asked."""
+    """When the decision was asked for."""
     target: str | None = None
-    """The name that replaced the model's; None if unchanged."""
+    """The name that replaced the model's name; None if unchanged."""
     rework: Rework | None = None
-    """The hook's result for the body; None when no longer needed."""
+    """The hook's result for the body; None if there is none or it is no longer needed."""
     taken = False
-    """An endpoint has accepted the request."""
+    """Whether an endpoint has accepted the request."""
     shadow = False
-    """The decision is not enforced, and the request passes unchanged."""
+    """Whether the decision is not enforced, so that the request passes unchanged."""
     decision: Decision | None = None
     """The decision; None until there is one."""
     overhead_us = 0
     """Microseconds that the decision took."""
     hurried_at = math.inf
-    """Time from which Envoy hedges to other endpoints."""
+    """Time after which Envoy hedges to other endpoints."""
 
     def __init__(self, env: Environment, join: Join | None = None) -> None:
         self.env = env
