@@ -161,9 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench soak", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument(
-        "--minutes", type=float, default=90.0, help="maximum duration of the run"
-    )
+    parser.add_argument("--minutes", type=float, default=90.0, help="maximum duration of the run")
     parser.add_argument("--shape", choices=("standalone", "gateway"), default="standalone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all figures")

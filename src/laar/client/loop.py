@@ -35,7 +35,7 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Post this chat completion."""
+    """A step: post this chat completion."""
 
     body: dict[str, object]
     headers: dict[str, str]
@@ -43,7 +43,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Pause before the next attempt."""
+    """A step: pause before the next attempt."""
 
     duration_s: float
 
@@ -57,7 +57,7 @@ class Reply:
         latency_s: seconds from sending to the last byte.
         ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
         headers: headers of the answer, names in lower case.
-        completion: the answer; None if there is none, then `error` has the reason.
+        completion: the answer; None without one, and `error` has the reason.
     """
 
     status: int
@@ -79,7 +79,7 @@ class Attempt:
         reason: the picker's reason code.
         correct: result of the check; False for an attempt without an answer.
         waited_s: seconds paused before this attempt.
-        error: why there is no answer, or why the check failed to judge it.
+        error: why there is no answer, or why the check failed.
     """
 
     model: str | None
@@ -153,7 +153,7 @@ def attempts(
         for name in (names.TRIED, names.SINCE):
             if value := reply.headers.get(name):
                 sent[name] = value
-        # A refusal may succeed next time, so it exhausts no model.
+        # A refused request may succeed next time, so it exhausts no model.
         is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last
         waited_s = _pause_s(reply, len(made))
