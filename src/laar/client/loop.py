@@ -172,7 +172,7 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
         try:
             verdict = check(answer.text)
             correct = bool(verdict)
-        except Exception as fault:  # noqa: BLE001  # the check is the user's; its fault is an answer
+        except Exception as fault:  # noqa: BLE001  # user code: report its error
             error = f"the check raised {type(fault).__name__}: {fault}"
     if isinstance(verdict, Coroutine):
         verdict.close()
