@@ -118,7 +118,7 @@ _WHOLE_SHARE = 0.04
 
 
 class Lane:
-    """A sequence of troubles, one at a time.
+    """A seeded sequence of troubles, one at a time.
 
     Args:
         stand: the stand to disturb.

@@ -1,4 +1,4 @@
-"""The Envoy that `laar serve --with-envoy` runs beside the picker."""
+"""The Envoy that `laar serve --with-envoy` runs with the picker."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     """Return ``name: value`` lines as a mapping with names in lower case.
 
     Raises:
-        SettingError: a line has no colon, or a character that is invalid in headers.
+        SettingError: a line has no colon, or has a character not allowed in headers.
     """
     found = {}
     for line in lines:

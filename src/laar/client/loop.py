@@ -22,7 +22,7 @@ from laar.errors import SettingError
 from laar.protocol import headers as names
 
 RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
-"""Statuses after which another attempt makes sense; 0 stands for no answer at all."""
+"""Statuses after which another attempt makes sense; 0 means no answer at all."""
 
 MAX_WAIT_S = 30.0
 """Longest pause accepted from `retry-after`; beyond it the user should see the error."""

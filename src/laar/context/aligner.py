@@ -350,7 +350,7 @@ class OrderIndex:
 
 
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the longest paths through `asked` documents, depth first, or else `own`.
+    """Return the longest paths through the `asked` documents, searched depth first; else `own`.
 
     No path contains a document twice, so visited documents need not be tracked.
     """

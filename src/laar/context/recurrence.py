@@ -235,7 +235,7 @@ class Recurrences:
         return len(self._pieces)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
-        """Return the block of documents in a text, and what to `learn` from; either may be None."""
+        """Return the documents in a text, and the argument for `learn`; either may be None."""
         if text.count("\n") > MAX_LINES:
             return None, None
         seen = self._read(scope, text)

@@ -3,9 +3,9 @@
 Liveness reports only that the process runs. Most names report readiness: an endpoint is known and
 no shutdown was requested. `Watch` is supported, so that clients see a drain begin.
 
-laar's own Envoys check another name, which stays healthy once it was: without endpoints, an error
-from laar is more informative than Envoy's. It becomes unhealthy with the drain, and Envoy then
-sends no new streams.
+laar's own Envoys check another name, which stays healthy after the first endpoint is known: without
+endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy with the drain,
+and Envoy then sends no new streams.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """

@@ -1,4 +1,4 @@
-"""A file that is replaced atomically: readers see the old or the new content, never a part."""
+"""A file that is replaced atomically, so that readers never see partial content."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def address_of(scope: Scope) -> str:
 
 
 class AdminAuth:
-    """Let authorized requests to the admin application through; ask others for the token.
+    """Middleware that passes on authorized requests, and requests the token for others.
 
     Args:
         app: the wrapped application.

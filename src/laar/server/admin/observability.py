@@ -54,7 +54,7 @@ _PAGE_HEADERS = {
 
 
 class Observability:
-    """Remembers, logs and shows decisions.
+    """Remembers, logs and displays decisions.
 
     Args:
         settings: all settings.

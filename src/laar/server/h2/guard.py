@@ -84,7 +84,7 @@ class Budget:
         self._at = now
 
     def spend(self, now: float, earned: int = 0) -> bool:
-        """Spend one event, after adding those `earned` by useful ones; return False if none left.
+        """Spend one event, after adding those `earned` by useful ones; False if none remains.
 
         The budget never exceeds the burst.
         """
