@@ -1,7 +1,7 @@
-"""`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
+"""Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
-Arguments after the name of one of the long ones (`chaos`, `failing`, `guard`, `hooked`, `kills`,
-`models`, `picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`) are its own options.
+A long benchmark (`chaos`, `failing`, `guard`, `hooked`, `kills`, `models`, `picker`, `prompts`,
+`sharing`, `soak`, `stall`, `templates`) runs alone; arguments after its name are its options.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ LONG = (
     "chaos", "failing", "guard", "hooked", "kills", "models", "picker", "prompts", "sharing",
     "soak", "stall", "templates",
 )  # fmt: skip
-"""Run by name only, with options of their own; their `main` returns an exit status."""
+"""Long benchmarks, run only by name; their `main` takes options and returns an exit status."""
 
 
 def main() -> int:
-    """Run each named `bench_NAME.py`."""
+    """Run the named benchmarks and return an exit status."""
     known = sorted(p.stem.removeprefix("bench_") for p in Path(__file__).parent.glob("bench_*.py"))
     wanted = sys.argv[1:]
     if wanted and wanted[0] in LONG:

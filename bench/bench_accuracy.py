@@ -1,6 +1,6 @@
-"""Time that LAAR adds to a decision: features of a 400 KB prompt, and P(correct) of five models.
+"""Measure what LAAR adds to a decision: features of a 400 KB prompt, P(correct) of five models.
 
-Times are the thread's CPU time: other work on the machine does not count.
+Times are CPU time of the thread, which excludes other work on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _per_call_us(call: Callable[[], object]) -> float:
 
 
 def _whole_us() -> tuple[float, float]:
-    """Features and Q of different prompts of 400 KB, tasks recognised by words: p50, p99."""
+    """Return p50 and p99 for features and Q of varied 400 KB prompts, with tasks found by words."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     rng = np.random.default_rng(1)
     columns = [

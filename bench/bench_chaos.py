@@ -1,19 +1,19 @@
-"""Faults of endpoints, pickers, store, Envoy, files, disk, clock, settings, by a seeded schedule.
+"""Inject faults into endpoints, pickers, store, Envoy, files, disk, clock and settings under load.
 
-A real Envoy, two pickers that share by a Redis or Valkey, six endpoints of two models, verified
-load, three faults at a time.
-Every request has to end within its deadline with a right answer or with an error that names its
-reason; counters go back to zero and memory to its level; an endpoint that only fails gets trials
-and no more; all endpoints have their work again afterwards, and the pickers know each other.
-Printed: the faults survived, the requests by end, and what each kind of fault cost beside the quiet
-fleet of the same run.
+The stand is a real Envoy, two pickers sharing state through Redis or Valkey, and six endpoints of
+two models. Up to three faults from a seeded schedule are active at a time; answers are verified.
+Every request must end within its deadline with the right answer or an error that states its reason.
+Counters must return to zero and memory to its level, and a failing endpoint may receive only
+trials. Afterwards all endpoints must serve requests again and the pickers must share state again.
+Prints the number of faults, the requests by outcome, and the cost of each kind of fault compared
+with the quiet period of the same run.
 
     python -m bench chaos
     python -m bench chaos --seconds 60 --seed 7 --shapes standalone --json chaos.json
 
-The clock is set where libfaketime is installed (Debian: ``apt install libfaketime``); the pickers
-share where redis-server or valkey-server and the extra `share` are. Exit status:
-0 every promise held, 3 one did not.
+Setting the clock needs libfaketime (Debian: ``apt install libfaketime``); sharing needs
+redis-server or valkey-server and the extra `share`. Exit status: 0 if every promise held, 3 if one
+was broken.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WARM_UP_S = 3.0
 QUIET_SHARE = 0.1
 QUIET_S = (4.0, 30.0)
 RECOVERY_S = 90.0
-"""An endpoint that failed again and again is tried every `health.longest_trial_s`, with jitter."""
+"""Time allowed for recovery; repeated failures delay trials up to `health.longest_trial_s`."""
 SETTLE_S = 30.0
 MEMORY_FACTOR = 1.5
 MEMORY_SLACK_BYTES = 64 * 2**20
@@ -72,7 +72,7 @@ ZERO = (
     "laar_flow_held_bytes",
     "laar_flow_prefills",
 )
-"""Metrics that are zero where nothing is under way."""
+"""Metrics that must be zero when nothing is in flight."""
 
 _SMALL = Endpoint(model="small", names=("small", "auto", "large", "chat"), told=("small", "auto"))
 _LARGE = Endpoint(model="large", names=("large", "auto", "small", "chat"), told=("large", "auto"))
@@ -84,7 +84,7 @@ _FAKETIME = (
 
 @dataclass(slots=True)
 class Run:
-    """One shape's run."""
+    """The results of one shape."""
 
     shape: Shape
     seconds: float = 0.0
@@ -98,7 +98,7 @@ class Run:
     apart: list[str] = field(default_factory=list)
 
     def broken_promises(self, judgement: Judgement) -> list[str]:
-        """Each in words; none where all held."""
+        """Return a message for each broken promise."""
         broken = []
         wrong = sum(e.end is End.WRONG for e in self.ended)
         if wrong:
@@ -120,7 +120,7 @@ class Run:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs, prints, and returns 3 where a promise was broken."""
+    """Run all shapes, print the results, and return 3 if a promise was broken."""
     options = _parser().parse_args(argv)
     console = Console() if sys.stdout.isatty() else Console(width=140)
     clock, store = _clock_library(), _store()
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seconds", type=float, default=780.0, help="of faults, over all shapes")
+    parser.add_argument("--seconds", type=float, default=780.0, help="total duration of faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shapes", default="standalone,gateway")
     parser.add_argument("--json", type=Path, help="write all figures")
@@ -183,7 +183,7 @@ def _store() -> Path | None:
 async def _run(
     shape: Shape, seconds: float, seed: int, clock: Path | None, store: Path | None
 ) -> Run:
-    """One shape: a quiet time, the troubles, and the recovery."""
+    """Run one shape: a quiet period, the faults, and the recovery."""
     plan = Plan(
         endpoints=(_SMALL,) * 3 + (_LARGE,) * 3,
         pickers=2,
@@ -286,7 +286,7 @@ def _names(stand: Stand) -> Names:
 
 
 async def _without_requests(stand: Stand, run: Run) -> list[str]:
-    """Endpoints that answered nothing within `RECOVERY_S` although all is well again."""
+    """Return the endpoints without a right answer within `RECOVERY_S` of the last fault."""
     since_s = time.monotonic()
     missing = set(stand.addresses)
     while missing and time.monotonic() < since_s + RECOVERY_S:
@@ -297,7 +297,7 @@ async def _without_requests(stand: Stand, run: Run) -> list[str]:
 
 
 async def leftovers(stand: Stand) -> dict[str, float]:
-    """Metrics of the pickers that are not back at zero within `SETTLE_S`."""
+    """Return the pickers' metrics that did not return to zero within `SETTLE_S`."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         left = {}

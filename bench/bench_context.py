@@ -1,7 +1,7 @@
-"""The context hook: what it costs and what it gains, beside the targets of its design note (6.4).
+"""Measure cost and gain of the context hook against the targets of its design note (6.4).
 
-Times are CPU time of the calling thread, so that a busy machine does not count. The whole hook is
-timed on 15 documents of 4 KB against an index of 30,000; gains are those of the replayed loads.
+Times are CPU time of the calling thread, which excludes other work on the machine. The whole hook
+is timed on 15 documents of 4 KB against an index of 30,000; gains come from replayed loads.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FRAMES: dict[str, Frame] = {
 
 def hook_times() -> None:
     tagged = [document(i) for i in range(1000)]
-    # Lines of some 80 signs, as text has them.
+    # Lines of about 80 characters, as in prose.
     bare = [
         re.sub(r"\n(.*)\n(.*)\n(.*)", r" \1 \2 \3", text.partition("\n")[2])
         .removesuffix("\n</document>")
@@ -115,7 +115,7 @@ def hook_times() -> None:
         large = [
             body(frame, rng.sample(range(1000), 95), texts) for rng in map(random.Random, range(30))
         ]
-        for rng in map(random.Random, range(30, 36)):  # the first ones of a size grow the heap
+        for rng in map(random.Random, range(30, 36)):  # the first of a size grow the heap
             hook.commit(apply(body(frame, rng.sample(range(1000), 95), texts))[1].receipt, 999.0)
         times = []
         for given in large * 4:
@@ -187,7 +187,7 @@ def gains() -> None:
             for how in ({"told": True}, {"index_docs": large}, {"index_docs": large, "told": True})
         ]
         hits = [run.hit for run in runs]
-        mean = statistics.mean(hits)  # as it is, for 0.2996 is not 0.30
+        mean = statistics.mean(hits)  # not rounded: 0.2996 misses 0.30
         each = "  ".join(f"{hit:.4f}" for hit in hits)
         print(
             f"  {name:20}  {each}  {mean:.4f}   {must:.2f}   {stretch:.2f}"
@@ -210,7 +210,7 @@ def offline() -> None:
 
 
 def index_sizes() -> None:
-    """Building the offline index; the paper's table 3c has 100,000 contexts in 688 s on a GPU."""
+    """Time the offline build; the paper's table 3c has 100,000 contexts in 688 s on a GPU."""
     for requests in (512, 4096, 12_000, 100_000):
         load = rag.topic(0, requests=requests, topics=max(50, requests // 40))
         start = time.process_time()
@@ -222,9 +222,9 @@ def index_sizes() -> None:
 
 def main() -> None:
     print("context hook, speed")
-    keep_freed()  # as a server does once it has started
+    keep_freed()  # like a server after start-up
     gc.collect()
-    gc.freeze()  # the same: modules are no garbage
+    gc.freeze()  # likewise: modules are never garbage
     hook_times()
     aligner_times()
     print("context hook, gain: share of documents found cached")

@@ -1,8 +1,8 @@
-"""The ContextPilot library and hook beside the published program, in one run.
+"""Compare laar's ContextPilot library and hook with the published program, in one run.
 
-Needs `pip install 'laar[bench]'`, which brings the package `contextpilot`; skipped loudly without.
-Times are CPU time, of child processes too, so that a busy machine does not count. The program
-prints on its hot path: its output is caught, which costs it less than a terminal would.
+Needs the package `contextpilot` (`pip install 'laar[bench]'`); prints SKIPPED without it.
+Times are CPU time including child processes, which excludes other work on the machine. The program
+prints on its hot path; its output is captured, which costs it less than a terminal would.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def report(name: str, samples: list[float]) -> float:
 
 
 def same_orders() -> None:
-    """Small batches, both ways; floats that tie may be ordered by one and not by the other."""
+    """Compare orders and schedules on small batches; ties between floats may differ."""
     rng = random.Random(SEED)
     equal = scheduled = 0
     for _ in range(60):
@@ -112,20 +112,20 @@ def speed() -> None:
 
 
 class Online:
-    """The program fed one request at a time; a fault of its own leaves the request as it came."""
+    """The program fed one request at a time; if it fails, the request keeps its order."""
 
     def __init__(self) -> None:
         self._live = program()
-        self._numbers: dict[int, int] = {}  # ids by first sight, as it numbers strings
+        self._numbers: dict[int, int] = {}  # ids in order of appearance, as it numbers strings
         self.faults = 0
 
     def order(self, docs: Sequence[int]) -> list[int]:
-        """Documents in the order it sends them in."""
+        """Return the documents in the program's order."""
         ids = [self._numbers.setdefault(doc, len(self._numbers)) for doc in docs]
         try:
             with quiet():
                 reordered, _ = self._live.reorder(ids)
-        except Exception:  # noqa: BLE001 - whatever it raises, its proxy forwards the request
+        except Exception:  # noqa: BLE001 - its proxy forwards the request on any error
             self.faults += 1
             return list(docs)
         of = dict(zip(ids, docs, strict=True))

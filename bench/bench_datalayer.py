@@ -1,4 +1,4 @@
-"""The cost of collecting: a page's numbers, a hundred endpoints once a second, 5,000 pods."""
+"""Measure the cost of collection: one metrics page, 100 endpoints every second, 5,000 pods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 5
 
 
 class Nowhere:
-    """A sink that counts."""
+    """A sink that only counts updates."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,13 +47,13 @@ class Nowhere:
         self.count += rtt_s is not None
 
     def problem(self, source: str, message: str | None) -> None:
-        """Stop: there is nothing to measure."""
+        """Fail on any problem: the measurement would be void."""
         if message is not None:
             raise AssertionError(message)
 
 
 def vllm_page() -> bytes:
-    """A page of the size and shape of vLLM's: 55 KB, the needed names spread over it."""
+    """Return a 55 KB page like vLLM's, with the metrics that are read spread over it."""
     filler = "".join(
         f'vllm:histogram_{n}_seconds_bucket{{{LABELS},le="{le}"}} 4.0\n'
         for n in range(20)
@@ -116,7 +116,7 @@ asyncio.run(main())
 async def collecting(
     kind: type[Scraper] | type[Prober], port: int, path: str = ""
 ) -> tuple[float, float]:
-    """CPU share of a core and visits in a second, for `ENDPOINTS` on loopback."""
+    """Return the CPU share of a core and visits per second for `ENDPOINTS` on loopback."""
     addresses = [f"127.0.0.{n + 1}:{port}" for n in range(ENDPOINTS)]
     specs = [
         EndpointSpec(
@@ -181,15 +181,15 @@ class Cluster(Nowhere):
     """A sink for the Kubernetes collector."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Ignore."""
+        """Ignore the priorities."""
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Ignore."""
+        """Ignore the rewrites."""
 
 
 async def pods(port: int) -> None:
-    """List 5,000 pods, then watch them do nothing."""
-    gc.freeze()  # as a server does once it has started: modules are no garbage
+    """Measure listing 5,000 pods, and watching them while nothing changes."""
+    gc.freeze()  # like a server after start-up: modules are never garbage
     sink = Cluster()
     collector = KubernetesEndpoints(
         ApiAccess(url=f"http://127.0.0.1:{port}"),
@@ -205,7 +205,7 @@ async def pods(port: int) -> None:
     start = time.monotonic()
     task = asyncio.create_task(collector.run())
     while not sink.count:
-        tick = time.thread_time()  # the loop's own work, not its neighbours' on this machine
+        tick = time.thread_time()  # excludes other work on the machine
         await asyncio.sleep(0)
         longest_s = max(longest_s, time.thread_time() - tick)
     listed_s = time.monotonic() - start
@@ -222,7 +222,7 @@ async def pods(port: int) -> None:
 
 @contextmanager
 def served(script: str, given: bytes = b"") -> Iterator[int]:
-    """Run a server in a process of its own, so that its CPU is not counted; gives its port."""
+    """Run a server in another process, so that its CPU is not counted; yield its port."""
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:

@@ -1,14 +1,14 @@
-"""The picker's time from the body in hand to the answer ready, without gRPC.
+"""Measure the picker's time from a received body to its answer, without gRPC.
 
-Real messages go through the real processor; only the wire is left out. Every body has a prompt of
-its own behind a shared system prompt, and every request is settled, so the counters and the prefix
-index work as they do in service; so do the collection of garbage and the keeping of memory. Times
-are the process's CPU time: what else runs does not count, and a thread that reads a long body does.
-The p10 is for ratios on a busy machine.
+Real messages pass through the real processor; only the transport is left out. Every body has a
+different prompt after a shared system prompt, and every request is settled, so the counters, the
+prefix index, garbage collection and the allocator work as in production. Times are CPU time of the
+process, which excludes other processes but includes threads that parse long bodies. Use the p10 for
+ratios on a busy machine.
 
-The cold row is a small fleet with long prompts, two requests a second: between any two requests the
-process sleeps, and then reads as much memory as the caches of a processor hold, as engines beside a
-picker do.
+The cold row is a small fleet with long prompts and two requests a second. Between requests the
+process sleeps, then reads as much memory as the CPU caches hold, as engines on the same machine
+would.
 
     python -m bench decision
 """
@@ -60,12 +60,12 @@ CACHES_BYTES = 128 << 20
 MODELS = ("granite-3.1-2b", "granite-3.1-8b", "phi3-mini", "phi3-medium", "llama-3.1-swallow-8b")
 
 
-# What an Envoy sends that does not trace.
+# Metadata sent by an Envoy without tracing.
 METADATA = (("te", "trailers"), ("user-agent", "envoy"), ("x-forwarded-for", "10.0.0.1"))
 
 
 class Caller:
-    """The transport's end of an exchange: it keeps the answers."""
+    """A transport for an exchange that keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -75,7 +75,7 @@ class Caller:
         self._free.set()
 
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """Return the headers of a call by Envoy."""
+        """Return the metadata of Envoy's call."""
         return METADATA
 
     def send(self, message: bytes) -> None:
@@ -83,24 +83,24 @@ class Caller:
         self.answers.append(message)
 
     def end(self, _code: Code = Code.OK, _text: str = "") -> None:
-        """Note the end."""
+        """Record the end of the call."""
         self.is_over = True
 
     def hold(self) -> None:
-        """Note that the exchange waits."""
+        """Record that the exchange holds back messages."""
         self._free.clear()
 
     def release(self) -> None:
-        """Note that it goes on."""
+        """Record the end of the hold."""
         self._free.set()
 
     async def waited(self) -> None:
-        """Wait for as long as the exchange does."""
+        """Wait until the exchange releases the hold."""
         await self._free.wait()
 
 
 async def time_answer(picker: ExternalProcessor, messages: Sequence[bytes]) -> float:
-    """CPU seconds from the second message of a native exchange, the body, to its answer."""
+    """Return the CPU seconds from the body, a native exchange's second message, to its answer."""
     caller = Caller()
     exchange = Exchange(picker, caller)
     taken = 0.0
@@ -150,7 +150,7 @@ def processor(endpoints: int) -> ExternalProcessor:
 
 
 def messages(size: int, number: int, trace: str = "") -> list[bytes]:
-    """A native exchange: headers, body, the answer's headers."""
+    """Return the messages of a native exchange: headers, body, response headers."""
     rng = random.Random(number)
     words = "".join(rng.choices("etaoinshrdlu   ", k=size // 2))
     shared = "You are careful. " * (size // 34)
@@ -165,7 +165,7 @@ def messages(size: int, number: int, trace: str = "") -> list[bytes]:
 
 
 def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes]:
-    """The same of a body."""
+    """Return the messages of a native exchange with this body."""
     head = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
     head.protocol_config.request_body_mode = 2  # BUFFERED
     for name, value in (
@@ -189,7 +189,7 @@ def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes
 
 
 async def measure(endpoints: int, size: int) -> list[float]:
-    """Microseconds from body to answer, sorted."""
+    """Return the microseconds from body to answer, sorted."""
     picker = processor(endpoints)
     exchanges = [messages(size, number) for number in range(DISTINCT)]
     taken = [
@@ -199,7 +199,7 @@ async def measure(endpoints: int, size: int) -> list[float]:
 
 
 async def measure_cold() -> list[float]:
-    """The same as `measure`, of requests that find the caches of the processor cold."""
+    """Measure as `measure` does, with cold CPU caches."""
     picker = processor(COLD_ENDPOINTS)
     exchanges = [messages(COLD_SIZE, number) for number in range(DISTINCT)]
     others = np.ones(CACHES_BYTES // 8)
@@ -212,7 +212,7 @@ async def measure_cold() -> list[float]:
 
 
 def main() -> None:
-    keep_freed()  # as a process that serves
+    keep_freed()  # like a server after start-up
     keep_young()
     table = Table("endpoints", "body", "p10, us", "p50, us", "p99, us")
     met = True

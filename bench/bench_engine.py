@@ -1,8 +1,8 @@
-"""The simulated engine's speed: requests a minute on one core, and one scheduling decision.
+"""Measure the simulated engine: requests per minute on one core, and one scheduling decision.
 
-The set-up is GORGO's: 3 endpoints, conversations whose prompts average 7k
-tokens and share most of it with the turn before, 128 output tokens. Times are of the processor, so
-a neighbour on the machine does not count.
+The load is GORGO's: 3 endpoints, conversations whose prompts average 7k tokens and share most of
+them with the previous turn, 128 output tokens. Times are CPU time, which excludes other work on the
+machine.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TARGET_PER_MINUTE = 100_000
 
 
 def conversations(rng: random.Random, requests: int, rate: float) -> Iterator[Job]:
-    """Yield jobs of one endpoint at `rate` a second: 40 conversations, each turn adds to its own.
+    """Yield jobs for one endpoint at `rate` per second, as turns of 40 conversations.
 
-    A conversation past 12.5k tokens makes room for a new one.
+    A conversation longer than 12.5k tokens is replaced by a new one.
     """
     fresh = count()
     chats: list[list[int]] = [[] for _ in range(40)]
@@ -65,7 +65,7 @@ def throughput(name: str, rate: float, *, merge: bool, requests: int = 2000) -> 
 
 
 def decision(waiting: int) -> None:
-    """Print the time of one iteration of Medha's scheduler with many waiting."""
+    """Print the time of one iteration of Medha's scheduler with many waiting requests."""
     profile = load_profile("medha-8b-a100")
     profile = replace(profile, settings=replace(profile.settings, max_num_seqs=64))
     engine = build_engine(profile)

@@ -1,18 +1,18 @@
-"""One of five equal endpoints fails, or the picker does: what is lost, and what it does to p95.
+"""Measure lost requests and p95 while one of five equal endpoints, or the picker, fails.
 
-1,500 requests for each row through a real Envoy in both shapes, all settings as they come. They
-come by a clock, 30 a second at random moments, whether or not earlier ones have ended: a fleet
-that hangs is not spared. The fault begins after a short warm-up with a fresh picker. p95 is held
-against the same fleet's without the fault, in the same run. Beside laar stand two of its policies
-that go by load or by chance, and the whole proxies SMG and vLLM router where they are installed.
+Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
+is open, a Poisson process of 30 a second: requests keep coming while the fleet hangs. The fault
+begins after a short warm-up with a fresh picker. p95 is compared with the same fleet without the
+fault, in the same run. laar is compared with two of its policies (least loaded, random) and, if
+installed, with the complete proxies SMG and vLLM router.
 
     python -m bench failing
     python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
     python -m bench failing --subjects laar --rate 100 --rows html,empty
 
-Install the proxies apart, since they bring old libraries: ``pip install 'smg>=1.13'
-'vllm-router>=0.1.17'`` into a virtual environment of their own, named by ``--proxies``. Exit
-status: 0 every target of laar's was met, 3 one was missed.
+Install the proxies in a separate virtual environment, passed as ``--proxies``, since they need old
+libraries: ``pip install 'smg>=1.13' 'vllm-router>=0.1.17'``. Exit status: 0 if laar met all its
+targets, 3 if it missed one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for subject in options.subjects.split(","):
         shapes = options.shapes.split(",") if subject in LAAR_SUBJECTS else ["-"]
         if subject != "laar":
-            shapes = shapes[:1]  # what a policy or a proxy does is no matter of the shape
+            shapes = shapes[:1]  # the others behave alike in both shapes
         binary = _binary(subject, options.proxies) if subject in PROXIES else None
         if subject in PROXIES and binary is None:
             console.print(f"[bold]SKIPPED: {subject} is not installed[/]; see --proxies")
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without-health",
         action="store_true",
-        help="switch off what laar learns of failures, which has to miss targets",
+        help="disable laar's health tracking; it must then miss targets",
     )
     parser.add_argument("--rows", default="", help="comma list; all by default")
     parser.add_argument("--shapes", default=",".join(SHAPES))
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _binary(subject: str, environment: Path | None) -> Path | None:
-    """A proxy's command; None where it is not installed."""
+    """Return the path of a proxy's command; None if it is not installed."""
     if environment is not None and (environment / "bin" / subject).is_file():
         return environment / "bin" / subject
     beside = Path(sys.executable).with_name(subject)
@@ -121,7 +121,7 @@ async def _subject(
     binary: Path | None,
     rows: Sequence[Row],
 ) -> list[dict[str, object]]:
-    """All rows of one subject in one shape."""
+    """Run all rows of one subject in one shape."""
     one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
@@ -135,7 +135,7 @@ async def _subject(
         results = []
         for row in rows:
             if row.signal is not None and subject != "laar":
-                continue  # a whole proxy has no picker, and a policy is no other picker
+                continue  # a complete proxy has no picker; a policy does not change the picker
             run = await bench.row(row)
             results.append(_result(row, subject, shape, run))
             told = results[-1]
@@ -149,7 +149,7 @@ async def _subject(
 
 
 class _Bench:
-    """Runs rows against one subject."""
+    """Run rows against one subject."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Bench:
         return self._proxy_url or self._stand.url
 
     async def _fresh(self) -> None:
-        """Everything healthy, and a picker or proxy that has learned nothing."""
+        """Clear all faults, and start a new picker or proxy without history."""
         stand = self._stand
         for index in range(ENDPOINTS):
             await stand.set_faults(index)
@@ -189,7 +189,7 @@ class _Bench:
         command += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
         if stand.envoy is not None:
             await stand.envoy.end()
-        # In the place of Envoy: the stand ends it.
+        # Stored as the stand's Envoy, so that the stand stops it.
         stand.envoy = await stand.guard.start(self._subject, command)
         self._proxy_url = f"http://127.0.0.1:{port}"
         await self._proxy_ready()
@@ -240,7 +240,7 @@ class _Bench:
         ).run()
 
     async def _baseline(self, rate_per_s: float) -> Run:
-        """The fleet without a fault, once for each rate."""
+        """Return the run without a fault, measured once per rate."""
         if (known := self._baselines.get(rate_per_s)) is not None:
             return known
         run, rng = Run(), random.Random(self._options.seed)
@@ -268,7 +268,7 @@ class _Bench:
         )
 
     async def row(self, row: Row) -> Run:
-        """One row."""
+        """Run one row."""
         if row.name == "none":
             return await self._baseline(self._options.rate)
         rate_per_s = row.rate_per_s or self._options.rate
@@ -316,7 +316,7 @@ class _Bench:
         return run
 
     async def _heal(self, heals: Healing, run: Run) -> None:
-        """Heal the endpoint, and wait until it has its share of a window of the load."""
+        """Heal the endpoint, and wait until it gets its share of the load in a window."""
         await asyncio.sleep(heals.after_s)
         run.failed_trials, _ = await self._stand.faults_seen(0)
         await self._stand.set_faults(0)
@@ -333,7 +333,7 @@ class _Bench:
                 return
 
     async def _strike(self, row: Row, run: Run) -> None:
-        """Signal the picker amid the load, and let the load feel it for a while."""
+        """Signal the picker under load, and wait for the effect."""
         assert row.signal is not None
         picker = self._stand.pickers[0]
         await asyncio.sleep(2.0)

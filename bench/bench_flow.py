@@ -1,4 +1,4 @@
-"""The cost of the queue, the prefill table and batch packing, with their targets."""
+"""Measure the cost of the queue, the prefill table and batch packing against their targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def percentiles(title: str, target_us: float, seconds: list[float]) -> None:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Processor seconds of this thread: other work on the machine does not count."""
+    """Return the CPU seconds of this thread, which exclude other work on the machine."""
     start = time.thread_time()
     call()
     return time.thread_time() - start
@@ -34,7 +34,7 @@ def chunk_seconds(chunk_tokens: int, context_tokens: int) -> float:
 
 
 class Batch:
-    """Additive batch time, decodes of 4 ms included."""
+    """An additive model of batch time, including 4 ms of decodes."""
 
     def __init__(self) -> None:
         self.seconds = 0.004
@@ -44,7 +44,7 @@ class Batch:
         return self.seconds + chunk_seconds(chunk_tokens, context_tokens) - 0.004
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
-        """Put a chunk into the batch."""
+        """Add a chunk to the batch."""
         self.seconds = self.seconds_with(chunk_tokens, context_tokens)
 
 
@@ -65,7 +65,7 @@ def request(rng: random.Random, number: int, tenants: int, now: float) -> Item:
 
 
 def bench_queue(tenants: int) -> None:
-    """Full all the time: each round one request leaves, one comes, and every reading changes."""
+    """Time a full queue: each round dispatches one request and enqueues another."""
     rng = random.Random(0)
     limits = Limits(max_waiting=WAITING, min_hold_s=3580, max_hold_s=3580)
     queue: Queue[str] = Queue(limits)

@@ -1,8 +1,8 @@
-"""CPU of the ext_proc port for a call: its frames around the HTTP/2 library, and through it.
+"""Measure CPU per call of the ext_proc port, with frames around and through the HTTP/2 library.
 
-No socket and no decision: what an Envoy sends for a request is handed to a connection in this
-process, in reads of at most 256,000 bytes as uvloop's are, and a method answers 300 bytes, or sends
-back all it got as the gateway shape does. By turns, so the ratios stand on a busy machine.
+No socket, no decision: the bytes that Envoy sends for a request are passed to a connection in this
+process, in reads of up to 256,000 bytes like uvloop's. A method answers with 300 bytes, or echoes
+the body as the gateway shape does. The sides alternate, so that ratios hold on a busy machine.
 
     python -m bench frames
 """
@@ -58,13 +58,13 @@ class _Answers:
 
 
 class Socket:
-    """A transport that keeps nothing."""
+    """A transport that discards all data."""
 
     def write(self, _data: bytes) -> None:
-        """Drop the bytes."""
+        """Discard the bytes."""
 
     def close(self) -> None:
-        """Fail: nothing here may close it."""
+        """Fail: the connection must stay open."""
         raise AssertionError("the connection was closed")
 
     abort = close
@@ -74,10 +74,10 @@ class Socket:
         return False
 
     def get_extra_info(self, _name: str) -> None:
-        """Return nothing: there is no TLS."""
+        """Return None: there is no TLS."""
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Set nothing."""
+        """Ignore the limits."""
 
     def get_write_buffer_size(self) -> int:
         """Return 0."""
@@ -85,7 +85,7 @@ class Socket:
 
 
 class _Side:
-    """A connection and its client, of which only what it sends is looked at."""
+    """A connection, and a client that only produces its input."""
 
     def __init__(self, *, around: bool) -> None:
         server = H2Server(longest_bytes=1 << 20)
@@ -106,7 +106,7 @@ class _Side:
         self._number = 1
 
     def cost_us(self, body: bytes) -> float:
-        """CPU of a call, the mean of some."""
+        """Return the CPU time of a call, averaged over `CALLS`."""
         message = b"\0" + len(body).to_bytes(4, "big") + body
         client = self._client
         reads = []

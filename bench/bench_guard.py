@@ -1,10 +1,10 @@
-"""The guard's gain beside the real one: what engines find with the hook on, less than with it off.
+"""Compare the guard's estimated gain with the real one: the hit rate with the hook minus without.
 
-Four loads of prompts with six documents of real text go through a picker to two engines with
-caches of blocks, once as received and once through the hook: documents as a search returns them,
-sorted by two clients in their own ways, popular ones mostly first, and none asked for twice. The
-guard sees the second run only, and may not switch itself off in it. Then the requests after which
-it does. Target: gain within .02 of the difference; off within 500 requests where it is negative.
+Four loads of prompts with six documents of real text pass through a picker to two engines with
+block caches, once as received and once through the hook. Documents come as a search returns them,
+sorted differently by two clients, mostly with popular ones first, or never repeated. The guard sees
+only the second run and may not switch off in it; a third run finds the request at which it does.
+Targets: gain within .02 of the difference; off within 500 requests where it is negative.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOADS = ("as retrieved", "clients sort", "popular first", "nothing shared")
 
 
 def bodies(load: str, seed: int) -> Iterator[bytes]:
-    """The requests of a load."""
+    """Yield the request bodies of a load."""
     rng = random.Random(seed)
     pool = corpora.chunks("pages", 60, rng)
     weights = [(i + 1) ** -0.8 for i in range(len(pool))]
@@ -67,7 +67,7 @@ def bodies(load: str, seed: int) -> Iterator[bytes]:
 
 
 def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]:
-    """The share found cached, and after how many requests the guard was off."""
+    """Return the cached share of tokens, and the request at which the guard switched off (or 0)."""
     table = EndpointTable()
     table.replace(
         "bench", [EndpointSpec(address=f"{n}:1", models=("m",)) for n in range(ENDPOINTS)]
@@ -104,7 +104,7 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Print the table, for those named in `argv` or all; 1 where a gain is over the target."""
+    """Print the table for the loads in `argv`, or all; return 1 if a gain misses the target."""
     print(
         f"  {'load':16}{'off':>7}{'on':>7}{'real':>8}{'guard':>8}{'2 errors':>10}{'off after':>11}"
     )

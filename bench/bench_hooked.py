@@ -1,11 +1,11 @@
-"""The picker's time for a body of real text, with the context hook and without.
+"""Compare the picker's time for a body of real text with and without the context hook.
 
-Chunks of real text in the prompts of frameworks, six and forty of them, go by turns through two
-pickers that are alike but for the hook: real messages, the real processor, only the wire is left
-out (`bench.bench_decision`). Each request is answered, so that the hook learns from it. CPU time
-of the process, the median of `SCORED` requests once `LEARNT` came: the ratio is for busy machines.
-One ratio is of the time from the body to its answer, the other of all messages of a request and of
-what the hook does once they have gone out.
+Prompts of frameworks with six and forty chunks of real text pass alternately through two pickers
+that differ only in the hook: real messages and the real processor, without the transport
+(`bench.bench_decision`). Each request is answered, so that the hook learns from it. Times are CPU
+time of the process, the median of `SCORED` requests after `LEARNT`. The first ratio covers the time
+from the body to its answer, the second all messages of a request and the hook's work after sending.
+Ratios hold on a busy machine.
 
     python -m bench hooked
 """
@@ -39,13 +39,13 @@ TARGET = 1.3
 
 
 def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
-    """A picker of five endpoints; `due` gets what it does once messages have gone out."""
+    """Return a picker of five endpoints that queues its work after sending in `due`."""
     made = processor(5)
     if hooked:
         route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
         hooks = ContextHooks(
             Settings.model_validate({"endpoints_file": "none", "context": {"routes": [route]}}),
-            clock=time.process_time,  # the time limit of the hook, too, is of CPU here
+            clock=time.process_time,  # so the hook's time limit is CPU time, too
             rng=random.Random(1),
             degraded=Counter(),
             problems=Problems(),
@@ -59,7 +59,7 @@ def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
 async def spent(
     at: ExternalProcessor, due: list[Callable[[], None]], messages: Sequence[bytes]
 ) -> tuple[float, float]:
-    """CPU seconds from the body to its answer, and of the request with all that follows it."""
+    """Return the CPU seconds from the body to its answer, and of the whole request."""
     caller = Caller()
     exchange = Exchange(at, caller)
     answer = whole = 0.0
@@ -78,7 +78,7 @@ async def spent(
 
 
 async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]]]:
-    """Bytes of a body, and the medians in microseconds of both times, off and on."""
+    """Return the bytes of a body, and off and on for each median time in microseconds."""
     rng = random.Random(1)
     pool = corpora.chunks("pages", CHUNKS, rng)
     due: list[Callable[[], None]] = []
@@ -96,7 +96,7 @@ async def measured(name: str, count: int) -> tuple[int, list[tuple[float, float]
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Print the table; 1 where a ratio is over the target."""
+    """Print the table; return 1 if a ratio exceeds the target."""
     head = f"{'off':>8}{'on':>8}{'ratio':>8}"
     print(f"  {'us of CPU':34}{'':5}{'body to answer':>24}{'whole request':>24}")
     print(f"  {'':34}{'KB':>5}{head}{head}")

@@ -1,14 +1,14 @@
-"""The picker of `laar serve --with-envoy` is killed, again and again, under load.
+"""Kill the picker of `laar serve --with-envoy` repeatedly under load.
 
-An open loop through the Envoy that laar runs: requests come by a clock whether or not others have
-ended, so each one that a kill loses is counted. After a kill the next one comes when the picker
-decides again and `--pause` has passed. "Undecided" is the time from a kill to the end of the last
-request that Envoy sent on its own.
+An open loop sends requests through the Envoy that laar runs, whether or not earlier ones have
+ended, so every request lost to a kill is counted. The next kill follows `--pause` seconds after the
+picker decides again. "Undecided" is the time from a kill to the end of the last request that Envoy
+forwarded without a decision.
 
     python -m bench kills
     python -m bench kills --kills 10 --rate 20 --json kills.json
 
-Exit status: 0 every target was met, 3 one was missed.
+Exit status: 0 if every target was met, 3 if one was missed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from laar_lab.live.processes import LaarProcess, free_ports
 UNDECIDED_S = 2.0
 PATIENCE_S = 30.0
 STEADY = 5
-"""Decided requests in a row, after which the picker counts as back."""
+"""Consecutive decided requests after which the picker counts as back."""
 MISSED = 3
 
 
 @dataclass(slots=True)
 class Run:
-    """What the clients saw."""
+    """The results seen by the clients."""
 
     kills: int = 0
     failed: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, s
                 try:
                     await _back(run, process)
                     for kept in (run.failed, run.decided, run.undecided):
-                        kept.clear()  # of the start
+                        kept.clear()  # discard the start-up
                     for _ in range(kills):
                         await asyncio.sleep(pause_s)
                         _serving(process, ports[0]).send_signal(signal.SIGKILL)
@@ -177,12 +177,12 @@ async def _back(run: Run, process: LaarProcess) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; the exit status is 3 where a target was missed."""
+    """Measure and print; return 3 if a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m bench kills", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
-    parser.add_argument("--pause", type=float, default=3.0, help="seconds between back and a kill")
+    parser.add_argument("--pause", type=float, default=3.0, help="seconds before the next kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all figures")
     options = parser.parse_args(argv)

@@ -1,7 +1,7 @@
-"""The lab's speed: simulated requests a minute on one core, the whole picker included.
+"""Measure the lab's speed: simulated requests per minute on one core, with the whole picker.
 
-The set-up is GORGO's: three regions, conversations of some 8k tokens that share most of what went
-before. Director, prefix index, probes, scrapes and engines all run; nothing is left out.
+The load is GORGO's: three regions, conversations of about 8k tokens that share most of their
+history. Director, prefix index, probes, scrapes and engines all run.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Never the wrong model: the endpoint that answers serves the model that was asked for.
+"""Check that requests are only answered by endpoints that serve the requested model.
 
-Random requests of every API that laar knows, encoded in every way that a client or an attacker may
-think of, with sizes around each limit, through a real Envoy in all shapes. The engines answer 200
-whatever they are asked, and say what model they read in the body, as an engine would that ignores
-the name. A request is wrong where the status is 2xx and the endpoint serves neither the model that
-the client meant nor the one that the engine read; it may be refused for any reason.
+Random requests of every API that laar knows, in every encoding that a client or an attacker might
+use and with sizes around each limit, pass through a real Envoy in all shapes. The engines ignore
+model names: they always answer 200, and report the model read from the body. A request is wrong if
+the status is 2xx and the endpoint does not serve the model that the client meant, or the one that
+the engine read. It may be refused for any reason.
 
     python -m bench models
     python -m bench models --cases 2000 --shapes gateway --seed 7
 
-Exit status: 0 no request was wrong, 3 one was.
+Exit status: 0 if no request was wrong, 3 if one was.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from laar.envoy.options import BodyMode, Shape
 MODELS = ("alpha", "beta", "alpha-lora")
 SERVED: tuple[tuple[str, ...], ...] = (("alpha",), ("beta",), ("alpha", "alpha-lora"), ("beta",))
 LIMIT_BYTES = 1 << 20
-"""Longest body of these pickers, so that what is around the limit is cheap."""
+"""Maximum body size of these pickers; small, so that bodies around it are cheap."""
 CUTS_BYTES = (1 << 12, 1 << 14, 1 << 16, LIMIT_BYTES, 2 * LIMIT_BYTES)
 SHAPES: dict[str, tuple[Shape, BodyMode | None]] = {
     "standalone": ("standalone", None),
@@ -71,11 +71,11 @@ class Case:
     """A request as bytes.
 
     Args:
-        name: what is odd about it, for a reader.
-        meant: model that its client means; None where nobody can tell.
-        head: request line and headers, without those of the body's length.
+        name: what is unusual about it, for display.
+        meant: model that the client means; None if ambiguous.
+        head: request line and headers, except those for the body's length.
         body: the body.
-        pieces: where it is cut into chunks; None sends its length.
+        pieces: chunk boundaries of the body; None to send content-length.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Case:
     pieces: tuple[int, ...] | None = None
 
     def parts(self) -> list[bytes]:
-        """Return the bytes to send, in turn."""
+        """Return the pieces to send, in order."""
         if self.pieces is None:
             return [self.head + b"content-length: %d\r\n\r\n" % len(self.body), self.body]
         parts, at = [self.head + b"transfer-encoding: chunked\r\n\r\n"], 0
@@ -105,12 +105,12 @@ def _fields(model: object, pad_bytes: int) -> dict[str, object]:
 
 
 def _pad(body: bytes, size: int, at: bytes = b"") -> bytes:
-    """Lengthen a JSON object's body to `size` bytes by white space before its end."""
+    """Pad a JSON object to `size` bytes with white space before its end."""
     return body[:-1] + b" " * max(0, size - len(body)) + body[-1:] + at
 
 
 Build = Callable[[str, str, random.Random, int], tuple[str | None, bytes]]
-"""Takes the model, another one, the chance and the size; returns the model meant and the body."""
+"""Takes a model, another model, a random generator and a size; returns model meant and body."""
 
 
 def _escaped(text: str) -> str:
@@ -196,7 +196,7 @@ def _part(name: str, value: bytes, file: bool = False, quoted: bool = True) -> b
 def _form(
     model: str, other: str, rng: random.Random, size: int
 ) -> tuple[str, str | None, bytes, bytes]:
-    """Return what is odd, the model meant, the content type and the body of a form."""
+    """Return the oddity, the model meant, the content type and the body of a form."""
     boundary = rng.choice([b"b", b"----WebKitFormBoundaryAbC1", b"x" * 70, b"a'(b)+_,-./:=?"])
     odd = rng.choice(["model first", "model last", "two", "unquoted", "a decoy", "as file", "none"])
     file = _part("file", b"R" * size, file=True)
@@ -218,7 +218,7 @@ def _form(
 
 
 def make(rng: random.Random, *, trusted: bool = False) -> Case:
-    """Return a random request; a `trusted` client, as a sidecar's, may rewrite its model."""
+    """Return a random request; a `trusted` client (in a sidecar) may rewrite its model."""
     model = rng.choice(MODELS)
     other = rng.choice([each for each in MODELS if each != model])
     size = rng.randrange(300)
@@ -279,7 +279,7 @@ def _lie(other: str, rng: random.Random) -> bytes:
 
 
 def read_model(kind: str, body: bytes) -> str | None:
-    """Return the model that an engine reads in a body; None without one."""
+    """Return the model that an engine reads from a body; None if there is none."""
     if kind.startswith("multipart/"):
         parsed = BytesParser(policy=HTTP).parsebytes(
             b"content-type: " + kind.encode() + b"\r\n\r\n" + body
@@ -295,11 +295,11 @@ def read_model(kind: str, body: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     model = document.get("model") if isinstance(document, dict) else None
-    return model if isinstance(model, str) and model else None  # "" is none for vLLM
+    return model if isinstance(model, str) and model else None  # vLLM treats "" as missing
 
 
 class Engine:
-    """An engine that answers 200 to all, with the names it serves and the name it read."""
+    """An engine that always answers 200, with the names it serves and the name it read."""
 
     def __init__(self, address: str, served: tuple[str, ...]) -> None:
         self._address = address
@@ -307,14 +307,14 @@ class Engine:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         host, _, port = self._address.rpartition(":")
         self._server = await asyncio.start_server(
             self._accept, host, int(port), limit=_HEAD_LIMIT_BYTES
         )
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         assert self._server is not None
         self._server.close()
 
@@ -369,14 +369,14 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 @dataclass(slots=True)
 class Found:
-    """What a shape's requests came to."""
+    """The results of one shape."""
 
     ends: Counter[str]
     wrong: list[str]
 
 
 async def measure(shape: str, cases: int, seed: int) -> Found:
-    """Send random requests through one shape, and judge who answered."""
+    """Send random requests through one shape, and judge the answers."""
     envoys, bodies = SHAPES[shape]
     plan = Plan(
         endpoints=tuple(Endpoint(model=s[0], names=s, told=s) for s in SERVED),
@@ -421,7 +421,7 @@ async def _client(port: int, todo: Iterator[int], found: Found, trusted: bool) -
         found.ends[end] += 1
         if wrong:
             found.wrong.append(f"{number}: {case.name}: {wrong}")
-        if not head.startswith(b"HTTP/1.1 200"):  # Envoy may close, or not have read all of it
+        if not head.startswith(b"HTTP/1.1 200"):  # Envoy may close, or leave some unread
             writer.close()
             writer = None
     if writer is not None:
@@ -429,7 +429,7 @@ async def _client(port: int, todo: Iterator[int], found: Found, trusted: bool) -
 
 
 async def _ask(case: Case, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    with suppress(OSError):  # an early refusal is still there to read
+    with suppress(OSError):  # an early refusal can still be read
         for part in case.parts():
             writer.write(part)
             await writer.drain()
@@ -440,7 +440,7 @@ async def _ask(case: Case, reader: asyncio.StreamReader, writer: asyncio.StreamW
 
 
 def judge(case: Case, head: bytes) -> tuple[str, str]:
-    """Return how a request ended, and what is wrong with that, if anything."""
+    """Return the outcome of a request, and the error in it; empty if there is none."""
     if not head:
         return "no answer", ""
     status = int(head.split(b" ", 2)[1])
@@ -458,10 +458,10 @@ def judge(case: Case, head: bytes) -> tuple[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print; the exit status is 3 where a request was wrong."""
+    """Run and print; return 3 if a request was wrong."""
     parser = argparse.ArgumentParser(prog="python -m bench models", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--cases", type=int, default=100_000, help="in all shapes together")
+    parser.add_argument("--cases", type=int, default=100_000, help="total over all shapes")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)

@@ -1,19 +1,19 @@
-"""CPU, latency and memory that a picker costs, beside a picker that does nothing.
+"""Measure CPU, latency and memory of a picker, compared with a picker that does nothing.
 
-Everything runs through a real Envoy, on loopback, with instant endpoints. Subjects of one part run
-in one go, by turns, so ratios stand where the microseconds do not. The no-op picker shows the cost
-of gRPC and JSON parsing in Python; in the native shape it runs behind an Envoy that sends it the
-request's headers first, as pickers are set up everywhere, and behind laar's own, which saves that
-message. About eight minutes on two cores on which nothing else runs.
+Everything runs through a real Envoy, on loopback, with instant endpoints. Subjects of one part
+alternate, so ratios hold where absolute times do not. The no-op picker shows the cost of gRPC and
+JSON parsing in Python; in the native shape it runs both behind an Envoy that sends the request's
+headers first, as pickers are usually configured, and behind laar's configuration, which saves that
+message. A run takes about eight minutes on two idle cores.
 
-    cpu        a request of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
+    cpu        requests of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
                alone, the no-op picker, laar, and other pickers (--peer)
     features   laar feature by feature
     fleets     1 to 1,000 endpoints
-    idle       nothing is asked; 100 and 1,000 endpoints
-    latency    what is added to Envoy alone, at half of laar's rate
-    crowds     prompts of 220 KB from 1 to 1,000 clients at once
-    streams    10,000 answers that stay open
+    idle       no requests; 100 and 1,000 endpoints
+    latency    added to Envoy alone, at half of laar's maximum rate
+    crowds     prompts of 220 KB from 1 to 1,000 concurrent clients
+    streams    10,000 concurrent streams
     pauses     the garbage collector, with 1,000 endpoints and 10,000 sessions
 
     python -m bench picker --parts cpu --share 0.5
@@ -21,7 +21,7 @@ message. About eight minutes on two cores on which nothing else runs.
     python -m bench picker --parts cpu --shapes 'full duplex' --peer \
         'llm-d=epp --grpc-port {port} --grpc-health-port {health_port} --config-file epp.yaml'
 
-Exit status: 0 every target met, 3 one missed or a part unfinished.
+Exit status: 0 if every target was met, 3 if one was missed or a part did not finish.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ DEADLINES_S = {
     "streams": 120.0,
     "pauses": 120.0,
 }
-"""More than twice the time of each on a quiet machine."""
+"""Time limits; more than twice the duration on an idle machine."""
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Run the parts and return 3 where one did not end or missed a target."""
+    """Run the parts; return 3 if one did not finish or missed a target."""
     options = _parser().parse_args(argv)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -99,13 +99,13 @@ def main(argv: Sequence[str] = ()) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench picker", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="which, by comma")
-    parser.add_argument("--share", type=float, default=1.0, help="of the requests (cpu and others)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of latency and idle")
-    parser.add_argument("--streams", type=int, default=10_000, help="answers that stay open")
+    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="comma-separated")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the requests to send")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for latency and idle")
+    parser.add_argument("--streams", type=int, default=10_000, help="concurrent streams")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND (cpu)")
     parser.add_argument("--peer-service", default="", help="gRPC service at a peer's {health_port}")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="which, by comma (cpu)")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated (cpu)")
     parser.add_argument("--before", action="append", default=[], help="NAME=SRC of laar (cpu)")
     parser.add_argument("--json", type=Path, help="write all figures")
     parser.add_argument("--plot", type=Path, help="draw the CPU of requests")
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, str]:
-    """The machine, and versions that matter."""
+    """Return the machine's properties and the versions that affect results."""
     with Path("/proc/cpuinfo").open() as lines:
         cpu_name = next((x.partition(":")[2].strip() for x in lines if x[:10] == "model name"), "?")
     told = subprocess.run([find_binary(), "--version"], capture_output=True, text=True, check=True)
@@ -146,7 +146,7 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
-    """The subjects of the first part; the first picker is the one that others stand beside."""
+    """Return the subjects of the first part; others are compared with the first picker."""
     others = [
         *map(other_sources, options.before),
         *(peer(named, options.peer_service) for named in options.peer),

@@ -1,12 +1,12 @@
-"""Precise prefixes: the gain of KV events over the text index, and their cost.
+"""Measure gain and cost of precise prefixes: KV events compared with the text index.
 
-The block pools of eight engines (the simulator's, 1,600 blocks of 16 tokens) take conversations
-through the picker, and turns that pass it by. Believed is the share of a prompt that the picker
-expects to be cached, found the share that the pool has; the latter differs, since requests go
-where they are believed to be cached. The text index alone is corrected by the answers' reports.
-Targets with events that name the request: the means within 1 point where all turns pass through the
-picker (the blocks of a turn that does not are not learned, so its part of the next prompt is not
-matched), and a decision at most 1.3 times as long.
+The simulator's block pools of eight engines (1,600 blocks of 16 tokens) serve conversations through
+the picker, and some turns that bypass it. "Believed" is the share of a prompt that the picker
+expects to be cached, "found" the share in the pool. "Found" differs between the variants, since
+requests go where they are believed to be cached. The text index alone is corrected by the usage
+that answers report. Targets with events that name the request: means within 1 point if all turns
+pass through the picker (blocks of a turn that bypasses it are not learned, so its part of the next
+prompt does not match), and decisions at most 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _text(rng: random.Random, words: int) -> str:
 def _publish(
     beliefs: PrefixBeliefs, slot: int, pool: BlockPool, tokens: np.ndarray, *, precise: bool
 ) -> None:
-    """Pass the pool's events on; all blocks that it stored are of this prompt."""
+    """Pass on the pool's events; all stored blocks belong to this prompt."""
     at = {name: index for index, name in enumerate(block_hashes(tokens, SIZE))}
     for event in pool.drain() if precise else ():
         if event.kind == "removed":

@@ -1,9 +1,9 @@
-"""The prefix index: time of hashing, insert and match, memory of a block, a million requests.
+"""Measure the prefix index: time of hashing, insert and match, memory per block, 10^6 requests.
 
-Targets, from the acceptance list: hashing 400 kB under 100 us where most of it was hashed before;
-insert plus match of 400 kB against
-100 endpoints under 150 us in the median; 1,000 endpoints at most twice 10; at most 100 bytes for a
-cached block; a churn of 10^6 requests inside the memory given.
+Targets, from the acceptance list: hashing 400 kB under 100 us if most of it was hashed before;
+insert plus match of 400 kB against 100 endpoints under 150 us (median); 1,000 endpoints at most
+twice the time of 10; at most 100 bytes per cached block; 10^6 requests of churning sessions within
+the memory limit.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def _median_us(call: Callable[[int], object], times: int = 200) -> float:
 
 
 def _conversation(seed: int, size: int, turns: int) -> list[Chain]:
-    """The prompts of one conversation, each the one before and more; one system prompt for all."""
+    """Return the growing prompts of one conversation; all share a system prompt."""
     text = SYSTEM + random.Random(seed).randbytes(size // 2).hex()
     return [HASHER.chain([text[: size * (turn + 1) // turns]]) for turn in range(turns)]
 
 
 def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
-    """Insert and match 400 kB where `holders` endpoints know each conversation, to other depths.
+    """Time insert and match of 400 kB; `holders` endpoints know each conversation to some depth.
 
-    With every endpoint a holder the conversations are cut to pieces: the worst case.
+    The worst case is that all endpoints hold it, which splits it into many pieces.
     """
     index, rng = PrefixIndex(slots), random.Random(2)
     conversations = [_conversation(seed, PROMPT_BYTES, TURNS) for seed in range(8)]
@@ -104,8 +104,8 @@ def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
 
 
 def _memory(prompt_bytes: int) -> tuple[int, int, int]:
-    """Real bytes, the index's estimate, and blocks, after conversations of six turns."""
-    known, blocks.MAX_KNOWN = blocks.MAX_KNOWN, 1  # the index's memory alone
+    """Return real bytes, the index's estimate, and blocks, after conversations of six turns."""
+    known, blocks.MAX_KNOWN = blocks.MAX_KNOWN, 1  # measure only the index
     gc.collect()
     tracemalloc.start()
     index = PrefixIndex(16, max_bytes=1 << 30)
@@ -123,7 +123,7 @@ def _memory(prompt_bytes: int) -> tuple[int, int, int]:
 
 
 def _churn(requests: int) -> None:
-    """Sessions that come, grow and go, on 100 endpoints, in 32 MiB."""
+    """Run sessions that start, grow and end on 100 endpoints, within 32 MiB."""
     rng, limit = random.Random(4), 32 << 20
     index = PrefixIndex(100, max_bytes=limit)
     noise = rng.randbytes(1 << 20).hex()

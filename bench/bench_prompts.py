@@ -1,11 +1,10 @@
-"""The context hook on prompts as frameworks send them, over chunks of real text.
+"""Measure the context hook on prompts as frameworks send them, with chunks of real text.
 
-For each template and corpus: the share of documents that are seen once `LEARNT` requests came (of
-a body in which more are seen than it has, none counts), and of bodies all of whose documents are;
-how many documents were cut (a chunk that was one piece in the received body and is
-none in the sent one), and the share of the prompt that a block cache holds with the hook off and
-on. Then the bodies whose order matters. Seeds are fixed; the salt of hashes is not, so that shares
-differ by some hundredths between two runs.
+Prints for each template and corpus: the share of documents found after `LEARNT` requests (0 for a
+body with more found than it has), the share of bodies with all documents found, the number of
+documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
+of the prompts with the hook off and on. Then come bodies whose order matters. Seeds are fixed, but
+the salt of hashes is not, so shares vary by a few hundredths between runs.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from laar.context.settings import ContextSettings
 LEARNT = 100
 SCORED = 40
 CHUNKS = 60
-"""Chunks of a corpus, of which each body has `DRAWN`; popular ones are drawn more often."""
+"""Chunks of a corpus; each body has `DRAWN` of them, popular ones more often."""
 DRAWN = 6
 BLOCK_CHARS = 64
 BODIES_OF_A_KIND = 27
 
 
 def texts(value: object) -> Iterator[str]:
-    """All strings of a body, in order."""
+    """Yield all strings of a body, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -46,14 +45,14 @@ def prompt(body: bytes) -> str:
 
 
 class Blocks:
-    """A prefix cache of text in blocks, without an end."""
+    """An unbounded prefix cache of text blocks."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
         self.found = self.asked = 0
 
     def put(self, text: str) -> None:
-        """Take a prompt in, and count what of it was there."""
+        """Cache a prompt, and count the blocks found."""
         chain, fresh = 0, False
         for at in range(0, len(text) - BLOCK_CHARS + 1, BLOCK_CHARS):
             chain = hash((chain, text[at : at + BLOCK_CHARS]))
@@ -64,12 +63,12 @@ class Blocks:
 
     @property
     def share(self) -> float:
-        """The share of all prompts that was there."""
+        """Return the share of blocks found, over all prompts."""
         return self.found / max(1, self.asked)
 
 
 def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
-    """A body as received, and what the hook makes of it; its endpoint accepts it."""
+    """Return a body as received and the hook's result, committed to an endpoint."""
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
@@ -79,7 +78,7 @@ def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
 
 
 def cut(chunks: list[str], before: str, after: str) -> int:
-    """How many chunks were in one piece and no longer are, as they read or inside of JSON."""
+    """Return how many chunks were contiguous before but not after, plain or JSON-escaped."""
     lost = 0
     for chunk in chunks:
         quoted = orjson.dumps(chunk).decode()[1:-1]
@@ -89,7 +88,7 @@ def cut(chunks: list[str], before: str, after: str) -> int:
 
 
 def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int, float, float]:
-    """One template over one corpus: documents seen, bodies seen, moved, cut, cached off and on."""
+    """Measure one template and corpus: documents and bodies seen, moved, cut, cached off and on."""
     rng = random.Random(f"{corpus}/{seed}")
     pool = corpora.chunks(corpus, CHUNKS, rng)
     weights = [(i + 1) ** -0.8 for i in range(len(pool))]
@@ -117,7 +116,7 @@ def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int,
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
-    """Bodies whose order matters: how many, how many moved, and how many of these wrongly."""
+    """Count bodies whose order matters, those moved, and those moved wrongly with their kinds."""
     rng = random.Random(11)
     many = [chunk for chunk in corpora.chunks(corpus, 200, rng) if "\n\n" not in chunk]
     items = [" ".join(chunk.split())[:300] for chunk in many][:10]
@@ -137,7 +136,7 @@ def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
 
 
 def main(argv: list[str]) -> int:
-    """Print the table of the templates named in `argv`, all without; 1 where any is cut."""
+    """Print the table for the templates in `argv`, or all; return 1 on a cut or wrong move."""
     wanted = argv or list(TEMPLATES)
     print(
         f"  {'template':26}{'seen, by corpus':^32}{'bodies':>7}{'moved':>7}{'cut':>5}"

@@ -1,12 +1,12 @@
-"""The calls of laar's own that one usual request takes, and its moves between packages.
+"""Count the calls of laar's functions for a typical request, and the moves between packages.
 
-Usual: a chat of some KB in the native shape, ten endpoints, all settings as they come, an answer
-that is not read. From the bytes that an Envoy's connection brings to the bytes that go back, in one
-process and without sockets, so that the count is the same on every machine. The least of some
-requests is taken: now and then one of them pays for a bin or a table.
+A typical request is a chat of a few KB in the native shape, with ten endpoints, default settings
+and an answer that is not sampled. The count runs from the bytes of Envoy's connection to the bytes
+sent back, in one process and without sockets, so it is the same on every machine. The minimum over
+several requests is used, since some also pay for a new histogram bin or table.
 
-    python -m bench road            # the counts, by package
-    python -m bench road --trail    # and each call
+    python -m bench road            # counts by package
+    python -m bench road --trail    # also every call
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _HEADERS = (
 )
 
 Trail = list[tuple[str, str]]
-"""File below the sources, and name, of each function that was called."""
+"""Source file and name of each function called."""
 
 
 def recorded(call: Callable[[], None], trail: Trail) -> None:
-    """Make a call, and append the functions of laar's that it calls."""
+    """Make a call, and append the laar functions it runs to the trail."""
 
     def note(frame: FrameType, event: str, _arg: object) -> None:
         if event == "call":
@@ -80,7 +80,7 @@ class _Peer:
     def __init__(self, runner: Runner) -> None:
         server = picking_server(runner.processor, 32 << 20)
         self.connection = Connection(server)
-        self.connection.turn_s = math.inf  # to be counted takes time
+        self.connection.turn_s = math.inf  # the profiler slows calls down
         self.connection.connection_made(cast(asyncio.Transport, Socket()))
         self._h2: Any = H2Connection(H2Configuration(client_side=True))
         envoys = {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24}
@@ -91,7 +91,7 @@ class _Peer:
         self._stream = 1
 
     def ask(self, body: pb.ProcessingRequest, served: Callable[[], str]) -> Trail:
-        """Send one exchange; return the calls that it took."""
+        """Send one exchange; return the calls it made."""
         number, trail = self._stream, Trail()
         self._stream += 2
         self._h2.outbound_flow_control_window = 1 << 30
@@ -101,7 +101,7 @@ class _Peer:
         self._receive(trail)
         self._send(number, _answer(served()))
         self._receive(trail)
-        self._h2.reset_stream(number)  # as Envoy ends each stream
+        self._h2.reset_stream(number)  # Envoy ends each stream so
         self._receive(trail)
         return trail
 
@@ -158,7 +158,7 @@ def _answer(served: str) -> pb.ProcessingRequest:
 
 
 async def usual_request() -> Trail:
-    """The calls of the cheapest of some usual requests."""
+    """Return the calls of the cheapest of several typical requests."""
     addresses = [f"10.0.0.{number + 1}:8000" for number in range(ENDPOINTS)]
     settings = Settings.model_validate(
         {
@@ -169,7 +169,7 @@ async def usual_request() -> Trail:
     runner = Runner(settings, seed=1)
     specs = [EndpointSpec(address=address, models=("m",)) for address in addresses]
     runner.picker.table.replace("bench", specs)
-    moments = count(1)  # as quick requests come, however slow this process is
+    moments = count(1)  # requests 1 ms apart, however slow this process is
     runner.processor.clock = lambda: 0.001 * next(moments)
     chosen: list[str] = []
     ask = runner.processor.ask
@@ -190,12 +190,12 @@ async def usual_request() -> Trail:
 
 
 def rooms(trail: Trail) -> list[str]:
-    """The package of each call."""
+    """Return the package of each call."""
     return [file.split("/")[0] for file, _ in trail]
 
 
 def moves(trail: Trail) -> int:
-    """How often a call is followed by one of another package."""
+    """Return how often a call is followed by one in another package."""
     return sum(before != after for before, after in pairwise(rooms(trail)))
 
 

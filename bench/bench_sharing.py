@@ -1,13 +1,12 @@
-"""The cost of sharing, and its gain: many pickers beside one.
+"""Measure cost and gain of sharing state between pickers.
 
-Each part is an option and has a deadline of its own; what it has measured by then is printed. All
-figures that are judged are ratios within the run, counts, or ages, so run it where nothing else
-works: about six minutes on two cores.
+Each part has a deadline, and prints what it has measured by then. Targets apply only to ratios
+within the run, counts and ages. Run it on an idle machine: about six minutes on two cores.
 
-    age        pickers in processes of their own at 1,000 decisions a second: the age of what others
-               hear, bytes and CPU a decision
-    cost       two pickers behind Envoy that share, beside two that do not: CPU a request, hit rate
-    workers    `laar serve --workers 2` beside one: requests a second, hit rate
+    age        pickers in separate processes at 1,000 decisions a second: age of received state,
+               bytes and CPU per decision
+    cost       two pickers behind Envoy with and without sharing: CPU per request, hit rate
+    workers    `laar serve --workers 2` compared with one: requests a second, hit rate
     outage     the store stops under load for a while: requests failed and slowed, time to merge
     kill       one of two pickers is killed under load: requests failed, hit rate
     staleness  the lab's fleets behind four pickers, in virtual time
@@ -15,8 +14,9 @@ works: about six minutes on two cores.
     python -m bench sharing
     python -m bench sharing --parts age,kill --seconds 2
 
-Without a `redis-server` or `valkey-server` on the path the parts with a store are left out, and
-reported as unfinished. Exit status: 0 every target met, 3 one missed or a part unfinished.
+Without `redis-server` or `valkey-server` on the path, the parts that need a store are skipped and
+reported as unfinished. Exit status: 0 if every target was met, 3 if one was missed or a part did
+not finish.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ DEADLINES_S = {
     "kill": 90.0,
     "staleness": 100.0,
 }
-"""Twice what each takes on a quiet machine, and not more than that altogether."""
+"""Time limits of the parts, about twice their duration on an idle machine."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts and return 3 where one did not end or missed a target."""
+    """Run the parts; return 3 if one did not finish or missed a target."""
     options = _parser().parse_args(argv)
     figures = Figures()
     asyncio.run(_run(figures, options))
@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench sharing", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="which, by comma")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--outage-s", type=float, default=30.0, help="that the store is away")
+    parser.add_argument("--parts", default=",".join(DEADLINES_S), help="comma-separated")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
+    parser.add_argument("--outage-s", type=float, default=30.0, help="seconds without the store")
     parser.add_argument("--rate", type=float, default=1000.0, help="decisions a second (age)")
-    parser.add_argument("--requests", type=float, default=200.0, help="a second through Envoy")
-    parser.add_argument("--deadline", type=float, default=1.0, help="times each part's deadline")
+    parser.add_argument("--requests", type=float, default=200.0, help="per second through Envoy")
+    parser.add_argument("--deadline", type=float, default=1.0, help="factor for the deadlines")
     parser.add_argument("--json", type=Path, help="write all figures")
     return parser
 

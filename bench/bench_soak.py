@@ -1,15 +1,14 @@
-"""A million requests with churn: does memory grow, do counters leak, does p99 creep up?
+"""Send a million requests with churn; check for memory growth, leaked counters and rising p99.
 
-One picker, one Envoy and light endpoints that answer at once, so that the first two are the load.
-Endpoints come and go, settings are read again, clients hang up; every answer is checked. Printed:
-the slope of memory over requests after the warm-up with its 95 % interval, what the counters hold
-at the end, p99 of the last tenth against that of the first after the warm-up, and requests a
-second.
+One picker and one Envoy run with light endpoints that answer at once, so that those two carry the
+load. Endpoints come and go, settings are reloaded, clients hang up; every answer is checked. Prints
+the slope of memory over requests after the warm-up with its 95 % interval, the counters at the end,
+p99 of the last tenth compared with the first tenth after the warm-up, and requests a second.
 
     python -m bench soak
     python -m bench soak --requests 50000 --minutes 5 --shape gateway --json soak.json
 
-Exit status: 0 nothing grew and nothing was lost, 3 something did.
+Exit status: 0 if nothing grew and nothing was lost, 3 otherwise.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ TOLD_S = 60.0
 WARM_UP_SHARE = 0.3
 BLOCKS = 10
 T_95 = 2.306
-"""Student's t for 8 degrees of freedom, which ten blocks leave a line."""
+"""Student's t for 8 degrees of freedom: ten blocks, two parameters of a line."""
 MAX_P99_RATIO = 1.2
 KEPT_EXAMPLES = 20
 GOOD = (End.RIGHT, End.LEFT)
@@ -58,7 +57,7 @@ GOOD = (End.RIGHT, End.LEFT)
 
 @dataclass(slots=True)
 class Soak:
-    """The record of a run: some bytes a request."""
+    """The record of a run; a few bytes per request."""
 
     took_s: array[float] = field(default_factory=lambda: array("f"))
     ends: Counter[str] = field(default_factory=Counter)
@@ -67,7 +66,7 @@ class Soak:
     seconds: float = 0.0
 
     def keep(self, ended: Ended) -> None:
-        """Take a request that has ended."""
+        """Record a completed request."""
         self.ends[str(ended.end)] += 1
         if ended.end is End.RIGHT:
             self.took_s.append(ended.took_s)
@@ -76,16 +75,16 @@ class Soak:
 
     @property
     def requests(self) -> int:
-        """All that have ended."""
+        """Return the number of completed requests."""
         return self.ends.total()
 
     @property
     def lost(self) -> int:
-        """Requests without a right answer, although nothing failed."""
+        """Return the number of requests without a right answer."""
         return self.requests - sum(self.ends[str(end)] for end in GOOD)
 
     def p99_s(self) -> tuple[float, float]:
-        """The p99 of the first tenth after the warm-up, and of the last."""
+        """Return p99 of the first tenth after the warm-up, and of the last tenth."""
         after = self.took_s[int(len(self.took_s) * WARM_UP_SHARE) :]
         tenth = max(1, len(after) // 10)
         return percentile(list(after[:tenth]), 0.99), percentile(list(after[-tenth:]), 0.99)
@@ -93,21 +92,21 @@ class Soak:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Bytes for each 100,000 requests, with the half-width of the 95 % interval."""
+    """Bytes per 100,000 requests, with the half-width of the 95 % interval."""
 
     value: float
     half_width: float
 
     @property
     def is_flat(self) -> bool:
-        """Whether growth cannot be distinguished from none."""
+        """Return whether no growth is detectable."""
         return not self.value > self.half_width
 
 
 def slope_of(samples: Sequence[tuple[int, int]]) -> Slope:
-    """A line through the means of blocks of (requests, bytes), without the warm-up.
+    """Fit a line through block means of (requests, bytes), without the warm-up.
 
-    Means of blocks, since neighbouring samples of a process's memory are no independent readings.
+    Block means are used since adjacent samples of a process's memory are not independent.
     """
     after = samples[int(len(samples) * WARM_UP_SHARE) :]
     size = len(after) // BLOCKS
@@ -124,7 +123,7 @@ def slope_of(samples: Sequence[tuple[int, int]]) -> Slope:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs, prints, and returns 3 where something grew or was lost."""
+    """Run, print, and return 3 if something grew or was lost."""
     options = _parser().parse_args(argv)
     soak = Soak()
     left = asyncio.run(_run(soak, options))
@@ -162,9 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench soak", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument(
-        "--minutes", type=float, default=90.0, help="the run ends then at the latest"
-    )
+    parser.add_argument("--minutes", type=float, default=90.0, help="maximum duration of the run")
     parser.add_argument("--shape", choices=("standalone", "gateway"), default="standalone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all figures")
@@ -172,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
-    """Load the stand until the count or the time is reached; return what the counters hold."""
+    """Load the stand until the count or time is reached; return the counters not at zero."""
     shape: Shape = options.shape
     one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
     plan = Plan(endpoints=(one,) * ENDPOINTS, shape=shape, engines="bench.chaos.light")
@@ -214,7 +211,7 @@ async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
 
 
 def _questions(seed: int) -> list[Question]:
-    """Made once: a question a request would make the clients the load."""
+    """Return questions to reuse: making one per request would load the clients instead."""
     rng = random.Random(seed)
     return [
         draw(rng, number, names=(MODEL,), tokens=(4, 16), long_share=0.05, leave_share=0.03)

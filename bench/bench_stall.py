@@ -1,23 +1,22 @@
-"""The picker stalls, dies or restarts: what its clients lose, and for how long Envoy decides alone.
+"""Measure lost requests, and how long Envoy decides alone, while the picker stalls or restarts.
 
-An open loop through a real Envoy, so that a wait never holds the next request back. Each row has a
-picker with all settings as they come, and five endpoints. In the rows `stop` the picker is stopped
-for good and the answers are short, so what counts is the requests; in the others each answer is
-streamed for about five seconds, so what counts is the answers in flight as well. A request is lost
-where its client gets no right answer: an error, or an answer that is broken off. The shape
-`full duplex` stands for gateways that are not laar's, and has no target.
+An open loop through a real Envoy, so that a stall never delays the next request. Each row has a
+picker with default settings and five endpoints. In the `stop` rows the picker stops for good and
+answers are short, which tests new requests; in the others each answer streams for about five
+seconds, which also tests answers in flight. A request is lost if its client gets an error or a
+truncated answer. The shape `full duplex` represents gateways other than laar's, and has no target.
 
-    stop 30, 100, 300     SIGSTOP under so many requests a second, with bodies to 64 KB
-    pause 0.5, 2, 5, 9    SIGSTOP, and SIGCONT after so many seconds
+    stop 30, 100, 300     SIGSTOP at this many requests a second, with bodies up to 64 KB
+    pause 0.5, 2, 5, 9    SIGSTOP, and SIGCONT after this many seconds
     starved               the picker runs for a tenth of 20 s, 50 ms at a time
-    kill                  SIGKILL, and started again
-    restart               SIGTERM, and started again
-    mute                  its port takes connections and never answers
+    kill                  SIGKILL, then restarted
+    restart               SIGTERM, then restarted
+    mute                  its port accepts connections and never answers
 
     python -m bench stall
     python -m bench stall --rows "pause 2,kill" --shapes gateway --json stall.json
 
-Exit status: 0 every target was met, 3 one was missed.
+Exit status: 0 if every target was met, 3 if one was missed.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ SHAPES: dict[str, tuple[Shape, BodyMode | None]] = {
 }
 LONG_TOKENS, LONG_SCALE, LONG_BODY_BYTES = 50, 5.0, 2000
 SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
-"""The simulated engine takes 20 ms for a token, times the scale."""
+"""Answer tokens, time scale, body size; the simulated engine needs 20 ms per token at scale 1."""
 
 LEAD_S = 3.0
 PATIENCE_S = 30.0
 STEADY_S = 1.0
-"""Without an undecided request, after which the picker counts as back."""
+"""Seconds without undecided requests after which the picker counts as back."""
 MISSED = 3
 
 
 @dataclass(slots=True)
 class Run:
-    """The ends of a row's requests."""
+    """The outcomes of a row's requests."""
 
     ended: list[Ended] = field(default_factory=list)
     struck_s: float = 0.0
@@ -73,32 +72,32 @@ class Run:
 
     @property
     def lost(self) -> list[Ended]:
-        """Those without a right answer."""
+        """Return the requests without a right answer."""
         return [e for e in self.ended if e.end not in (End.RIGHT, End.FAILED_OPEN)]
 
     @property
     def refused(self) -> int:
-        """Those that got an error."""
+        """Return the number of requests answered with an error."""
         return sum(e.status not in (0, None, 200) for e in self.lost)
 
     @property
     def undecided(self) -> list[Ended]:
-        """Those that Envoy sent on its own."""
+        """Return the requests that Envoy forwarded without a decision."""
         return [e for e in self.ended if e.end is End.FAILED_OPEN]
 
     @property
     def undecided_s(self) -> float:
-        """From the fault to the last undecided request that began."""
+        """Return the seconds from the fault to the start of the last undecided request."""
         return max((e.began_s - self.struck_s for e in self.undecided), default=0.0)
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest wait for an answer's first byte."""
+        """Return the longest wait for an answer's first byte."""
         return max((e.first_s - e.began_s for e in self.ended if e.first_s), default=0.0)
 
 
 Strike = Callable[[Stand, Run], Awaitable[None]]
-"""Does what a row is about, and returns when it is over."""
+"""Injects a row's fault; returns when the fault is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +105,11 @@ class Row:
     """One fault.
 
     Args:
-        strike: does it; returns when it is over.
+        strike: injects the fault; returns when it is over.
         rate: requests a second.
-        after_s: seconds of load after it.
+        after_s: seconds of load after the fault.
         long: whether answers take seconds.
-        undecided_s: target for the time in which Envoy decides alone; None for no target.
+        undecided_s: target for the time that Envoy decides alone; None for no target.
     """
 
     strike: Strike
@@ -151,7 +150,7 @@ def _end(number: int) -> Strike:
 
 
 async def _mute(stand: Stand, _run: Run) -> None:
-    """Something else on the picker's port, such as a proxy without a picker behind it."""
+    """Replace the picker by a silent listener, such as a proxy without a backend."""
     await stand.pickers[0].end(signal.SIGKILL)
     host, _, port = stand.settings(0)["listen"]["ext_proc"].rpartition(":")
     async with _mute_port(host, int(port)):
@@ -248,7 +247,7 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
 
 
 async def _load(stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event) -> None:
-    """Ask at random times, whether or not earlier requests have ended."""
+    """Send requests at random times, whether or not earlier ones have ended."""
     names = Names(
         model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
     )

@@ -1,11 +1,11 @@
-"""Beliefs about caches for agents with tools, on the chat templates of four models.
+"""Compare believed and found cache hits for agents with tools, on chat templates of four models.
 
-Nine kinds of traffic, as agents send them, go through the picker to two engines that render them by
-the simulator's templates into blocks of 16 tokens. Believed is the share of all prompt tokens that
-the picker expects to be cached where it sends them, found the share that was, as
-`laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total` count them. `told`: the
-template was asked for by ``/tokenize``; `learned`: from what answers report alone, with all that it
-had to learn from. Target: told within 3 points in each cell.
+Nine kinds of agent traffic pass through the picker to two engines, which render them with the
+simulator's templates into blocks of 16 tokens. Believed is the share of all prompt tokens that the
+picker expects to be cached at the chosen endpoint, found the share that was, as counted by
+`laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total`. With `told`, the template
+was probed through ``/tokenize``; with `learned`, the picker learns it from reported usage alone,
+and the learning phase is included. Target: within 3 points in each cell with `told`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Chat = dict[str, Any]
 
 
 class Author:
-    """Draws texts, tools and talks of one kind of agent."""
+    """Generates texts, tools and conversations of one kind of agent."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -56,7 +56,7 @@ class Author:
         self._made = itertools.count()
 
     def text(self, chars: int) -> str:
-        """Real prose, unlike any other by a number somewhere at its beginning."""
+        """Return real prose, made unique by a number at its beginning."""
         drawn, size = [f"Note {next(self._made)}."], 0
         while size < chars:
             drawn.append(self.rng.choice(self._pool))
@@ -64,7 +64,7 @@ class Author:
         return " ".join(drawn)[:chars]
 
     def tools(self, count: int = 14) -> list[Chat]:
-        """Tools of 1.5 KB, as coding agents have them."""
+        """Return tools of 1.5 KB each, like those of coding agents."""
         made = []
         for _ in range(count):
             name = f"tool_{next(self._made)}"
@@ -77,7 +77,7 @@ class Author:
         return made
 
     def turns(self, head: Chat, count: int, *, thought: bool = False) -> Iterator[Chat]:
-        """A talk: each body has all that was said before; every other turn a tool was called."""
+        """Yield a conversation's bodies with full history; every other turn calls a tool."""
         messages = list(head.pop("messages"))
         for turn in range(count):
             last_calls = turn % 2
@@ -97,7 +97,7 @@ class Author:
                 messages.append({"role": "user", "content": self.text(300)})
 
     def date(self) -> str:
-        """A line that differs with each request."""
+        """Return a line that differs in each request."""
         return f"Today is the {self.rng.randrange(28)}th, request {self.rng.getrandbits(64):x}"
 
 
@@ -201,7 +201,7 @@ KINDS: dict[str, Callable[[Author], Iterator[Iterator[Chat]]]] = {
 
 
 def bodies(kind: str, seed: int) -> Iterator[tuple[Api, bytes]]:
-    """The requests of a kind, talks interleaved."""
+    """Yield the requests of a kind, with conversations interleaved."""
     talks = list(KINDS[kind](Author(seed)))
     api = Api.MESSAGES if kind.startswith("billing") else Api.CHAT
     while talks:
@@ -214,13 +214,13 @@ def bodies(kind: str, seed: int) -> Iterator[tuple[Api, bytes]]:
 
 
 def ids_of(api: Api, body: bytes, template: str) -> TokenIds:
-    """A prompt as the engine tokenizes it."""
+    """Return a prompt's tokens as the engine renders it."""
     kind = MessagesBody if api is Api.MESSAGES else ChatBody
     return read_in_engine(kind, body).to_prompt(template).ids()
 
 
 def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, float]:
-    """Believed and found of one kind on one template."""
+    """Return the believed and found shares of one kind on one template."""
     table = EndpointTable()
     specs = [EndpointSpec(address=f"{at}:1", models=("m",)) for at in range(ENDPOINTS)]
     table.replace("bench", specs)
@@ -253,7 +253,7 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Print the table, for those named in `argv` or all; 1 where a cell is over its target."""
+    """Print the table for the templates in `argv`, or all; return 1 if a cell misses the target."""
     templates = argv or [name for name in TEMPLATES if name != "plain"]
     print(f"  {'believed / found, told':28}{''.join(f'{name:>16}' for name in templates)}  learned")
     worst = 0.0

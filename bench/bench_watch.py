@@ -1,4 +1,4 @@
-"""The cost of observing: recording a decision, traces, the page's feed, a large fleet's scrape."""
+"""Measure the cost of observability: decision records, traces, the page's feed, a large scrape."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _decide(runner: Runner, count: int) -> None:
 
 
 async def _feed() -> None:
-    """The cost of viewers for a picker that decides: its CPU with them, less its CPU without."""
+    """Measure the cost of viewers: the picker's CPU under load with them, minus without."""
     from laar.server.admin.app import AdminServer
 
     runner = _runner(20)
@@ -102,7 +102,7 @@ async def _feed() -> None:
         asyncio.create_task(runner.picker.observability.feed.run()),
     ]
     gc.collect()
-    gc.freeze()  # as a picker does
+    gc.freeze()  # like a picker after start-up
     alone, watched, frames = [], [], 0
     for _ in range(ROUNDS):
         alone.append(await _busy(runner))
@@ -136,7 +136,7 @@ async def _look(runner: Runner, viewers: int) -> None:
 
 
 async def _busy(runner: Runner) -> float:
-    """The share of a core that this process takes while it decides at the rate."""
+    """Return the share of a core this process uses while it decides at `RATE`."""
     began, busy, made = time.monotonic(), time.process_time(), 0
     while made < RATE * ROUND_S:
         due = min(int((time.monotonic() - began) * RATE), int(RATE * ROUND_S))
@@ -167,7 +167,7 @@ os._exit(0)
 
 
 async def _tracing() -> None:
-    """CPU of a request's whole life, without gRPC, by what its client's trace asks for."""
+    """Measure a request's CPU without gRPC, by its client's sampling flag."""
     traced = f"00-{'a' * 32}-{'b' * 16}"
     kinds = {
         "tracing off": (None, ""),

@@ -1,4 +1,4 @@
-"""Engines of the simulator's caches alone, for benchmarks of what laar believes about them."""
+"""Engines reduced to the simulator's caches, for benchmarks of laar's beliefs about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def serve(pool: BlockPool, ids: TokenIds, block_size: int) -> int:
 
 
 def answered(prompt_tokens: int, cached_tokens: int, latency_s: float = 0.5) -> Completion:
-    """Return the good end of a request whose answer says what it found cached."""
+    """Return the completion of a successful request that reports cached tokens."""
     return Completion(
         status=200,
         cause="complete",

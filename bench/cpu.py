@@ -8,5 +8,5 @@ __all__ = ["cpu_s"]
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process and all its threads, by Linux' clock of it."""
+    """Return user plus system seconds of a process and its threads, from its Linux CPU clock."""
     return time.clock_gettime_ns((~pid << 3) | 2) / 1e9

@@ -1,4 +1,4 @@
-"""Figures as they are measured: printed at once, and judged where there is a target."""
+"""Figures of a benchmark: printed as they are measured, and compared with their targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number of a part; `met` is None where nothing is asked of it."""
+    """One number of a part; `met` is None without a target."""
 
     part: str
     name: str
@@ -29,7 +29,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Figures:
-    """All that was measured, and the parts that were not."""
+    """The figures measured, and the parts that did not finish."""
 
     found: list[Figure] = field(default_factory=list)
     unfinished: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Figures:
         at_most: float | None = None,
         at_least: float | None = None,
     ) -> None:
-        """Take a figure and print it."""
+        """Record a figure and print it."""
         target, met = "", None
         if at_most is not None:
             target, met = f"<= {at_most:g}", value <= at_most
@@ -57,15 +57,15 @@ class Figures:
 
     @property
     def sound(self) -> bool:
-        """Every part came to its end, and every target was met."""
+        """Return whether every part finished and every target was met."""
         return not self.unfinished and all(one.met is not False for one in self.found)
 
     def document(self) -> dict[str, object]:
-        """Plain values, for a file."""
+        """Return the figures as plain values, for a file."""
         return {"figures": [asdict(one) for one in self.found], "unfinished": self.unfinished}
 
     def conclude(self, path: Path | None, **about: object) -> int:
-        """Print the targets missed, writes all figures and what they are about, if asked to.
+        """Print missed targets; write all figures and `about` if there is a path.
 
         Returns:
             The exit status.
@@ -79,7 +79,7 @@ class Figures:
         return 0 if self.sound else MISSED
 
     async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a part; one that fails or takes too long is noted, and the next one follows."""
+        """Run a part; record it as unfinished if it fails or takes too long."""
         print(f"{part} (at most {within_s:.0f} s)", flush=True)
         began = time.monotonic()
         try:
@@ -95,6 +95,6 @@ class Figures:
 
 
 def rank(values: list[float], share: float) -> float:
-    """The value that this share of them does not exceed; NaN of none."""
+    """Return the value that a share of the values does not exceed; NaN without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,13 +1,13 @@
-"""Endpoints that cost next to nothing: ``python -m bench.instant SPEC.json``.
+"""Run endpoints that cost almost nothing: ``python -m bench.instant SPEC.json``.
 
-They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, and answer at
-once, any number at a time: with one JSON text, with the events that `?chunks=N` asks for, or with
-`?chunks=0` by one event and no end.
+They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and answer at once, with
+unlimited concurrency: one JSON text, N events for `?chunks=N`, or one event without an end for
+`?chunks=0`.
 
-A request with the header `x-talk` is a turn of a conversation. Its answer comes after a pause for
-what a cache would not have held: without it a picker learns that they read prompts in no time, and
-rightly sends each turn to whatever endpoint is least busy. Each remembers which turns of a
-conversation it has answered: the header `x-hit` says whether the turn before is there.
+A request with the header `x-talk` is a turn of a conversation. Its answer is delayed by the prefill
+of the uncached part: without the delay, a picker would learn that prefill is free and rightly send
+each turn to the least busy endpoint. Each endpoint remembers the last turn of each conversation;
+the header `x-hit` says whether it had the previous turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 import uvloop
 
-_READ_S = 5e-6  # for each byte of a body: 20 us a token
+_READ_S = 5e-6  # per byte of a body: 20 us per token
 _ANSWER = orjson.dumps(
     {
         "model": "m",
@@ -45,10 +45,10 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Connection(asyncio.Protocol):
-    """One connection of Envoy or a scraper.
+    """A connection from Envoy or a scraper.
 
     Args:
-        turns: the last turn of each conversation at this endpoint, and its bytes.
+        turns: last turn and bytes of each conversation at this endpoint.
     """
 
     def __init__(self, turns: dict[bytes, tuple[int, int]]) -> None:
@@ -116,7 +116,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
-    """Run them until SIGTERM."""
+    """Run the endpoints until SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     for one in spec:
         turns: dict[bytes, tuple[int, int]] = {}

@@ -1,7 +1,7 @@
-"""The least an endpoint picker can do, as the floor that laar's own CPU is compared with.
+"""A minimal endpoint picker, as the baseline for laar's CPU.
 
 It parses each body with orjson and sends every request to the same endpoints, in both body modes:
-no state, no policy, no metrics, its answers built once. What it costs is gRPC and the parsing.
+no state, no policy, no metrics, prebuilt answers. Its cost is gRPC and JSON parsing.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
 """
@@ -27,11 +27,11 @@ Observer = Callable[[ext_proc.ProcessingRequest], None]
 
 
 class NoopPicker:
-    """Answers every ext_proc stream with the same endpoints.
+    """Answer every ext_proc stream with the same endpoints.
 
     Args:
-        endpoints: ``ip:port``, or several of them, comma-separated, best first.
-        sample: have the answer's body chunks sent here as well, in native mode.
+        endpoints: ``ip:port``, or several, comma-separated, best first.
+        sample: in native mode, also request the chunks of the response body.
         observe: called with every message; for tests.
     """
 
@@ -52,7 +52,7 @@ class NoopPicker:
             known.fields[DESTINATION].string_value = endpoints.encode()
         self._pick_for_upgrade = response()
         self._pick_for_upgrade.CopyFrom(self._pick_at_headers)
-        # An upgraded connection's body never ends, so it must not be waited for.
+        # The body of an upgraded connection never ends, so do not wait for it.
         self._pick_for_upgrade.mode_override.request_header_mode = ext_proc.ProcessingMode.SEND
         self._continue = {
             "request_headers": response(request_headers={}),
@@ -61,8 +61,8 @@ class NoopPicker:
             "response_body": response(response_body={}),
             "response_trailers": response(response_trailers={}),
         }
-        if sample:  # at the headers of whichever is asked about first: where Envoy keeps the
-            for phase in ("request_headers", "response_headers"):  # request's, the answer's
+        if sample:  # in the first headers answered: the response's
+            for phase in ("request_headers", "response_headers"):  # if Envoy sends no request's
                 self._continue[phase].mode_override.MergeFrom(
                     ext_proc.ProcessingMode(
                         request_body_mode=ext_proc.ProcessingMode.BUFFERED,
@@ -72,8 +72,8 @@ class NoopPicker:
         self._observe = observe
 
     async def process(self, _: object, context: grpc.aio.ServicerContext) -> None:
-        """One HTTP exchange."""
-        held: list[bytes] | None = None  # the request's body in full duplex, until it is whole
+        """Handle one HTTP exchange."""
+        held: list[bytes] | None = None  # the request body in full duplex, until it is complete
         full_duplex = False
         while (message := await context.read()) is not grpc.aio.EOF:
             if self._observe is not None:
@@ -101,7 +101,7 @@ class NoopPicker:
                 answers = []
                 if message.request_body.end_of_stream:
                     answers, held = list(self._release(held, end_of_stream=True)), None
-            elif phase == "request_trailers" and held is not None:  # they end the body instead
+            elif phase == "request_trailers" and held is not None:  # trailers end the body
                 answers = [*self._release(held, end_of_stream=False), self._continue[phase]]
                 held = None
             elif phase in ("request_body", "response_body"):
@@ -142,7 +142,7 @@ async def start(
     *,
     healthy: bool = True,
 ) -> grpc.aio.Server:
-    """Serve on loopback, with TLS when there are credentials, and health as laar's picker does."""
+    """Serve on loopback, with TLS if there are credentials, and with laar's health service."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -189,9 +189,9 @@ async def _serve(endpoints: str, port: int, health_port: int | None, service: st
 def main() -> None:
     parser = argparse.ArgumentParser(description="The no-op endpoint picker.")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--endpoint", required=True, help="ip:port, or several, comma-separated")
-    parser.add_argument("--health-port", type=int, help="answer for health there, not at --port")
-    parser.add_argument("--service", default="", help="and for that service")
+    parser.add_argument("--endpoint", required=True, help="ip:port; several: comma-separated")
+    parser.add_argument("--health-port", type=int, help="separate port for health checks")
+    parser.add_argument("--service", default="", help="health service name there")
     told = parser.parse_args()
     uvloop.run(_serve(told.endpoint, told.port, told.health_port, told.service))
 

@@ -1,7 +1,7 @@
-"""The Helm chart, made from the overlays: `python -m deploy.chart DIST [IMAGE]`, from the root.
+"""Build the Helm chart from the overlays: `python -m deploy.chart DIST [IMAGE]`, from the root.
 
-The chart holds each overlay as kustomize renders it, and one template that puts the values in. So
-with the default values it installs what `kubectl apply -k` does.
+The chart contains each overlay as rendered by kustomize, and one template that applies the values.
+With the default values it installs the same objects as `kubectl apply -k`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from deploy.kustomized import render
 
 ROOT = Path(__file__).parents[1]
 SHAPES = ("inference-pool", "shared", "standalone")
-"""Without `sidecar`, which belongs to an application's own chart."""
+"""The overlays included; `sidecar` belongs in an application's chart."""
 
 
 def chart_files() -> dict[str, bytes]:
-    """Return the chart's files by their paths below ``laar/``."""
+    """Return the chart's files by path below ``laar/``."""
     chart = ROOT / "deploy" / "chart"
     found = {
         str(path.relative_to(chart)): path.read_bytes()
@@ -37,11 +37,11 @@ def chart_files() -> dict[str, bytes]:
 
 
 def pack(directory: Path, image: str = "") -> Path:
-    """Write the chart as Helm's archive; the same sources give the same bytes.
+    """Write the chart as a Helm archive, reproducibly; return its path.
 
     Args:
-        directory: where to.
-        image: the repository of its image; by default the one that values.yaml names.
+        directory: output directory.
+        image: repository of the image; empty for the one in values.yaml.
     """
     files = chart_files()
     if image:

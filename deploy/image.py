@@ -1,7 +1,7 @@
-"""The image: `python deploy/image.py build dist`, where Debian's buildah and mmdebstrap are.
+"""Build the image: `python deploy/image.py build dist`; needs Debian's buildah and mmdebstrap.
 
-Its packages are those of constraints.txt, by the hashes of deploy/image.lock. `context` makes the
-folder that any other builder of images takes. `name` tells overlays and chart where the image is.
+It installs the packages of constraints.txt, verified by the hashes in deploy/image.lock. `context`
+writes a build context for any other image builder. `name` sets the image in overlays and chart.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PLATFORMS = {
     "arm64": ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),
 }
 PYTHON = "3.11"
-"""Of the base: Debian 12's own, and that of `python:3.11-slim-bookworm`."""
+"""Python version of the base images: Debian 12, and `python:3.11-slim-bookworm`."""
 
 _OF_OLD_PYTHON = ("async-timeout>=4.0.3",)
-"""What redis needs on Python before 3.11.3; Debian's is 3.11.2."""
+"""Requirements of redis on Python before 3.11.3; Debian has 3.11.2."""
 
 _BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
@@ -40,15 +40,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one step; exit with a message if it fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    steps.add_parser("lock", help="write deploy/image.lock again, after constraints.txt")
-    folder = steps.add_parser("context", help="the folder that an image is built from")
+    steps.add_parser("lock", help="update deploy/image.lock from constraints.txt")
+    folder = steps.add_parser("context", help="write a build context for an image")
     folder.add_argument("folder", type=Path)
     folder.add_argument("--arch", action="append", choices=PLATFORMS, help="all by default")
     folder.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
-    build = steps.add_parser("build", help="the image of this machine's kind, as an OCI archive")
+    build = steps.add_parser("build", help="build an OCI archive for this architecture")
     build.add_argument("dist", type=Path)
     build.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
-    named = steps.add_parser("name", help="put an image's name into overlays and chart")
+    named = steps.add_parser("name", help="set the image in overlays and chart")
     named.add_argument("image", help="REGISTRY/laar:TAG or REGISTRY/laar@sha256:...")
     given = parser.parse_args(arguments)
     if given.step == "lock":
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def lock() -> None:
-    """Write the hashes of all wheels that the image needs, for each kind of machine."""
+    """Write the hashes of all wheels in the image, for every platform."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
         _run(*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report,
@@ -86,7 +86,7 @@ def lock() -> None:
 
 
 def make_context(folder: Path, machines: tuple[str, ...], wheel: Path | None) -> None:
-    """Make the folder that an image is built from: Dockerfile, requirements and wheels."""
+    """Write a build context: Dockerfile, requirements and wheels."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "deploy" / "Dockerfile", folder)
     if wheel is None:
@@ -107,9 +107,9 @@ def make_context(folder: Path, machines: tuple[str, ...], wheel: Path | None) ->
 
 
 def make_image(dist: Path, wheel: Path | None) -> str:
-    """Build the image and try it; return its digest. It is `laar-VERSION-ARCH.oci.tar` in `dist`.
+    """Build and test the image as `laar-VERSION-ARCH.oci.tar` in `dist`; return its digest.
 
-    The base has Debian's packages alone, whose signatures mmdebstrap checks. Needs root.
+    The base consists of Debian packages, whose signatures mmdebstrap verifies. Needs root.
     """
     for tool in ("buildah", "mmdebstrap"):
         if shutil.which(tool) is None:
@@ -145,12 +145,12 @@ def make_image(dist: Path, wheel: Path | None) -> str:
 
 
 def arch() -> str:
-    """Return this machine's kind, by Docker's names."""
+    """Return this machine's architecture, as Docker names it."""
     return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 
 
 def put_name(image: str, root: Path = ROOT) -> None:
-    """Put an image's name into the overlays' kustomization files and the chart's values."""
+    """Set the image in the overlays' kustomization files and the chart's values."""
     name, at, digest = image.partition("@")
     tag = "" if at else name.rpartition("/")[2].partition(":")[2]
     name = name.removesuffix(f":{tag}") if tag else name
@@ -166,7 +166,7 @@ def put_name(image: str, root: Path = ROOT) -> None:
 
 
 def named_values(values: str, name: str, tag: str, digest: str) -> str:
-    """Return the chart's values with an image's name."""
+    """Return the chart's values with the image replaced."""
     for key, value in (("repository", name), ("tag", tag or '""'), ("digest", digest or '""')):
         values = re.sub(rf"(?m)^(  {key}: )\S+", rf"\g<1>{value}", values, count=1)
     return values
@@ -181,7 +181,7 @@ def _project() -> dict[str, Any]:
 
 
 def requirements() -> list[str]:
-    """Return what laar and its extras require."""
+    """Return the requirements of laar and its extras."""
     project = _project()
     optional = project["optional-dependencies"]
     extras = [each for extra in EXTRAS for each in optional[extra]]
@@ -189,7 +189,7 @@ def requirements() -> list[str]:
 
 
 def _download(folder: Path, machine: str, *what: object) -> None:
-    """Download wheels for a kind of machine."""
+    """Download wheels for a platform."""
     platforms = [f"--platform={each}" for each in PLATFORMS[machine]]
     _run(*_PIP, "download", "--quiet", "--dest", folder, "--no-deps", "--only-binary=:all:",
          f"--python-version={PYTHON}", *platforms, *what)  # fmt: skip

@@ -1,6 +1,6 @@
-"""As much of kustomize as deploy/ uses, so that the chart and the tests need no binary.
+"""The subset of kustomize that deploy/ uses, so that the chart and the tests need no binary.
 
-Where a kubectl is installed, a test compares this with what kubectl renders.
+If kubectl is installed, a test compares the results with kubectl's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
-# The fields by which Kubernetes merges lists of objects; other lists are replaced.
+# The keys by which Kubernetes merges lists of objects; other lists are replaced.
 MERGE_KEYS = {
     "containers": "name",
     "volumes": "name",
@@ -25,7 +25,7 @@ KNOWN |= {"configMapGenerator"}
 
 
 def render(folder: Path) -> list[Object]:
-    """Render a kustomization into its objects, with the names of generated ConfigMaps hashed."""
+    """Render a kustomization into its objects, with hash suffixes for generated ConfigMaps."""
     objects = _build(folder, [])
     renamed = {}
     for one in objects:
@@ -77,7 +77,7 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
 
 
 def documents(path: Path) -> list[Object]:
-    """Return the objects of a file."""
+    """Return the objects in a YAML file."""
     return [one for one in yaml.safe_load_all(path.read_text()) if one]
 
 

@@ -1,7 +1,7 @@
-"""Runs tests on the other Pythons that pyproject.toml claims: `make test-pythons`.
+"""Run tests on the other Python versions that pyproject.toml claims: `make test-pythons`.
 
-Each gets an environment of its own, `.venv-X.Y`, by constraints.txt. Those that this machine does
-not have are named at the end; nothing is downloaded for them.
+Each version has an environment `.venv-X.Y`, pinned by constraints.txt. Versions not installed on
+this machine are reported at the end; no interpreter is downloaded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TESTS = [
     *("prefix", "protocol", "settings", "sharing", "telemetry", "tuning"),
     *(f"server/test_{name}.py" for name in ("gateway", "share_tls", "tls", "ways", "wire")),
 ]
-"""What depends on the interpreter: parsers, TLS, asyncio, numbers."""
+"""Tests of code that depends on the interpreter: parsers, TLS, asyncio, numbers."""
 
 _PLACES = (".pyenv/versions/{}.*/bin/python", ".local/share/uv/python/cpython-{}.*/bin/python3")
 
 
 def claimed() -> list[str]:
-    """Return the versions that pyproject.toml claims, this one aside."""
+    """Return the versions that pyproject.toml claims, except the running one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = (re.fullmatch(r"Programming.*:: (3\.\d+)", line) for line in project["classifiers"])
     own = f"3.{sys.version_info.minor}"
@@ -33,7 +33,7 @@ def claimed() -> list[str]:
 
 
 def interpreter(version: str) -> str:
-    """Return the interpreter of a version; empty where there is none."""
+    """Return the interpreter of a version; empty if not installed."""
     places = [str(path) for place in _PLACES for path in Path.home().glob(place.format(version))]
     for command in (f"python{version}", *sorted(places)):
         try:
@@ -46,7 +46,7 @@ def interpreter(version: str) -> str:
 
 
 def install(command: str, environment: Path) -> None:
-    """Make an environment as the Makefile makes `.venv`, unless it is there."""
+    """Create an environment like the Makefile's `.venv`, unless it exists."""
     done = environment / ".installed"
     if done.exists():
         return
@@ -62,7 +62,7 @@ def install(command: str, environment: Path) -> None:
 
 
 def main() -> None:
-    """Run the tests on each; exit with 1 if any fail. A missing interpreter is no failure."""
+    """Run the tests on each version; exit with 1 on failures, not for missing interpreters."""
     failed, absent = [], []
     for version in claimed():
         command = interpreter(version)

@@ -1,6 +1,6 @@
-"""The steps of a release that need no registry: `python deploy/release.py all dist`.
+"""Run the steps of a release that need no registry: `python deploy/release.py all dist`.
 
-`.github/workflows/release.yml` runs these and then publishes; they run on any machine as well.
+`.github/workflows/release.yml` runs these and then publishes; they also run on any other machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 MAX_BASE_MB = 120
-"""Size of a base install without pip and byte code. numpy takes 60 of them, uvloop 14."""
+"""Maximum size of a base install without pip and byte code. numpy takes 60 MB, uvloop 14."""
 
 _SUMS = "SHA256SUMS"
 
@@ -34,18 +34,18 @@ print(sum(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one step; exits with a text where it fails."""
+    """Run one step; exit with a message if it fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    version = steps.add_parser("version", help="does a tag name this version?")
+    version = steps.add_parser("version", help="check that a tag matches the version")
     version.add_argument("tag")
     build = steps.add_parser("build", help="wheels, source distributions and the Helm chart")
     build.add_argument("dist", type=Path)
     build.add_argument("--image", default="", help="the repository that the chart names")
-    install = steps.add_parser("install", help="laar's wheel into a clean environment; its SBOM")
+    install = steps.add_parser("install", help="test laar's wheel in a clean environment")
     install.add_argument("dist", type=Path)
     install.add_argument("environment", type=Path)
-    every = steps.add_parser("all", help="all of it, for the version of pyproject.toml")
+    every = steps.add_parser("all", help="run all steps, for the version in pyproject.toml")
     every.add_argument("dist", type=Path)
     every.add_argument("--image", default="", help="the repository that the chart names")
     given = parser.parse_args(arguments)
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check_version(tag: str, root: Path = ROOT) -> None:
-    """Check a tag against the version in both pyproject.toml and the changelog's sections."""
+    """Check a tag against both pyproject.toml files and the changelog's sections."""
     laar, lab = (
         tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         for folder in (root, root / "lab")
@@ -83,7 +83,7 @@ def check_version(tag: str, root: Path = ROOT) -> None:
 
 
 def make(dist: Path, image: str = "") -> None:
-    """Build both distributions into `dist/packages`, what an index takes, and the chart."""
+    """Build both distributions into `dist/packages`, ready for an index, and the chart."""
     packages = dist / "packages"
     tools = _tools(dist, "build>=1.2", "twine>=6", "pyyaml>=6")
     for project in (ROOT, ROOT / "lab"):
@@ -94,7 +94,7 @@ def make(dist: Path, image: str = "") -> None:
 
 
 def try_out(dist: Path, environment: Path) -> None:
-    """Install laar's wheel alone, run what a newcomer runs first, and list its parts (SBOM)."""
+    """Install only laar's wheel, try its first commands, and write its SBOM."""
     [wheel] = (dist / "packages").glob("laar-*.whl")
     venv.create(environment, with_pip=True)
     _run(environment / "bin" / "pip", "install", "--quiet", wheel)
@@ -118,14 +118,14 @@ def try_out(dist: Path, environment: Path) -> None:
 
 
 def write_sums(dist: Path) -> None:
-    """Write the checksums of all that was made, for `sha256sum --check`."""
+    """Write the checksums of all files in `dist`, for `sha256sum --check`."""
     files = sorted(path for path in dist.rglob("*") if path.is_file() and path.name != _SUMS)
     sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(dist)}\n" for p in files]
     (dist / _SUMS).write_text("".join(sums))
 
 
 def _tools(dist: Path, *needs: str) -> Path:
-    """Return the commands of an environment beside `dist` that has these packages."""
+    """Install packages into an environment next to `dist`; return its bin directory."""
     tools = dist.parent / "build-tools"
     if not tools.exists():
         venv.create(tools, with_pip=True)

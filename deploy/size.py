@@ -1,8 +1,8 @@
-"""How large the router is, held to limits: `make size`, a part of `make check`.
+"""Check the size of the router against limits: `make size`, part of `make check`.
 
-Prints the lines and statements of `laar` (without laar-lab and generated code), how many of its
-modules and lines a process loads that serves, and the settings that the reference page lists.
-Lower a limit when its figure has fallen.
+Prints the lines and statements of `laar` (without laar-lab and generated code), the modules and
+lines that a serving process loads, and the number of settings on the reference page. Lower a limit
+when its figure has fallen.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LIMITS = {
     "lines loaded": 36_680,
     "settings": 148,
 }
-"""The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules.
+"""The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 
-The gate for sessions is on by default, so that its six modules are loaded by every picker.
+The session gate is on by default, so every picker loads its six modules.
 """
 
 SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
@@ -36,7 +36,7 @@ print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar")
 
 
 def figures() -> dict[str, int]:
-    """The figures, by the names of the limits."""
+    """Return the figures by name of their limit."""
     texts = [
         path.read_text("utf-8")
         for path in PACKAGE.rglob("*.py")
@@ -57,7 +57,7 @@ def figures() -> dict[str, int]:
 
 
 def main() -> None:
-    """Print the figures beside their limits; exits 1 where one is over."""
+    """Print the figures with their limits; exit with 1 if one is exceeded."""
     found = figures()
     for name, limit in LIMITS.items():
         print(f"{name:14}{found[name]:>8,} of {limit:,}{'' if found[name] <= limit else '  OVER'}")

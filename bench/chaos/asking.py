@@ -1,9 +1,8 @@
-"""Questions with answers that can be checked, and how a request ended.
+"""Send questions with known answers, and classify how each request ended.
 
-An echoing endpoint's answer holds its model, the name it was asked by and a digest of the question
-(`laar_lab.sim.endpoint.echo`), so an answer that is short, foreign or mixed up is found. An error
-has to name its reason: an OpenAI error body, from laar, from Envoy's configuration or from the
-engine.
+An echoing endpoint's answer contains its model, the requested name and a digest of the question
+(`laar_lab.sim.endpoint.echo`), so short, foreign or swapped answers are detected. An error must
+state its reason in an OpenAI error body, from laar, from Envoy's configuration or from the engine.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class End(StrEnum):
 
 
 BROKEN = frozenset({End.CUT, End.TIMEOUT, End.NO_CONNECTION})
-"""Ends that only a fault which is under way can excuse."""
+"""Outcomes that only an active fault can excuse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +52,12 @@ class Question:
     """One request.
 
     Args:
-        asked: the model's name in it.
-        text: text of its one message.
-        tokens: tokens of its answer.
+        asked: requested model name.
+        text: text of the only message.
+        tokens: tokens of the answer.
         stream: whether the answer is streamed.
-        leaves_after: chunks after which the client hangs up; None for a client that stays.
-        headers: headers of the request, besides the content type.
+        leaves_after: chunks after which the client hangs up; None to read the whole answer.
+        headers: additional request headers.
     """
 
     asked: str
@@ -69,7 +68,7 @@ class Question:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> bytes:
-        """The request's body."""
+        """Return the request body."""
         return orjson.dumps(
             {
                 "model": self.asked,
@@ -82,11 +81,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names that each endpoint's model may answer to.
+    """The models that may answer each requested name.
 
     Args:
         model_at: the model of each endpoint, by address.
-        allowed: for each name that clients use, the models that it stands for.
+        allowed: the models allowed for each requested name.
     """
 
     model_at: Mapping[str, str]
@@ -95,10 +94,10 @@ class Names:
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """A request that has ended; times are monotonic seconds.
+    """A completed request; times are monotonic seconds.
 
     `endpoint` is the one that answered, `picked` the one that laar reports as chosen; each is empty
-    where the answer does not name it.
+    if the answer does not name it.
     """
 
     question: Question
@@ -113,7 +112,7 @@ class Ended:
 
     @property
     def took_s(self) -> float:
-        """Seconds from sending to the last byte."""
+        """Return the seconds from sending to the last byte."""
         return self.ended_s - self.began_s
 
 
@@ -127,7 +126,7 @@ def draw(
     stream_share: float = 0.5,
     leave_share: float = 0.0,
 ) -> Question:
-    """The next question: short or long, streamed or not, and of a client that may hang up."""
+    """Return a random question: short or long, streamed or not; the client may hang up."""
     is_long = rng.random() < long_share
     words = rng.choices(_WORDS, k=rng.randint(400, 1600) if is_long else rng.randint(5, 60))
     stream = rng.random() < stream_share
@@ -188,7 +187,7 @@ async def _exchange(http: aiohttp.ClientSession, url: str, ended: Ended, names: 
 
 
 def _judge_error(ended: Ended, body: bytes) -> None:
-    """An error of the engine's is known by its endpoint's header, any other has to be OpenAI's."""
+    """Classify an error: one with an endpoint's header is the engine's, others need a reason."""
     message, reason = _error_in(body)
     ended.detail = f"{ended.status} {reason or ''}: {message or repr(body[:120])}"
     if message is None:
@@ -259,7 +258,7 @@ def _judge_text(ended: Ended, text: str, names: Names) -> None:
 
 
 def _error_in(body: bytes) -> tuple[str | None, str | None]:
-    """Message and reason of an OpenAI error body; None where it is none."""
+    """Return the message and reason of an OpenAI error body; None for other bodies."""
     try:
         error = orjson.loads(body)["error"]
         return str(error["message"]), error.get("reason")

@@ -1,8 +1,7 @@
-"""Simulated endpoints in one process: ``python -m bench.chaos.engines SPEC.json``.
+"""Run simulated endpoints in one process: ``python -m bench.chaos.engines SPEC.json``.
 
-One interpreter for all of them, since a small machine has to carry Envoy, pickers and load beside
-them. Each is what `laar sim-endpoint --echo --fault-header` starts; an outage of one leaves the
-others alone.
+They share an interpreter, since a small machine also has to run Envoy, pickers and load. Each is
+the same as `laar sim-endpoint --echo --fault-header`; an outage of one does not affect the others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
-    """Run them until SIGTERM."""
+    """Run the endpoints until SIGINT or SIGTERM."""
     endpoints = []
     for seed, one in enumerate(spec):
         settings = EndpointSettings(

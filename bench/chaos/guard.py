@@ -1,9 +1,9 @@
-"""Child processes that end with the harness, whatever ends it.
+"""Child processes that end with the harness, however it ends.
 
 All children are in the process group of a small guard process, which waits for the end of its
-standard input. The kernel closes that pipe when the harness ends, by SIGKILL too; the guard then
-kills the group, stopped processes included. It does the same at a deadline, so a harness that hangs
-leaves nothing behind either.
+standard input. The kernel closes that pipe when the harness ends, even by SIGKILL; the guard then
+kills the group, including stopped processes. It also does so at a deadline, so that a hanging
+harness leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Guard:
 
     Args:
         directory: directory for the children's logs.
-        deadline_s: seconds until every child is killed, come what may.
+        deadline_s: seconds until all children are killed.
     """
 
     def __init__(self, directory: Path, *, deadline_s: float) -> None:
@@ -77,7 +77,7 @@ class Guard:
     async def start(
         self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
     ) -> Child:
-        """Start a command; its output goes to ``NAME.log``."""
+        """Start a command with its output in ``NAME.log``."""
         log_path = self.directory / f"{name}.log"
         with log_path.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ class Guard:
         return child
 
     async def kill_all(self) -> None:
-        """End every child at once, and wait for the ends."""
+        """Kill all children and wait for them."""
         for child in self._children:
             child.send(signal.SIGKILL)
         for child in self._children:
@@ -111,21 +111,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; a stopped one does."""
+        """Return whether the process runs or is stopped."""
         return self._process.returncode is None
 
     def send(self, number: int) -> None:
-        """Send a signal; harmless when it has ended."""
+        """Send a signal; ignored if the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def end(self, number: int = signal.SIGTERM, *, within_s: float = STOP_TIMEOUT_S) -> None:
-        """Send a signal that ends it, wait, and kill it when it does not end."""
+        """Terminate the process with a signal; kill it if it does not end in time."""
         if not self.alive:
             return
         self.send(number)
@@ -138,18 +138,18 @@ class Child:
             await self._process.wait()
 
     async def ended(self) -> None:
-        """Return when it has ended."""
+        """Wait until the process has ended."""
         await self._process.wait()
 
     def limit_files(self, size_bytes: int | None) -> None:
-        """Every write that makes a file longer than this fails; None for no limit."""
+        """Make writes that grow a file beyond `size_bytes` fail; None for no limit."""
         limit = resource.RLIM_INFINITY if size_bytes is None else size_bytes
         with contextlib.suppress(ProcessLookupError):
             _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, hard))
 
     def memory_bytes(self) -> int:
-        """Resident memory; 0 when it has ended."""
+        """Return the resident memory; 0 if the process has ended."""
         try:
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS:"):
@@ -159,5 +159,5 @@ class Child:
         return 0
 
     def log_tail(self, chars: int = 3000) -> str:
-        """The end of its output."""
+        """Return the end of the process's output."""
         return self._log_path.read_text(errors="replace")[-chars:]

@@ -1,4 +1,4 @@
-"""The cost of troubles, and whether the promises held under them."""
+"""Compute the cost of troubles, and check the promises under them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bench.chaos.trouble import Struck
 __all__ = ["TRIALS_PER_S", "Cost", "Judgement", "judge"]
 
 TRIALS_PER_S = 2.0
-"""Requests a second that an endpoint which fails all of them may still get, as trials."""
+"""Requests a second that an endpoint may get as trials while it fails all of them."""
 FEW_TRIALS = 5.0
-"""Requests to a failing endpoint that are no breach, however short the time."""
+"""Requests to a failing endpoint that are always allowed."""
 
 _ANSWERED = frozenset({End.RIGHT, End.FAILED_OPEN, End.LEFT})
 
 
 @dataclass(slots=True)
 class Cost:
-    """One kind of trouble.
+    """The cost of one kind of trouble.
 
-    `during` counts requests that could feel it, `lost` those without a right answer that are put
-    down to it, `p95_ratio` is over the right answers during it, against the quiet fleet's.
+    `during` counts requests that overlap it, `lost` those attributed to it that got no right
+    answer. `p95_ratio` is the p95 of right answers during it, relative to the quiet fleet's.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Judgement:
-    """A whole run; `reasons` are those of errors that name one, the status in front."""
+    """The judgement of a run; `reasons` counts reported errors by status and reason."""
 
     costs: list[Cost] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
@@ -57,11 +57,11 @@ def judge(
     quiet_until_s: float,
     gateway: bool,
 ) -> Judgement:
-    """Put every loss down to a trouble, or calls it unexplained.
+    """Attribute every loss to a trouble, or report it as unexplained.
 
-    An engine's error, a broken answer or a client's deadline is explained by a trouble of the
-    endpoint that served it; where the endpoint is not known, by one under way anywhere that leads
-    to such ends. An error body that names its reason explains itself, but is a loss all the same.
+    An engine's error, a truncated answer or a client timeout is explained by a trouble of the
+    endpoint that served it or, if the endpoint is unknown, by any active trouble that causes such
+    outcomes. An error body with a reason needs no explanation, but still counts as a loss.
     """
     result = Judgement()
     quiet = [
@@ -104,12 +104,12 @@ def judge(
 
 
 def _unsettled(one: Struck, struck: Sequence[Struck]) -> bool:
-    """Whether a picker had to learn again, or was passed by, while the endpoint failed."""
+    """Return whether a picker lost its state or was bypassed while the endpoint failed."""
     return any(s.trouble.unsettles and s.overlaps(one.began_s, one.ended_s) for s in struck)
 
 
 def _cause(ended: Ended, felt: Sequence[Struck], *, gateway: bool) -> Struck | None:
-    """The trouble that a loss is put down to: one that explains it, else the newest."""
+    """Return the trouble to attribute a loss to: the latest that explains it, or the latest."""
     endpoint = ended.endpoint or ended.picked
     own = [one for one in felt if endpoint and endpoint in one.addresses]
     candidates = own or felt

@@ -1,7 +1,7 @@
-"""Endpoints that cost next to nothing: ``python -m bench.chaos.light SPEC.json``.
+"""Run endpoints that cost almost nothing: ``python -m bench.chaos.light SPEC.json``.
 
-They echo as `laar_lab.sim.endpoint` does, at once and without an engine, so that Envoy and the
-picker are what a soak wears. Health and metrics pages are there; faults are not.
+They echo like `laar_lab.sim.endpoint`, but at once and without an engine, so that a soak loads
+Envoy and the picker. They have health and metrics pages, but no faults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = (
 
 
 async def serve(spec: list[dict[str, object]]) -> None:
-    """Run them until SIGTERM."""
+    """Run the endpoints until SIGTERM."""
     runners = []
     for one in spec:
         endpoint = _Endpoint(str(one["model"]), f"127.0.0.1:{one['port']}")
@@ -43,14 +43,14 @@ async def serve(spec: list[dict[str, object]]) -> None:
 
 
 class _Endpoint:
-    """One of them."""
+    """A light endpoint."""
 
     def __init__(self, model: str, address: str) -> None:
         self._model = model
         self._headers = {"x-sim-endpoint": address}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer any request."""
+        """Answer a request of any kind."""
         if request.path == "/metrics":
             return web.Response(body=PAGE, content_type="text/plain")
         if request.method != "POST":

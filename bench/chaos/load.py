@@ -1,7 +1,7 @@
-"""Load on one Envoy: clients that wait for each answer, or requests that come by a clock.
+"""Closed-loop and open-loop load on one Envoy.
 
-Clients that wait (`Load`) ask less of a fleet that hangs, so they bound their own losses. Requests
-that come by a clock (`OpenLoad`) do not: what a fault costs grows with the rate.
+Closed-loop clients (`Load`) send less to a hanging fleet, which bounds the losses. With an open
+loop (`OpenLoad`) the cost of a fault grows with the rate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Load", "OpenLoad", "client_session", "percentile"]
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value that this share of them does not exceed; NaN of none."""
+    """Return the value that a share of the values does not exceed; NaN without values."""
     if not values:
         return float("nan")
     ordered = sorted(values)
@@ -29,7 +29,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @asynccontextmanager
 async def client_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session whose timeouts and pool are the load's own business."""
+    """Yield a session without a pool limit or total timeout; the load has its own."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
@@ -37,17 +37,17 @@ async def client_session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Load:
-    """A closed loop: each client asks, waits for the end, thinks, and asks again.
+    """A closed loop: each client sends a request, waits for its end, pauses, and repeats.
 
     Args:
-        url: returns Envoy's present URL, which may change.
-        next_question: makes a question of its number; None ends the load.
-        names: to judge answers by.
+        url: returns Envoy's current URL, which may change.
+        next_question: returns the question with a number; None ends the load.
+        names: names to judge answers by.
         at_once: number of clients.
-        limit_s: seconds of a client's patience.
-        think_s: longest pause of a client between an end and the next question.
+        limit_s: client timeout in seconds.
+        think_s: longest pause of a client before its next question.
         seed: seed of the pauses.
-        keep: takes each request that has ended.
+        keep: receives each completed request.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Load:
         self.began_s = 0.0
 
     def stop(self) -> None:
-        """No further questions; those under way end first."""
+        """Stop sending; requests in flight may finish."""
         self._stopped = True
 
     async def run(self) -> None:
-        """Return when every client has had its last answer."""
+        """Run the clients until each has received its last answer."""
         self.began_s = time.monotonic()
         async with client_session() as http, asyncio.TaskGroup() as group:
             for _ in range(self._at_once):
@@ -100,17 +100,17 @@ class Load:
 class OpenLoad:
     """An open loop: requests are due at random moments, whether or not earlier ones have ended.
 
-    A request's time counts from the moment at which it was due. One that is due while `at_most` are
-    in flight is lost without being sent.
+    A request's time counts from the moment it was due. If `at_most` are in flight then, it is lost
+    without being sent.
 
     Args:
-        url: returns Envoy's present URL, which may change.
-        next_question: makes a question of its number; None ends the load.
-        names: to judge answers by.
-        rate_per_s: requests a second, on average.
-        seed: seed of the moments.
-        limit_s: seconds of a client's patience.
-        keep: takes each request that has ended.
+        url: returns Envoy's current URL, which may change.
+        next_question: returns the question with a number; None ends the load.
+        names: names to judge answers by.
+        rate_per_s: mean requests a second.
+        seed: seed of the send times.
+        limit_s: client timeout in seconds.
+        keep: receives each completed request.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class OpenLoad:
         self.in_flight = 0
 
     async def run(self) -> None:
-        """Return when every request has ended."""
+        """Send the requests; return when all have ended."""
         due_s, number = time.monotonic(), 0
         async with client_session() as http, asyncio.TaskGroup() as group:
             while (question := self._next(number)) is not None:

@@ -1,4 +1,4 @@
-"""The rows of `python -m bench failing`: a fault, its measurements, its targets for laar."""
+"""The rows of `python -m bench failing`: faults, their measurements, and laar's targets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ GOOD = (End.RIGHT, End.FAILED_OPEN)
 
 
 POISON = "x-poison"
-"""Header of requests that every endpoint fails where a row says so."""
+"""Header of requests that every endpoint fails, in rows with `poison`."""
 
 
 @dataclass(slots=True)
 class Run:
     """The measurements of one row.
 
-    `ended` are the requests that ought to be answered; `poison` are those that no endpoint answers,
-    and `poison_attempts` the times that an endpoint was sent one of them.
+    `ended` are the requests that should be answered; `poison` are those that no endpoint answers,
+    and `poison_attempts` counts how often endpoints received one of them.
     """
 
     ended: list[Ended] = field(default_factory=list)
@@ -40,45 +40,45 @@ class Run:
 
     @property
     def lost(self) -> list[Ended]:
-        """Requests without a right answer."""
+        """Return the requests without a right answer."""
         return [e for e in self.ended if e.end not in GOOD]
 
     @property
     def lost_share(self) -> float:
-        """Their share of all requests."""
+        """Return the share of requests lost."""
         return len(self.lost) / max(1, len(self.ended))
 
     @property
     def lost_late(self) -> list[Ended]:
-        """Those of them that began when the fault was two seconds old."""
+        """Return the lost requests that began over `LEARNING_S` after the fault."""
         return [e for e in self.lost if e.began_s > self.fault_s + LEARNING_S]
 
     @property
     def lost_late_share(self) -> float:
-        """Their share of all requests that began then."""
+        """Return the share lost of requests that began over `LEARNING_S` after the fault."""
         late = sum(e.began_s > self.fault_s + LEARNING_S for e in self.ended)
         return len(self.lost_late) / max(1, late)
 
     @property
     def p95_ratio(self) -> float:
-        """The p95 of the right answers, over that of the fleet without the fault."""
+        """Return the p95 of right answers, relative to the fleet without the fault."""
         times = [e.took_s for e in self.ended if e.end in GOOD]
         return percentile(times, 0.95) / self.baseline_p95_s
 
     @property
     def longest_wait_s(self) -> float:
-        """Seconds of the slowest request beyond the slowest one without the fault."""
+        """Return the seconds that the slowest request exceeds the slowest without the fault."""
         return max((e.took_s for e in self.ended), default=0.0) - self.baseline_max_s
 
     @property
     def engine_errors(self) -> float:
-        """Share of the ends that were the engines' own errors."""
+        """Return the share of requests that ended with an engine's error."""
         ends = Counter(e.end for e in self.ended)
         return (ends[End.ENGINE] + ends[End.EVENT]) / max(1, len(self.ended))
 
     @property
     def attempts_per_poison(self) -> float:
-        """Endpoints that a request which none can answer was sent to."""
+        """Return the mean number of attempts per poison request."""
         return self.poison_attempts / max(1, len(self.poison))
 
 
@@ -87,12 +87,12 @@ Verdict = tuple[str, Callable[[Run], bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing:
-    """An endpoint that heals while the load goes on, which ends when it has its share back.
+    """An endpoint that heals under load; the load ends when the endpoint gets its share again.
 
     Args:
-        after_s: seconds of its fault.
-        share: part of a fair share that it has to get back.
-        window_s: seconds over which that is counted.
+        after_s: duration of the fault in seconds.
+        share: required part of a fair share.
+        window_s: seconds over which the share is measured.
     """
 
     after_s: float
@@ -106,14 +106,14 @@ class Row:
 
     Args:
         name: name of the row.
-        faults: faults that one endpoint gets; all get them where `everywhere`.
-        everywhere: every endpoint fails.
-        poison: fault of every endpoint for half of the requests, besides `faults`.
-        signal: signal that a picker gets in the place of an endpoint's fault.
-        stopped_s: seconds until a stopped picker goes on, or a dead one starts again.
-        heals: how the endpoint heals; None for one that does not.
-        rate_per_s: requests a second; None for those of the run.
-        target: target as text, and its test; where native and gateway differ, the gateway's second.
+        faults: faults of one endpoint, or of all with `everywhere`.
+        everywhere: whether all endpoints have the faults.
+        poison: fault of every endpoint for half of the requests, in addition to `faults`.
+        signal: signal to send to a picker instead of an endpoint's fault.
+        stopped_s: seconds until a stopped picker continues or a dead one is restarted.
+        heals: how the endpoint heals; None if it does not.
+        rate_per_s: requests a second; None for the run's rate.
+        target, gateway: target as text, and its test; `gateway` if the gateway shape's differs.
     """
 
     name: str
@@ -129,9 +129,9 @@ class Row:
 
 
 LEARNING_S = 2.0
-"""Seconds after which a fault should be known."""
+"""Seconds after which a fault should be detected."""
 IN_FLIGHT_S = 0.1
-"""Requests due so shortly after the end of a picker may still have been sent to it."""
+"""Seconds after a picker's end in which requests may still have been sent to it."""
 
 
 def _nothing(run: Run) -> bool:
@@ -139,7 +139,7 @@ def _nothing(run: Run) -> bool:
 
 
 def _nothing_new(run: Run) -> bool:
-    """Whether requests were lost only while they passed through the picker as it ended."""
+    """Return whether only requests passing through the picker at its end were lost."""
     return all(e.began_s <= run.fault_s + IN_FLIGHT_S and e.status != 503 for e in run.lost)
 
 
@@ -176,7 +176,7 @@ ROWS = (
     Row(name="foreign model", faults=("foreign-model",), target=_USELESS),
     Row(name="cut", faults=("cut:1",), target=_USELESS),
     Row(name="429", faults=("429:1",), target=_NONE),
-    # Not to be repeated elsewhere unasked: it may be the client's fault.
+    # Not retried elsewhere by default: it may be the client's fault.
     Row(name="401", faults=("401@without=authorization",), target=_LEARNED),
     Row(
         name="hang",
@@ -201,7 +201,7 @@ ROWS = (
         ),
     ),
     Row(
-        # A stream learns of the full queue from an event in a 200, which is not asked for again.
+        # A stream reports the full queue as an event in a 200, which is not retried.
         name="full for 5 s",
         faults=("full",),
         heals=Healing(after_s=5.0, share=0.5, window_s=3.0),

@@ -1,7 +1,7 @@
-"""A fleet on loopback that can be made to fail: endpoints, pickers and Envoy as child processes.
+"""A fleet on loopback for fault injection: endpoints, pickers and Envoy as child processes.
 
-Two pickers stand behind one Envoy under two loopback addresses with equal ports, so that whatever
-the bootstrap says of the picker holds for both. The first writes Envoy's endpoints file.
+Two pickers run behind one Envoy, at two loopback addresses with equal ports, so that the
+bootstrap's picker settings apply to both. The first one writes Envoy's endpoints file.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Endpoint:
     """An endpoint to start.
 
     Args:
-        model: model that it serves, and answers as.
-        names: names that it accepts; a fleet that fails open needs more than the picker knows.
-        told: names that the picker knows.
+        model: model served and named in answers.
+        names: accepted names; to fail open, a fleet needs more than the picker knows.
+        told: names known to the picker.
     """
 
     model: str
@@ -59,18 +59,18 @@ class Plan:
     Args:
         endpoints: the endpoints, in order.
         shape: shape of Envoy's bootstrap.
-        body_mode: how bodies go through the picker; None takes the shape's own.
+        body_mode: how bodies pass through the picker; None for the shape's default.
         pickers: number of pickers, 0 to 2.
-        time_scale: real seconds for each of the engines'.
+        time_scale: real seconds per simulated second of the engines.
         settings: settings of the pickers, by section, besides addresses and files.
-        all_files: give the pickers an artifact, weights and a decision log too.
-        engines: module that runs the endpoints; None where the caller runs them itself, at the
-            stand's addresses and before it starts.
-        labels: labels of each endpoint, in order; none without.
-        change: alters Envoy's bootstrap.
-        clock: library (libfaketime) that lets the pickers' clock be set; None for the real one.
-        workers: processes of each picker.
-        store: server of Redis or Valkey that the pickers share by; None for pickers alone.
+        all_files: whether to give the pickers an artifact, weights and a decision log.
+        engines: module that runs the endpoints; None if the caller runs them at the stand's
+            addresses before it starts.
+        labels: labels of each endpoint, in order; empty for none.
+        change: modifies Envoy's bootstrap.
+        clock: libfaketime library to set the pickers' clock; None for the real clock.
+        workers: processes per picker.
+        store: Redis or Valkey server for sharing; None for no sharing.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -89,7 +89,7 @@ class Plan:
 
 
 class Stand:
-    """The running fleet; `standing` makes one."""
+    """A running fleet; use `standing` to create one."""
 
     def __init__(self, plan: Plan, guard: Guard, http: aiohttp.ClientSession) -> None:
         self.plan = plan
@@ -117,11 +117,11 @@ class Stand:
     # Files.
 
     def settings_file(self, index: int) -> Path:
-        """The settings file of one picker."""
+        """Return the path of one picker's settings file."""
         return self.directory / f"laar-{index}.yaml"
 
     def settings(self, index: int, **changes: Mapping[str, object]) -> dict[str, Any]:
-        """The document of one picker, with changes to its sections."""
+        """Return one picker's settings, with changes to its sections."""
         host = _PICKER_HOSTS[index]
         document: dict[str, Any] = {
             "endpoints_file": str(self.endpoints_file),
@@ -146,19 +146,19 @@ class Stand:
         return document
 
     def write(self, path: Path, text: str) -> None:
-        """Replace a file as a careful editor does: by rename."""
+        """Replace a file atomically, by rename."""
         temporary = path.with_name(f".{path.name}.edited")
         temporary.write_text(text)
         temporary.replace(path)
 
     def write_settings(self, **changes: Mapping[str, object]) -> None:
-        """Write all pickers' settings, changed or as they were."""
+        """Write all pickers' settings files, with changes to their sections."""
         for index in range(self.plan.pickers):
             document = self.settings(index, **changes)
             self.write(self.settings_file(index), yaml.safe_dump(document, sort_keys=False))
 
     def members(self, *, without: Sequence[int] = ()) -> str:
-        """The endpoints file's text, with some endpoints left out."""
+        """Return the text of an endpoints file, without some endpoints."""
         labels = self.plan.labels or ({},) * len(self.by_address)
         told = [
             {"address": address, "models": list(endpoint.told), "labels": dict(labels[index])}
@@ -168,7 +168,7 @@ class Stand:
         return yaml.safe_dump({"endpoints": told})
 
     def write_files(self) -> None:
-        """Write everything as it should be."""
+        """Write all files with valid content."""
         self.write(self.endpoints_file, self.members())
         whole = files("laar_lab.sim") / "data" / "laar-fleet.capability.json"
         self.write(self.artifact, whole.read_text())
@@ -206,7 +206,7 @@ class Stand:
             await self.start_envoy()
 
     async def start_store(self) -> None:
-        """Start the store, empty, and wait until it listens; nothing where there is none."""
+        """Start an empty store and wait until it listens; do nothing without a store."""
         if self.plan.store is None:
             return
         self.store_socket.unlink(missing_ok=True)
@@ -226,8 +226,8 @@ class Stand:
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 "DONT_FAKE_MONOTONIC": "1",
-                # Its "fix" breaks timed waits: a thread then keeps Python's lock for seconds, the
-                # loop stands still, and Envoy gives up a picker that has no fault.
+                # The "fix" breaks timed waits: a thread holds the GIL for seconds, which blocks the
+                # event loop, and Envoy gives up on a healthy picker.
                 "FAKETIME_FORCE_MONOTONIC_FIX": "0",
             }
         settings = str(self.settings_file(index))
@@ -237,26 +237,26 @@ class Stand:
         return await self.guard.start(f"picker-{index}", command, environment)
 
     async def restart_picker(self, index: int) -> None:
-        """Start a picker that has ended, and wait until it is ready."""
+        """Restart a picker, and wait until it is ready."""
         await self.pickers[index].end()
         self.pickers[index] = await self._picker(index)
         await self.picker_ready(index)
 
     async def picker_ready(self, index: int) -> None:
-        """Wait until it says that it is ready."""
+        """Wait until a picker reports that it is ready."""
         await self._ready(self.admin_url(index) + "/readyz", self.pickers[index])
 
     def admin_url(self, index: int) -> str:
-        """The admin URL of one picker."""
+        """Return the admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
     @property
     def ext_proc_port(self) -> int:
-        """The port that Envoy asks the pickers on."""
+        """Return the pickers' ext_proc port."""
         return self._ext_proc
 
     async def start_envoy(self) -> None:
-        """Start an Envoy; requests go there from now on, and the one before is the caller's."""
+        """Start an Envoy and direct requests to it; the caller stops the previous one."""
         listen, ready, admin = free_ports(3)
         options = BootstrapOptions(
             picker=f"{_PICKER_HOSTS[0]}:{self._ext_proc}",
@@ -280,7 +280,7 @@ class Stand:
         command = [find_binary(), "-c", path, "--concurrency", "1", "--disable-hot-restart"]
         envoy = await self.guard.start(name, [*command, "-l", "warning"])
         await self._ready(f"http://127.0.0.1:{admin}/ready", envoy)
-        # Ready for its listeners is not ready for its endpoints and its picker.
+        # Readiness covers only listeners, not the health of endpoints and pickers.
         await self._clusters_warm(f"http://127.0.0.1:{admin}")
         self.envoy = envoy
         self.url = f"http://127.0.0.1:{listen}"
@@ -297,7 +297,7 @@ class Stand:
                 await asyncio.sleep(_POLL_S)
 
     async def replace_envoy(self, *, drain_s: float) -> None:
-        """Put a new Envoy in the place of the present one, which may finish what it has."""
+        """Replace Envoy by a new one; the old one drains its requests first."""
         old, admin_url = self.envoy, self._envoy_admin
         assert old is not None
         await self.start_envoy()
@@ -332,7 +332,7 @@ class Stand:
     # Faults and readings.
 
     async def set_faults(self, index: int, *faults: str) -> None:
-        """Give one endpoint these faults; none heals it."""
+        """Set one endpoint's faults; none heals it."""
         url = f"http://{self.addresses[index]}/sim/faults"
         for _ in range(100):  # it may be in an outage
             try:
@@ -351,17 +351,17 @@ class Stand:
             answer.raise_for_status()
 
     async def requests_seen(self, index: int) -> int:
-        """Generation requests that reached one endpoint since its faults were last set."""
+        """Return the generation requests at one endpoint since its faults were last set."""
         return (await self.faults_seen(index))[0]
 
     async def faults_seen(self, index: int) -> tuple[int, int]:
-        """As `requests_seen`, and how many of them a fault has hit."""
+        """Return `requests_seen`, and how many of them a fault has hit."""
         async with self.http.get(f"http://{self.addresses[index]}/sim/faults") as answer:
             book = await answer.json()
             return int(book["requests"]), int(book["hit"])
 
     async def metrics(self, index: int) -> dict[str, float]:
-        """One picker's metrics, added up over labels."""
+        """Return one picker's metrics, summed over labels."""
         sums: dict[str, float] = {}
         async with self.http.get(self.admin_url(index) + "/metrics") as answer:
             for line in (await answer.text()).splitlines():
@@ -379,17 +379,17 @@ async def standing(
     deadline_s: float,
     before: Callable[[Stand], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Stand]:
-    """A running stand; nothing of it is left afterwards.
+    """Run a stand; remove everything afterwards.
 
     Args:
-        plan: what to start.
-        deadline_s: after which its processes are killed even if this process hangs.
-        before: runs before anything starts, when the addresses are known.
+        plan: the parts to start.
+        deadline_s: seconds until its processes are killed, even if this process hangs.
+        before: called before anything starts, when the addresses are known.
 
-    The environment's LAAR_STAND_LOGS names a folder that keeps the processes' logs.
+    The environment variable LAAR_STAND_LOGS names a folder to keep the processes' logs in.
 
     Raises:
-        RuntimeError: something did not start; the text holds the end of its log.
+        RuntimeError: a process did not start; the message includes the end of its log.
     """
     with tempfile.TemporaryDirectory(prefix="laar-stand-") as directory:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -415,7 +415,7 @@ def _keep_logs(directory: Path, target: Path) -> None:
 
 
 def _spread_over(bootstrap: dict[str, Any], hosts: Sequence[str]) -> None:
-    """Put the picker's cluster at several addresses with the ports that it has."""
+    """Give the picker's cluster several addresses, with unchanged ports."""
     for cluster in bootstrap["static_resources"]["clusters"]:
         if cluster["name"] != "laar-picker":
             continue

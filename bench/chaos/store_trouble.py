@@ -1,4 +1,4 @@
-"""Troubles for the store that the pickers share by; none of them may cost a request."""
+"""Troubles for the store that pickers share state through; none may cost a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _ask(stand: Stand, *command: object) -> Any:
 
 
 async def _end(stand: Stand, rng: random.Random, seconds: float) -> None:
-    """It comes back empty."""
+    """Kill the store and restart it empty."""
     assert stand.store is not None
     await stand.store.end(signal.SIGKILL)
     await asyncio.sleep(seconds)
@@ -86,7 +86,7 @@ STORE_TROUBLES = tuple(
 
 
 async def apart(stand: Stand, within_s: float) -> list[str]:
-    """Pickers that share with none of the others, although all is well for so long."""
+    """Return the pickers that still do not share with all others after `within_s`."""
     if stand.plan.store is None:
         return []
     deadline_s = time.monotonic() + within_s

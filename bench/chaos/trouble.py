@@ -1,8 +1,8 @@
-"""Troubles for a stand, and their times: a schedule drawn from a seed.
+"""Troubles for a stand, and a seeded schedule for them.
 
-There are three lanes, each with one trouble at a time: one for the endpoints of each of two models,
-so that two of three stay healthy but where all of a model are meant to fail, and one for pickers,
-Envoy, files, disk, clock and settings. A trouble puts everything back as it was at its end.
+There are three lanes with one trouble at a time: one for the endpoints of each of two models, so
+that two of three stay healthy unless a whole model is meant to fail, and one for pickers, Envoy,
+files, disk, clock and settings. A trouble restores everything at its end.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from bench.chaos.stand import Stand
 __all__ = ["CLOCK_TROUBLE", "ENDPOINT_TROUBLES", "SYSTEM_TROUBLES", "Lane", "Struck", "Trouble"]
 
 _AFTERMATH_S = 1.0
-"""Requests that begin so soon after a trouble still count as its own."""
+"""Seconds after a trouble in which new requests are still attributed to it."""
 
 _LEARNING_S = 2.0
-"""Time that a picker has to take a failing endpoint out."""
+"""Seconds that a picker has to stop using a failing endpoint."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Struck:
     """A trouble that happened; times are monotonic seconds.
 
-    `fed` counts requests that an endpoint failing all of them got after `_LEARNING_S`, over
-    `fed_s` seconds.
+    `fed` counts requests to an endpoint that fails all of them, in the `fed_s` seconds after
+    `_LEARNING_S`.
     """
 
     trouble: Trouble
@@ -44,7 +44,7 @@ class Struck:
     fed_s: float = 0.0
 
     def overlaps(self, began_s: float, ended_s: float) -> bool:
-        """Whether a request of that time could feel it."""
+        """Return whether it could affect a request with these times."""
         return began_s <= self.ended_s + _AFTERMATH_S and ended_s >= self.began_s
 
 
@@ -53,16 +53,16 @@ class Trouble:
     """One kind of trouble.
 
     Args:
-        name: its name in the table.
-        faults: faults of endpoints, where it is a trouble of endpoints.
-        excuses: ends without an error body that it explains.
-        gateway_excuses: more of them where answers pass through the picker.
-        unsettles: pickers lose their learned estimates with it, or are passed by.
-        reason: the reason that laar names in errors which are its consequence.
-        fails_all: it fails every request that it meets, so a picker should take the endpoint out.
+        name: name in the table.
+        faults: faults to set at endpoints, for a trouble of endpoints.
+        excuses: outcomes without an error body that it explains.
+        gateway_excuses: more of these if answers pass through the picker.
+        unsettles: whether pickers lose learned estimates or are bypassed.
+        reason: the reason in laar's errors that it causes.
+        fails_all: whether it fails every request, so that pickers should avoid the endpoint.
         seconds: shortest and longest duration.
-        act: does a trouble of the system and undoes it. Gets the stand, a generator and the
-            seconds.
+        act: causes a trouble of the system and undoes it; takes the stand, a random generator and
+            the seconds.
     """
 
     name: str
@@ -118,14 +118,14 @@ _WHOLE_SHARE = 0.04
 
 
 class Lane:
-    """Troubles one after the other, until it has to end.
+    """A seeded sequence of troubles, one at a time.
 
     Args:
-        stand: the stand that they happen to.
-        rng: draws them.
-        troubles: troubles to draw from; each comes once before any comes again.
-        endpoints: endpoints that they are for; none for the system's.
-        keep: takes each one as it begins.
+        stand: the stand to disturb.
+        rng: random generator for the schedule.
+        troubles: troubles to draw from; each occurs once before any repeats.
+        endpoints: indexes of endpoints to choose from; empty for troubles of the system.
+        keep: receives each trouble as it begins.
         gap_s: longest pause between two.
     """
 
@@ -148,7 +148,7 @@ class Lane:
         self._bag: list[Trouble] = []
 
     async def run(self, until_s: float) -> None:
-        """Return when the last trouble is undone, soon after that monotonic second."""
+        """Cause troubles until `until_s` (monotonic); return when the last one is undone."""
         while time.monotonic() < until_s:
             if not self._bag:
                 self._bag = self._rng.sample(self._troubles, len(self._troubles))
@@ -164,7 +164,7 @@ class Lane:
             await asyncio.sleep(self._rng.uniform(0.2, self._gap_s))
 
     async def _strike(self, trouble: Trouble, seconds: float) -> Struck:
-        """Let one endpoint fail, now and then all of the model."""
+        """Make one endpoint fail, occasionally all of its model."""
         stand = self._stand
         chosen = [self._rng.choice(self._endpoints)]
         if self._rng.random() < _WHOLE_SHARE and trouble.name in _WHOLE_MODEL:
@@ -230,7 +230,7 @@ async def _kill_envoy(stand: Stand, rng: random.Random, seconds: float) -> None:
 
 
 def _text(path: str, *texts: str) -> Callable[[Stand, random.Random, float], Awaitable[None]]:
-    """Replace a file of the stand by one of these texts for a while."""
+    """Return an act that replaces a file of the stand by one of the texts."""
 
     async def act(stand: Stand, rng: random.Random, seconds: float) -> None:
         target = getattr(stand, path)
@@ -249,7 +249,7 @@ async def _delete_endpoints(stand: Stand, rng: random.Random, seconds: float) ->
 
 
 async def _flap_endpoints(stand: Stand, rng: random.Random, seconds: float) -> None:
-    """Not by rename: the file is cut to nothing and written in two halves."""
+    """Rewrite the file in place (not by rename), in two halves."""
     whole = stand.members()
     for _ in range(10):
         with stand.endpoints_file.open("w") as file:
@@ -273,7 +273,7 @@ async def _garble_eds(stand: Stand, rng: random.Random, seconds: float) -> None:
     for _ in range(100):
         if all(address.rpartition(":")[2] in whole for address in stand.addresses):
             break
-        await asyncio.sleep(0.1)  # the trouble before is not undone yet, and would never be
+        await asyncio.sleep(0.1)  # else restoring would undo the end of the previous trouble
         whole = eds.read_text()
     stand.write(eds, rng.choice(("", "{", '{"resources": [{"@type": "nothing"}]}', "\0" * 64)))
     await asyncio.sleep(seconds)

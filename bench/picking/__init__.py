@@ -1,1 +1,1 @@
-"""`python -m bench picker`: the pickers, the load and the parts."""
+"""The subjects, the load and the parts of `python -m bench picker`."""

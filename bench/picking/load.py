@@ -1,4 +1,4 @@
-"""Requests over plain connections, as many at once or as many a second as asked for."""
+"""HTTP/1.1 load over plain connections, with a fixed concurrency or rate."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Load:
-    """Requests of one kind for one Envoy.
+    """Load of one kind of request on one Envoy.
 
     Args:
         url: URL of Envoy, `http://HOST:PORT`.
-        bodies: bodies to send in turn.
+        bodies: bodies to send, in rotation.
         chunks: events of each answer; None for one JSON text.
-        may_fail: count requests that fail, instead of raising.
+        may_fail: whether to count failed requests instead of raising.
 
     Attributes:
         failed: number of requests not answered by a 200.
@@ -53,7 +53,7 @@ class Load:
         self._free: list[_Wire] = []
 
     async def closed(self, count: int, at_once: int) -> list[float]:
-        """Seconds of each of `count` requests, `at_once` of them under way at any time."""
+        """Send `count` requests, `at_once` in parallel; return the seconds of each."""
         numbers = iter(range(count))
         took: list[float] = []
 
@@ -69,7 +69,7 @@ class Load:
         return took
 
     async def at_rate(self, rate: float, seconds: float, seed: int) -> list[float]:
-        """Seconds of each request from the moment at which it was due, at random moments."""
+        """Send requests at random times; return the seconds of each since it was due."""
         rng = random.Random(seed)
         took: list[float] = []
 
@@ -92,7 +92,7 @@ class Load:
             self._free.pop()[1].close()
 
     async def _ask(self, number: int) -> None:
-        """One request, answered whole."""
+        """Send one request and read its whole answer."""
         wire = self._free.pop() if self._free else await self._connect()
         reader, writer = wire
         writer.write(self._requests[number % len(self._requests)])
@@ -112,7 +112,7 @@ class Load:
 
 
 def bodies(size: int, *, stream: bool) -> list[bytes]:
-    """Chat requests of a size in bytes: half a prompt that all share, half their own."""
+    """Return chat requests of a size in bytes: half is a shared prompt, half is unique."""
     rng = random.Random(size)
 
     def words(length: int) -> str:

@@ -1,4 +1,4 @@
-"""The parts of `python -m bench picker`; each prints its figures as it measures them."""
+"""The parts of `python -m bench picker`; each prints its figures as they are measured."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ TARGETS = {
     ("full duplex", "64 KB"): 0.8,
     ("full duplex", "400 KB"): 1.0,
 }
-"""CPU beside the no-op picker on grpc.aio, behind a usual Envoy in the native shape."""
+"""CPU relative to the no-op picker on grpc.aio, which in native runs behind a usual Envoy."""
 
 
 @dataclass(slots=True)
 class Costs:
-    """CPU of a request by shape and case: of each picker, and of its Envoy, in microseconds."""
+    """CPU microseconds per request by shape and case, of each picker and of its Envoy."""
 
     pickers: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     envoys: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ async def cpu(
     share: float,
     shapes: Sequence[str] = tuple(SHAPES),
 ) -> None:
-    """CPU of each subject for each kind of request, in each of these shapes, by turns."""
+    """Measure the CPU of each subject for each kind of request and shape, alternately."""
     floor_name = next((one.name for one in subjects if one.argv is not None), "")
     for shape in shapes:
         async with _standing(shape, subjects) as stood:
@@ -120,7 +120,7 @@ async def cpu(
 
 
 async def features(figures: Figures, share: float) -> None:
-    """Settings of laar one by one, native: CPU beside the policy that looks at nothing."""
+    """Measure the CPU of laar's features one by one, relative to the random policy."""
     with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         subjects = (
             laar_with("policy random", routing={"policy": "random"}),
@@ -141,14 +141,14 @@ async def features(figures: Figures, share: float) -> None:
 
 
 async def fleets(figures: Figures, share: float) -> None:
-    """CPU of a short request with 1 to 1,000 endpoints, and of reading so many endpoints' pages."""
+    """Measure the CPU of a short request, and of scraping, with 1 to 1,000 endpoints."""
     sums = {}
     for count in (1, 10, 100, 1000):
         async with _standing("native", (LAAR,), count=count) as (one,):
             await _settled(one)
             load = Load(one.url, bodies(1_000, stream=False))
             await load.closed(WARM_UP_REQUESTS, AT_ONCE)
-            reading = await _cpu_of(one, asyncio.sleep(3.0)) / 3.0  # it is not at rest yet
+            reading = await _cpu_of(one, asyncio.sleep(3.0)) / 3.0  # it still scrapes frequently
             costs = []
             requests = max(AT_ONCE, round(3 * CASES[0].requests * share))
             for _ in range(ROUNDS):
@@ -167,14 +167,14 @@ async def fleets(figures: Figures, share: float) -> None:
 
 
 async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
-    """CPU seconds of a picker while something else is awaited."""
+    """Return the CPU seconds of a picker while awaiting `work`."""
     before = one.spent_s()[0]
     await work
     return one.spent_s()[0] - before
 
 
 async def idle(figures: Figures, seconds: float) -> None:
-    """CPU of a picker that nothing is asked of, which reads its endpoints' pages."""
+    """Measure the CPU of a picker without requests, which scrapes its endpoints."""
     for count, most in ((100, 0.01), (1000, None)):
         async with _standing("native", (LAAR,), count=count) as stood:
             await _settled(stood[0])
@@ -184,7 +184,7 @@ async def idle(figures: Figures, seconds: float) -> None:
 
 
 async def latency(figures: Figures, seconds: float) -> None:
-    """Time that a picker adds to an Envoy alone, at half of the rate that laar can take."""
+    """Measure the latency that a picker adds to Envoy alone, at half of laar's maximum rate."""
     for case, most in ((CASES[0], 1.0), (CASES[4], 2.0)):
         sent = bodies(case.body_bytes, stream=False)
         async with _standing("native", (ALONE, NOOP, LAAR)) as stood:
@@ -213,7 +213,7 @@ async def latency(figures: Figures, seconds: float) -> None:
 
 
 async def crowds(figures: Figures, share: float) -> None:
-    """Prompts of 220 KB from 1 to 1,000 clients at once, native: requests a second, and CPU."""
+    """Measure throughput and CPU with prompts of 220 KB from 1 to 1,000 concurrent clients."""
     sent = bodies(220_000, stream=False)
     async with _standing("native", (LAAR,)) as (one,):
         load = Load(one.url, sent, may_fail=True)
@@ -235,7 +235,7 @@ async def crowds(figures: Figures, share: float) -> None:
 
 
 async def streams(figures: Figures, count: int) -> None:
-    """Answers that go on for ever, all at once: memory of the picker, and those that fail."""
+    """Measure memory and failures with many concurrent endless answers."""
     async with _standing("native", (LAAR,)) as (one,):
         load = Load(one.url, bodies(1_000, stream=True), 1)
         await load.closed(WARM_UP_REQUESTS, AT_ONCE)
@@ -256,7 +256,7 @@ async def streams(figures: Figures, count: int) -> None:
 async def _standing(
     shape: str, subjects: Sequence[Subject], *, count: int = _ENDPOINTS
 ) -> AsyncIterator[list[Running]]:
-    """All subjects at the same endpoints."""
+    """Run all subjects with the same endpoints."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-bench-")))
         ports = await stack.enter_async_context(endpoints(directory, count))
@@ -271,7 +271,7 @@ async def _standing(
 async def _by_turns(
     stood: Sequence[Running], case: Case, share: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Microseconds of CPU of a request, of pickers and of Envoys: the medians of all rounds."""
+    """Return CPU microseconds per request of pickers and of Envoys (median over rounds)."""
     sent = bodies(case.body_bytes, stream=case.chunks is not None)
     loads = [Load(one.url, sent, case.chunks) for one in stood]
     for load in loads:
@@ -297,7 +297,7 @@ async def _by_turns(
 
 
 async def _settled(one: Running) -> None:
-    """Wait until a picker takes no more CPU in a second than in the one before."""
+    """Wait until a picker's CPU use per second stops falling."""
     last = float("inf")
     while True:
         before = one.spent_s()[0]

@@ -1,4 +1,4 @@
-"""Pauses of the garbage collector in a picker with a large fleet and many sessions."""
+"""Measure garbage collector pauses in a picker with a large fleet and many sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_MS = 5.0
 
 
 async def pauses(figures: Figures) -> None:
-    """The longest and the sum of all collections while every session asks once, as it serves."""
+    """Measure the longest pause and the total time of collections, with a request per session."""
     picker = processor(ENDPOINTS)
     keep_young()  # as `laar serve` does
     took: dict[int, list[float]] = {0: [], 1: [], 2: []}

@@ -1,4 +1,4 @@
-"""Many answers that stay open at once, over HTTP/2 without TLS."""
+"""Hold many concurrent answers open, over HTTP/2 without TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class Held:
-    """Numbers of streams: with a first byte of their answer, and ended although open."""
+    """Counts of streams that began a 200 answer, and of streams that ended early."""
 
     answered: int = 0
     broken: int = 0
@@ -28,7 +28,7 @@ class Held:
 
 @asynccontextmanager
 async def hold_streams(url: str, count: int, body: bytes) -> AsyncIterator[Held]:
-    """Ask `count` times for an answer without an end, and hold what has begun within a minute."""
+    """Open `count` endless answers, and hold those that begin within `TIMEOUT_S`."""
     host, _, port = url.partition("://")[2].partition(":")
     held = Held()
     loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class _Client(asyncio.Protocol):
         self.all_begun = asyncio.Event()
         self._held, self._many, self._body = held, many, body
         self._begun = 0
-        self._transport: Any = None  # uvloop's are no `asyncio.Transport`
+        self._transport: Any = None  # uvloop's is not an `asyncio.Transport`
         self._h2 = H2Connection(H2Configuration(client_side=True))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""Pickers under measurement, each behind an Envoy of its own, and instant endpoints for all."""
+"""The pickers to measure, each behind its own Envoy, with shared instant endpoints."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The place of a picker: its directory, its ports, and the endpoints to choose among."""
+    """A picker's directory, ports and endpoints."""
 
     directory: Path
-    endpoints: Sequence[int]  # ports of loopback
+    endpoints: Sequence[int]  # ports on loopback
     port: int  # ext_proc
     health_port: int
     admin_port: int
 
     @property
     def addresses(self) -> list[str]:
-        """``ip:port`` of every endpoint."""
+        """Return ``ip:port`` of every endpoint."""
         return [f"127.0.0.1:{port}" for port in self.endpoints]
 
 
@@ -65,16 +65,16 @@ Argv = Callable[[Place], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A picker under measurement.
+    """A picker to measure.
 
     Args:
         name: name in the figures.
-        argv: its command; None for an Envoy without a picker.
-        usual: in the native shape it is behind an Envoy that sends the headers first, and then the
-            body, as pickers are set up everywhere.
-        health: whom Envoy asks whether it is well: laar's own service at the ext_proc port, another
-            service at its health port, or nobody.
-        service: the name of that other service.
+        argv: returns its command; None for Envoy without a picker.
+        usual: whether its Envoy, in the native shape, sends the headers before the body, as
+            pickers are usually configured.
+        health: Envoy's health check: laar's service at the ext_proc port, another service at the
+            health port, or none.
+        service: name of the other service.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A picker that runs, and its Envoy."""
+    """A running picker and its Envoy."""
 
     name: str
     url: str
@@ -94,11 +94,11 @@ class Running:
     envoy: int
 
     def spent_s(self) -> tuple[float, float]:
-        """CPU seconds so far, of the picker and of Envoy."""
+        """Return the CPU seconds used by the picker and by Envoy."""
         return (0.0 if self.picker is None else cpu_s(self.picker)), cpu_s(self.envoy)
 
     def picker_bytes(self) -> int:
-        """Memory of the picker."""
+        """Return the resident memory of the picker."""
         pages = Path(f"/proc/{self.picker}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -111,7 +111,7 @@ def _noop_argv(place: Place) -> Sequence[str]:
 def laar_argv(
     place: Place, settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> Sequence[str]:
-    """The real picker, with the smallest settings that serve the endpoints and some others."""
+    """Return the command of laar with minimal settings for the endpoints, and more if given."""
     path = place.directory / "laar.yaml"
     document: dict[str, object] = {
         "listen": {
@@ -133,27 +133,27 @@ LAAR = Subject(name="laar", argv=laar_argv)
 
 
 def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
-    """The real picker with sections of settings."""
+    """Return laar as a subject, with additional settings sections."""
     return Subject(name=name, argv=partial(laar_argv, settings=settings))
 
 
 def other_sources(named: str) -> Subject:
-    """The picker of other sources of laar, given as ``name=src``."""
+    """Return laar from other sources as a subject, given as ``name=src``."""
     name, path = _named(named)
     return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
 def peer(named: str, service: str = "") -> Subject:
-    """Another picker that speaks the protocol, given as ``name=command``.
+    """Return another picker that speaks the protocol, given as ``name=command``.
 
-    In the command ``{port}`` is the port to serve ext_proc at without TLS, ``{health_port}`` that
-    of its gRPC health service, ``{admin_port}`` is free, ``{endpoints}`` are the endpoints by
-    comma, and ``{directory}`` is a directory that is empty. Without ``{health_port}`` Envoy asks
-    nobody.
+    In the command, ``{port}`` is the ext_proc port (without TLS), ``{health_port}`` the port of its
+    gRPC health service, ``{admin_port}`` a free port, ``{endpoints}`` the endpoints,
+    comma-separated, and ``{directory}`` an empty directory. Without ``{health_port}``, Envoy makes
+    no health checks.
 
     Args:
         named: name and command.
-        service: the service that its health port answers for.
+        service: service name for its health checks.
     """
     name, command = _named(named)
     health: Literal["port", "nobody"] = "port" if "{health_port}" in command else "nobody"
@@ -182,7 +182,7 @@ def _named(text: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
-    """Instant endpoints in a process of their own; yields their ports."""
+    """Run instant endpoints in another process; yield their ports."""
     ports = free_ports(count)
     spec = directory / "endpoints-spec.json"
     spec.write_bytes(orjson.dumps([{"port": port} for port in ports]))
@@ -195,7 +195,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
 async def running(
     mode: BodyMode, subject: Subject, directory: Path, ports: Sequence[int]
 ) -> AsyncIterator[Running]:
-    """A picker with an Envoy of its own, both ready."""
+    """Run a picker with its own Envoy; yield when both are ready."""
     directory.mkdir()  # noqa: ASYNC240 - before anything is measured
     own = free_ports(3)
     place = Place(
@@ -211,7 +211,7 @@ async def running(
         admin_port=0,
         listen_host="127.0.0.1",
         body_mode=mode,
-        fail_open=False,  # a picker that does not answer must not look fast
+        fail_open=False,  # a picker that fails must not look fast
     )
     bootstrap = render("sidecar" if mode == "native" else "gateway", options)
     if subject.argv is None:
@@ -242,7 +242,7 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
 
 
 def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
-    """Make Envoy ask for the picker's health at another port of loopback, or nowhere."""
+    """Move Envoy's health checks of the picker to another port, or remove them."""
     clusters = bootstrap["static_resources"]["clusters"]
     (picker,) = (one for one in clusters if "health_checks" in one)
     if port is None:
@@ -262,7 +262,7 @@ _AS_ALL_ROUTES = {
 
 
 def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The connection manager of the data listener, and its ext_proc filter."""
+    """Return the connection manager of the data listener, and its ext_proc filter."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     found = next(one for one in manager["http_filters"] if one["name"].endswith("ext_proc"))
@@ -270,13 +270,13 @@ def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _without_picker(bootstrap: dict[str, Any]) -> None:
-    """Make a bootstrap one whose Envoy chooses by itself."""
+    """Remove the picker from a bootstrap, so that Envoy chooses alone."""
     manager, ext_proc = _filters(bootstrap)
     manager["http_filters"].remove(ext_proc)
 
 
 def _send_headers_first(bootstrap: dict[str, Any]) -> None:
-    """Make a native bootstrap one that sends the headers and then the body, to every path."""
+    """Change a native bootstrap to send the headers before the body, for every path."""
     manager, ext_proc = _filters(bootstrap)
     manager["http_filters"] = [f for f in manager["http_filters"] if "buffer" not in f["name"]]
     ext_proc["typed_config"]["processing_mode"]["request_header_mode"] = "SEND"
@@ -290,7 +290,7 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
 async def _process(
     name: str, command: Sequence[str], log_path: Path, port: int
 ) -> AsyncIterator[int]:
-    """A process that listens at a port; its id."""
+    """Run a process that listens at a port; yield its id."""
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *dying_with_us([shutil.which(command[0]) or command[0], *command[1:]]),

@@ -1,1 +1,1 @@
-"""Prompts as frameworks send them, over real text; see `python -m bench prompts`."""
+"""Prompts as frameworks send them, with real text; see `python -m bench prompts`."""

@@ -1,7 +1,7 @@
-"""Real text in chunks, as splitters cut it for retrieval.
+"""Real text, split into chunks as for retrieval.
 
-All of it is on any machine that runs the benchmarks: laar's own pages, Python's language reference,
-the descriptions and the licences of the installed distributions.
+All sources exist on any machine that runs the benchmarks: laar's docs, Python's language reference,
+descriptions and licences of the installed distributions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 CHUNK_CHARS = 1000
 OVERLAP_CHARS = 100
 SEPARATORS = ("\n\n", "\n", " ")
-"""Tried in this order, as recursive splitters do: a text is cut at the widest one that it has."""
+"""Separators in order of preference: as in recursive splitters, the first one found is used."""
 
 _DOCS = Path(__file__).parents[2] / "docs"
 
 
 @cache
 def corpora() -> dict[str, list[str]]:
-    """The texts by corpus, in a fixed order."""
+    """Return the texts by corpus, in a fixed order."""
     installed = sorted(distributions(), key=lambda each: each.metadata["Name"].casefold())
     readmes = [str(each.metadata.get_payload() or "") for each in installed]
     licences = [
@@ -41,7 +41,7 @@ def corpora() -> dict[str, list[str]]:
 
 
 def split(text: str, separators: Sequence[str] = SEPARATORS) -> list[str]:
-    """Chunks of up to `CHUNK_CHARS`, each of which may begin with the end of the one before."""
+    """Split a text into chunks of up to `CHUNK_CHARS`, which may overlap."""
     fits = next((i for i, one in enumerate(separators) if one in text), None)
     if len(text) <= CHUNK_CHARS or fits is None:
         return [text[i : i + CHUNK_CHARS].strip() for i in range(0, len(text), CHUNK_CHARS)]
@@ -70,7 +70,7 @@ def _pieces(corpus: str) -> list[str]:
 
 
 def chunks(corpus: str, count: int, rng: random.Random) -> list[str]:
-    """Different chunks of a corpus, drawn from runs that follow each other in their texts."""
+    """Return different chunks of a corpus, drawn in runs of neighbours."""
     different = _pieces(corpus)
     drawn: dict[str, None] = {}
     while len(drawn) < min(count, len(different)):
@@ -80,7 +80,7 @@ def chunks(corpus: str, count: int, rng: random.Random) -> list[str]:
 
 
 _LEAST_CHARS = 200
-"""Shorter chunks are headings that a splitter left over."""
+"""Minimum length of a chunk; shorter ones are headings left over by the splitter."""
 
 _RUN = 5
-"""Neighbours drawn together: retrieval finds several chunks of one text, overlaps and all."""
+"""Neighbouring chunks drawn together: retrieval often returns several of one text."""

@@ -1,8 +1,8 @@
-"""Bodies whose order matters: `KINDS`, by name.
+"""Bodies whose order matters, by name: `KEPT` and `RANKED`.
 
-Two sorts. Where the order is that of the thing itself (a story, steps, a talk) the same parts come
-in the same order each time, and never may be moved. Where each request ranks the same things anew
-(a race, orders newest first) they may only be moved with a note that gives the order as received.
+There are two sorts. If the order is inherent (a story, steps, a conversation), the same parts come
+in the same order each time and must never be moved. If each request ranks the same items anew (a
+race, orders newest first), they may only be moved with a note that states the received order.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ KEPT: dict[str, tuple[Render, str]] = {
     "events": (_json("documents", "content", "list_events"), "What happened first?"),
     "memories": (_text("User Memories:", "- {t}", "\n"), "Where do I live now?"),
 }
-"""Kinds whose parts come in the same order each time."""
+"""Kinds whose parts always come in the same order."""
 
 RANKED: dict[str, tuple[Render, str]] = {
     "race": (_json("results", "text", "get_race_results"), "Who came second in the race?"),
@@ -88,11 +88,11 @@ RANKED: dict[str, tuple[Render, str]] = {
     "board": (_said("leaderboard", "{t}", "\n\n"), "Who leads?"),
     "queue": (_text("The queue:", "{t}"), "Who is served next?"),
 }
-"""Kinds that may come in another order each time, which means something each time."""
+"""Kinds whose order may differ each time and always has a meaning."""
 
 
 def bodies(kind: str, count: int, items: Sequence[str], rng: random.Random) -> list[Body]:
-    """Bodies of one kind, each with some of the same parts."""
+    """Return bodies of one kind, each with a sample of the same parts."""
     render, question = (KEPT | RANKED)[kind]
     made: list[Body] = []
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""How frameworks put retrieved chunks into a request: `TEMPLATES`, by name.
+"""`TEMPLATES` by name: how frameworks put retrieved chunks into a request.
 
-Each is written from the documented look of the framework's default prompt, in our own words: what
-counts is where chunks begin and end, what stands between them, and in which message they are.
+Each follows the documented format of the framework's default prompt, reworded: what matters is
+where chunks begin and end, the text between them, and the message that contains them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 Body = dict[str, object]
 Template = Callable[[Sequence[tuple[int, str]], str], Body]
-"""Makes a body from chunks, each with its own number in the corpus, and a question."""
+"""Takes chunks, each with its number in the corpus, and a question; returns a body."""
 
 _RULES = (
     "You help the staff of a museum. Use the retrieved pieces of context below to answer. "
@@ -38,7 +38,7 @@ def _tool(content: object, question: str, name: str = "search_docs") -> Body:
 
 
 def _each(form: str, gap: str = "\n\n") -> Callable[[Sequence[tuple[int, str]]], str]:
-    """Chunks joined; `n` counts places, `id` names the chunk itself."""
+    """Return a function that joins chunks; `n` numbers positions, `id` identifies the chunk."""
     return lambda docs: gap.join(
         form.format(n=n, i=n - 1, id=at, t=text, f=f"handbook-{at % 9}.pdf", p=at)
         for n, (at, text) in enumerate(docs, 1)
@@ -46,7 +46,7 @@ def _each(form: str, gap: str = "\n\n") -> Callable[[Sequence[tuple[int, str]]],
 
 
 def _frame(user: str, form: str, gap: str = "\n\n", system: str | None = None) -> Template:
-    """A template of one string; `{docs}` and `{question}` stand in either message."""
+    """Return a template from strings; either message may contain `{docs}` and `{question}`."""
     render = _each(form, gap)
 
     def body(docs: Sequence[tuple[int, str]], question: str) -> Body:

@@ -1,7 +1,7 @@
-"""One picker without ports, in a process of its own: ``python -m bench.sharing.member SPEC OUT``.
+"""Run one picker without ports: ``python -m bench.sharing.member SPEC OUT``.
 
-It decides its part of a steady stream of conversations, whose turns come to any of the pickers, and
-writes what that took. All pickers of a run draw the same stream.
+It decides its part of a steady stream of conversations, whose turns are spread over the pickers,
+and writes its measurements. All pickers of a run generate the same stream.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _END = Completion(status=200, cause="complete", latency_s=HELD_S, ttft_s=0.02)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """The task of one picker.
+    """The parameters of one picker.
 
     Args:
-        path: path of the store's socket; empty for a picker alone.
+        path: path of the store's socket; empty for no sharing.
         number: number of the picker.
-        count: pickers in all.
-        rate: decisions a second of all.
+        count: number of pickers.
+        rate: decisions a second of all pickers together.
         seconds: duration of the run.
     """
 
@@ -69,8 +69,8 @@ class Spec:
 class Driven:
     """The measurements of one picker.
 
-    `ages_ms` are those of the others' batches when they were taken. `waits_ms` are the waits of the
-    oldest decision in each batch of its own until it was sent.
+    `ages_ms` has the age of each received batch when it was applied, `waits_ms` the time that the
+    oldest decision in each sent batch had waited.
     """
 
     decided: int = 0
@@ -84,7 +84,7 @@ class Driven:
 
 
 class Member:
-    """The picker."""
+    """A picker under measurement."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -128,14 +128,14 @@ class Member:
         return sharer
 
     async def run(self) -> Driven:
-        """Meet the others, idle for a second, and decide."""
+        """Wait for the other pickers, idle for a second, and make the decisions."""
         driven, sharer = self.driven, self.sharer
         if sharer is not None:
             for name, run in sharer.tasks().items():
                 self._tasks.spawn(name, run)
             await sharer.warmed()
             async with asyncio.timeout(MEET_S):
-                while len(sharer.sharing.peers) < self.spec.count - 1:  # noqa: ASYNC110 - it is polled
+                while len(sharer.sharing.peers) < self.spec.count - 1:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.02)
         cpu, began = time.process_time(), time.monotonic()
         await asyncio.sleep(1.0)
@@ -155,13 +155,13 @@ class Member:
         return driven
 
     async def _drive(self, began: float) -> None:
-        """Decide at a steady rate; each request ends after a while."""
+        """Decide at a steady rate; each request ends after `HELD_S`."""
         spec, director = self.spec, self.director
         flying: deque[tuple[float, Decision]] = deque()
         talk, number = _Talk(), 0
         while (now := time.monotonic()) - began < spec.seconds:
             due = int((now - began) * spec.rate)
-            for _ in range(min(8 * spec.count, due - number)):  # sharing has its turn in between
+            for _ in range(min(8 * spec.count, due - number)):  # then let sharing run
                 request, mine = talk.next(), number % spec.count == spec.number
                 number += 1
                 if mine:
@@ -178,7 +178,7 @@ class Member:
 
 
 class _Talk:
-    """Conversations, the same for every picker of a run."""
+    """A generator of conversations, the same for every picker of a run."""
 
     def __init__(self) -> None:
         self._rng = random.Random(1)
@@ -186,7 +186,7 @@ class _Talk:
         self._count = 0
 
     def next(self) -> Request:
-        """The next turn of some conversation."""
+        """Return the next turn of a random conversation."""
         rng = self._rng
         at = rng.randrange(SESSIONS)
         text = self._texts[at]

@@ -1,4 +1,4 @@
-"""Parts without Envoy: the price of staleness in the lab, and the age and bytes of batches."""
+"""Parts without Envoy: the cost of staleness in the lab, and the age and size of batches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TARGET_SHARE = 0.03
 TARGET_AGE_MS = 20.0
 TARGET_BYTES = 1024
 CASES = ("art-x2", "agents-8k")
-"""Conversations of 18,000 tokens; agents behind one prompt."""
+"""Conversations of 18,000 tokens; agents that share one prompt."""
 SEEDS = (1, 2)
 MINUTES_SHARE = 0.5
 GUARD_S = 900.0
-"""Long after every part's deadline: for a run that hangs."""
+"""Seconds until a hanging run is killed; far beyond every part's deadline."""
 WAYS = {
     "4 pickers, 20 ms": Pickers(4, 0.02),
     "4 pickers, nothing shared": Pickers(4, None),
@@ -36,9 +36,9 @@ WAYS = {
 
 
 async def staleness(figures: Figures) -> None:
-    """The price of not knowing what the others have just done, in virtual time.
+    """Measure the cost of stale knowledge about other pickers, in virtual time.
 
-    A sample of the experiment `many_pickers`, which has the claim: few seeds, one delay.
+    This is a sample (few seeds, one delay) of the experiment `many_pickers`, which has the claim.
     """
     cases: dict[str, Case] = {case.name: case for case in SUITE}
     for name in CASES:
@@ -56,12 +56,12 @@ async def _means(case: Case, pickers: Pickers | None) -> dict[str, float]:
     runs = []
     for seed in SEEDS:
         runs.append(run_case(case, "laar", seed, share=MINUTES_SHARE, pickers=pickers))
-        await asyncio.sleep(0)  # the part's deadline has its turn
+        await asyncio.sleep(0)  # let the part's deadline fire
     return {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
 
 
 async def ages(figures: Figures, *, store: str | None, rate: float, seconds: float) -> None:
-    """Pickers in processes of their own, at a steady rate of decisions of all together."""
+    """Measure age, bytes and CPU of sharing between processes, at a steady total rate."""
     with tempfile.TemporaryDirectory(prefix="laar-bench-") as directory:
         place = Path(directory)
         with Guard(place, deadline_s=GUARD_S) as guard:
@@ -110,7 +110,7 @@ async def _members(
 
 
 def _cpu_s(driven: list[Driven]) -> float:
-    """CPU for each decision, less what the processes take while nothing is decided."""
+    """Return the CPU seconds per decision, minus the processes' idle consumption."""
     spent = sum(one.cpu_s - one.idle_share * one.took_s for one in driven)
     return spent / sum(one.decided for one in driven)
 
@@ -119,7 +119,7 @@ def _show(figures: Figures, name: str, driven: list[Driven], alone_s: float) -> 
     decided = sum(one.decided for one in driven)
     ages_ms = [age for one in driven for age in one.ages_ms]
     waits_ms = [wait for one in driven for wait in one.waits_ms]
-    # The wait and the way are measured apart; the sum of both p99 is above the p99 of the sum.
+    # Wait and transfer are measured separately; the sum of both p99 exceeds the p99 of the sum.
     age_ms = rank(ages_ms, 0.99) + rank(waits_ms, 0.99)
     rate = decided / max(one.took_s for one in driven)
     figures.add("age", f"{name}: decisions of all", rate, "a second")

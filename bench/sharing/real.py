@@ -1,4 +1,4 @@
-"""Parts with real pickers behind a real Envoy: CPU, workers, a store that stops, a kill."""
+"""Parts with real pickers behind a real Envoy: CPU, workers, store outage, killed picker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGET_HITS = 0.97
 TARGET_WORKERS = 1.7
 TARGET_BACK_S = 2.0
 WORKER_CLIENTS = 192
-"""More than the streams of one connection, so that Envoy opens several."""
+"""More than the stream limit of a connection, so that Envoy opens several."""
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def _stand(
 
 
 async def _together(stand: Stand) -> None:
-    """Wait until every picker has received from all others, and has nothing left to send."""
+    """Wait until every picker knows all others and has little left to send."""
     pickers = range(stand.plan.pickers)
     while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
         await asyncio.sleep(0.02)
@@ -80,9 +80,9 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 
 
 async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
-    """CPU a request of two pickers that share, beside two that do not, by turns.
+    """Measure the CPU per request of two pickers with and without sharing, alternately.
 
-    All that the pickers take in that time: to be ready to send and to hear is a cost as well.
+    All CPU of the pickers counts, since being ready to send and receive is also a cost.
     """
     async with AsyncExitStack() as stack:
         sharing = await stack.enter_async_context(_stand(pickers=2, store=store))
@@ -107,12 +107,11 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
 
 
 async def workers(figures: Figures, *, store: str, seconds: float) -> None:
-    """Two workers beside one, as fast as they answer.
+    """Compare two workers with one, at full speed.
 
-    Envoy, the clients and the endpoints need CPU as well. With four cores or more the picker has
-    two of its own; with fewer all share them, and the requests a second cannot double. Where all is
-    busy, what takes time is this machine and not what an endpoint holds; hits are judged at half of
-    one worker's rate.
+    Envoy, the clients and the endpoints need CPU as well. With four cores or more, the picker gets
+    two to itself; with fewer, all share them and throughput cannot double. On a saturated machine
+    the latency hides cache hits, so the hit rate is judged at half of one worker's rate.
     """
     cores = sorted(os.sched_getaffinity(0))
     apart = len(cores) >= 4
@@ -174,7 +173,7 @@ async def workers(figures: Figures, *, store: str, seconds: float) -> None:
 
 
 async def _answered(talkers: Talkers, seconds: float) -> list[Turned]:
-    """The requests that end in a while; fails where a request did."""
+    """Run clients for a while; return their requests, and raise if one failed."""
     ended = await talkers.during(seconds)
     if failed(ended):
         raise RuntimeError(f"{failed(ended)} of {len(ended)} requests failed")
@@ -187,7 +186,7 @@ async def _workers_meet(stand: Stand) -> None:
 
 
 def _pin(processes: Sequence[psutil.Process], cores: Sequence[int]) -> None:
-    """Run all threads of processes on these cores."""
+    """Pin all threads of the processes to these cores."""
     for process in processes:
         for thread in process.threads():
             os.sched_setaffinity(thread.id, cores)
@@ -205,7 +204,7 @@ async def _talking(url: str, rate: float) -> AsyncIterator[Talkers]:
 
 
 async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
-    """The store stops under load and comes back empty."""
+    """Measure an outage: the store stops under load and comes back empty."""
     async with _stand(pickers=2, store=store) as stand, _talking(stand.url, rate) as talkers:
         await asyncio.sleep(WARM_S)
         marks = [time.monotonic()]
@@ -242,7 +241,7 @@ async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -
 
 
 async def kill(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
-    """One of two pickers is killed under load, and later started again."""
+    """Measure a kill: one of two pickers dies under load and restarts later."""
     async with _stand(pickers=2, store=store) as stand, _talking(stand.url, rate) as talkers:
         await asyncio.sleep(WARM_S)
         from_s = time.monotonic()

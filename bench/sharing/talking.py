@@ -1,4 +1,4 @@
-"""Clients that hold conversations through an Envoy, at a rate or as fast as they are answered."""
+"""Clients with conversations through an Envoy, at a fixed rate or as fast as possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import orjson
 __all__ = ["Talkers", "Turned", "failed", "hit_rate", "took_s"]
 
 PATIENCE_S = 10.0
-_EACH = 4  # conversations of a client, so that a turn does not follow the one before at once
+_EACH = 4  # conversations per client, so that turns of one rarely follow each other at once
 _FIRST_CHARS, _MORE_CHARS, _MOST_CHARS = 2000, 600, 12_000
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HIT = re.compile(rb"\r\nx-hit: *([01-])", re.IGNORECASE)
@@ -35,8 +35,8 @@ class Talkers:
 
     Args:
         url: URL of Envoy, `http://HOST:PORT`.
-        clients: number of clients, each with a connection of its own.
-        rate: requests a second of all; 0 for as fast as they are answered.
+        clients: number of clients, each with one connection.
+        rate: requests a second of all clients together; 0 for as fast as possible.
         seed: seed of the texts and the order.
     """
 
@@ -50,19 +50,19 @@ class Talkers:
         self.ended: list[Turned] = []
 
     async def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Until `until` holds or `stop` is called; requests under way end first."""
+        """Run until `until` returns True or `stop` is called; finish requests in flight."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._clients):
                 group.create_task(self._client(number, until))
 
     async def during(self, seconds: float) -> list[Turned]:
-        """Run for a while; return what ended in it."""
+        """Run for a while; return the requests that ended."""
         first, ends = len(self.ended), time.monotonic() + seconds
         await self.run(lambda: time.monotonic() >= ends)
         return self.ended[first:]
 
     def stop(self) -> None:
-        """No more requests."""
+        """Stop sending requests."""
         self._stopped = True
 
     async def _client(self, number: int, until: Callable[[], bool]) -> None:
@@ -97,7 +97,7 @@ class _Talk:
         self._turn, self._text = 0, ""
 
     def request(self) -> bytes:
-        """The next turn."""
+        """Return the next turn as an HTTP request."""
         if not self._text or len(self._text) > _MOST_CHARS:
             self._again += 1
             self._turn, self._text = 0, self._rng.randbytes(_FIRST_CHARS // 2).hex()
@@ -127,16 +127,16 @@ async def _exchange(
 
 
 def hit_rate(ended: list[Turned]) -> float:
-    """Share of the later turns that came to the endpoint with the turn before."""
+    """Return the share of later turns that reached the endpoint with the previous turn."""
     hits = [one.hit for one in ended if one.hit is not None]
     return sum(hits) / len(hits) if hits else float("nan")
 
 
 def failed(ended: list[Turned]) -> int:
-    """Requests without a 200."""
+    """Return the number of requests without a 200."""
     return sum(not one.ok for one in ended)
 
 
 def took_s(ended: list[Turned]) -> list[float]:
-    """Seconds of those that were answered."""
+    """Return the seconds of the answered requests."""
     return [one.took_s for one in ended if one.ok]

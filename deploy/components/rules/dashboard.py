@@ -1,6 +1,6 @@
-"""Writes dashboard.json beside it: `python deploy/components/rules/dashboard.py`.
+"""Write dashboard.json next to this file: `python deploy/components/rules/dashboard.py`.
 
-The panels filter by `job`, which every Prometheus gives, in a cluster or not.
+The panels filter by `job`, the label that Prometheus adds everywhere, in a cluster or not.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Panel = tuple[str, str, str, list[Query]]
 
 
 def rate(metric: str, by: str = "", more: str = "") -> str:
-    """Events a second, summed."""
+    """Return the expression of a counter's summed rate per second."""
     labels = f"{JOB}, {more}" if more else JOB
     summed = f"sum by ({by}) " if by else "sum "
     return f"{summed}(rate({metric}{{{labels}}}{EVERY}))"
 
 
 def quantile(q: float, metric: str, by: str = "") -> str:
-    """A quantile of a histogram."""
+    """Return the expression of a histogram's quantile."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{JOB}}}{EVERY})))"
 
 
 def quantiles(metric: str) -> list[Query]:
-    """The two quantiles of most panels."""
+    """Return the queries for p50 and p95 of a histogram."""
     return [(quantile(0.5, metric), "p50"), (quantile(0.95, metric), "p95")]
 
 
 def gauge(metric: str, by: str, how: str = "max") -> str:
-    """A gauge, aggregated."""
+    """Return the expression of an aggregated gauge."""
     return f"{how} by ({by}) ({metric}{{{JOB}}})"
 
 
 def share(part: str, whole: str) -> str:
-    """A ratio of two expressions; 0 where the second is 0."""
+    """Return the expression of a ratio; it is finite if `whole` is 0."""
     return f"{part} / clamp_min({whole}, 1e-9)"
 
 
@@ -280,7 +280,7 @@ ROWS: dict[str, list[Panel]] = {
 
 
 def panels() -> Iterator[dict[str, Any]]:
-    """Rows and their panels, in a grid of three columns."""
+    """Yield rows and their panels, in a grid of three columns."""
     number, y = 0, 0
     for title, listed in ROWS.items():
         number += 1
@@ -311,7 +311,7 @@ def panels() -> Iterator[dict[str, Any]]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole dashboard, as Grafana imports it."""
+    """Return the dashboard as Grafana imports it."""
     variables = [
         {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
         {
@@ -340,7 +340,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file's content."""
+    """Return the content of dashboard.json."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

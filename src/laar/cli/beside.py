@@ -1,4 +1,4 @@
-"""The Envoy that `laar serve --with-envoy` runs beside the picker."""
+"""The Envoy that `laar serve --with-envoy` runs with the picker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
-    """Check the file against the settings: it may be outdated, or from another directory.
+    """Check that a bootstrap file fits the settings; it may be outdated or from elsewhere.
 
     Raises:
         SettingError: laar could not monitor this Envoy, or Envoy would use another picker or
@@ -111,8 +111,8 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     remedy = f"correct it, or render it again: {_rendered_by(loaded, path)}"
     if not bootstrap.get("admin"):
         raise SettingError(
-            f"{path}: no `admin`: laar asks it whether Envoy is ready, and drains it; give it an "
-            "address on loopback"
+            f"{path}: no `admin`: laar needs it to check that Envoy is ready, and to drain it; "
+            "give it an address on loopback"
         )
     files = [source["path"] for source in _all(bootstrap, "path_config_source") if "path" in source]
     if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
@@ -123,8 +123,8 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     trusted = {match.get("ca") for match in _all(bootstrap, "match")}
     if missing := [ca for ca in endpoint_cas(settings) if ca not in trusted]:
         raise SettingError(
-            f"{path}: Envoy would verify no endpoint by {', '.join(missing)} (ca_file of its "
-            f"https endpoints), and never reach it; {remedy}"
+            f"{path}: Envoy would not trust {', '.join(missing)} (ca_file of https endpoints), and "
+            f"never reach these endpoints; {remedy}"
         )
     picker = settings.listen.ext_proc
     clusters = (bootstrap.get("static_resources") or {}).get("clusters")
@@ -193,7 +193,7 @@ def _ports_in_use(bootstrap: Mapping[str, Any], loaded: Loaded, config: Path) ->
         except OSError as error:
             option = "admin" if owner is bootstrap["admin"] else "listen"
             option = "ready" if owner.get("name") == "probes" else option
-            why = str(error.strerror).partition(" (while")[0]  # which repeats the address
+            why = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
             yield (
                 f"{path}: Envoy can't listen on {host}:{port} ({why}); stop what listens there, or "
                 "render the file with another port: "

@@ -45,7 +45,7 @@ def calibrate(
     """Measure engines for a minute, write an artifact and estimate its benefit."""
     with report_errors():
         check_places(out, outcomes)
-        import sklearn  # noqa: F401 - before a minute is spent
+        import sklearn  # noqa: F401 - fail before spending a minute
 
         from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S, Calibration
         from laar.measuring.calibrate import calibrate as run

@@ -1,4 +1,4 @@
-"""`laar context`: show the hook's view of a body, and what breaks shared prefixes.
+"""`laar context`: diagnose what the hook finds in a body, and what breaks shared prefixes.
 
 Exit status: 0 for success, 2 for a fault that the user can correct.
 """
@@ -39,7 +39,7 @@ def doctor(
     body: Annotated[
         str,
         typer.Argument(
-            help="File with request bodies (JSON, one a line), or - for standard input."
+            help="File with request bodies (JSON, one per line), or - for standard input."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -92,8 +92,8 @@ def advise(
     bodies: Annotated[
         str,
         typer.Argument(
-            help="File with request bodies (JSON, one a line) in the order sent, or - for standard "
-            "input. Default: ask the picker at --url."
+            help="File with request bodies (JSON, one per line) in the order sent, or - for "
+            "standard input. Default: ask the picker at --url."
         ),
     ] = "",
     url: Annotated[

@@ -1,8 +1,8 @@
-"""`laar explain`: show every candidate's cost terms for a request, and a sentence that explains.
+"""`laar explain`: show the cost terms of a request's candidates, with an explanation.
 
-Offline it builds the picker from its settings, without readings: queues and caches are empty and
-round trips unknown, so only accuracy and speed decide. A live picker (`--url`) uses everything it
-knows.
+Offline, it builds the picker from its settings, without readings: queues and caches are empty and
+round trips unknown, so only accuracy and speed decide. A running picker (`--url`) also uses its
+readings.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def explain(
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Show where a request would go and why: the cost of each candidate, and a sentence."""
+    """Show where a request would go and why: an explanation, and the cost of each candidate."""
     with report_errors():
         import asyncio
 
@@ -85,7 +85,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     """Return ``name: value`` lines as a mapping with names in lower case.
 
     Raises:
-        SettingError: a line has no colon, or a character that is invalid in headers.
+        SettingError: a line has no colon, or has a character not allowed in headers.
     """
     found = {}
     for line in lines:
@@ -97,7 +97,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
 
 
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of the decision that the settings alone lead to.
+    """Return the record of the decision based on the settings alone.
 
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
@@ -111,8 +111,8 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
         picker.table.replace("endpoints file", load_endpoints(settings.endpoints_file))
     if not len(picker.table):
         raise SettingError(
-            "these settings name no endpoint that is known without a cluster; ask the running "
-            "picker: laar explain request.json --url http://picker:9090"
+            "these settings list no endpoints outside a cluster; ask the running picker: laar "
+            "explain request.json --url http://picker:9090"
         )
     return picker.explain(body, headers)
 
@@ -158,7 +158,7 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
 
 
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
-    """Print a record for a reader."""
+    """Print a decision's record as text."""
     from rich.table import Table
 
     priced = "cost_s" in shown["candidates"][0]
@@ -209,7 +209,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe what room for the session's context costs, and how many have or await room."""
+    """Describe the cost of room for the session's context, and the sessions with and without."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"

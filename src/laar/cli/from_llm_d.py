@@ -41,7 +41,7 @@ def from_llm_d(
                 f"{config}: laar takes no such {place}: {error.errors()[0]['msg']}"
             ) from None
         typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
-        for title, remarks in (("Done by itself:", moved.taken), ("No equal:", moved.absent)):
+        for title, remarks in (("Built in:", moved.taken), ("No equal:", moved.absent)):
             if remarks:
                 typer.echo(f"\n# {title}")
                 for remark in dict.fromkeys(remarks):

@@ -1,4 +1,4 @@
-"""The commands by name: laar's own, and those of installed packages such as laar-lab.
+"""Find commands by name: laar's own, and those of installed packages such as laar-lab.
 
 Packages provide entry points in the group ``laar.commands``, named like the command, with dots
 between the words: ``up`` or ``context.plan``. Each refers to a function for Typer or to a
@@ -41,21 +41,21 @@ OF_LAB = (
     *("context.plan", "evaluate", "lab", "overload", "race"),
     *("sim-endpoint", "ttca", "tune", "up"),
 )
-"""Commands of laar-lab; without it they tell how to install it."""
+"""Commands of laar-lab; if it is missing, they print how to install it."""
 
 
 class InstalledGroup(TyperGroup):
-    """The registered commands, then those of installed packages."""
+    """A group with its registered commands, then those of installed packages."""
 
     path = ""
-    """Prefix of the names of the packages' entry points."""
+    """Prefix of the packages' entry point names."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `--help`."""
         return [*super().list_commands(ctx), *installed(self.path)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of that name; packages can't replace laar's own."""
+        """Return a command by name; packages can't replace laar's own."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -68,14 +68,14 @@ class InstalledGroup(TyperGroup):
 
 
 class RootGroup(InstalledGroup):
-    """laar's own commands, then those of installed packages."""
+    """The top-level group: laar's own commands, then those of installed packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `--help`."""
         return [*OWN, *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of that name."""
+        """Return a command by name."""
         if cmd_name in OWN:
             return _own(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -108,7 +108,7 @@ def _load(point: EntryPoint, name: str) -> Any:
     package = point.dist.name if point.dist else "an unnamed package"
     try:
         return _command(point.load(), name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 another package's fault, reported below
+    except (Exception, SystemExit) as error:  # noqa: BLE001 another package's bug, reported below
         why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
 
@@ -124,7 +124,7 @@ def _command(found: Any, name: str) -> Any:
 
 
 def _failing(name: str, text: str) -> Any:
-    """Return a command that accepts any arguments and prints why it is unavailable."""
+    """Return a command that accepts any arguments and reports why it is unavailable."""
     app = typer.Typer(add_completion=False)
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -44,15 +44,15 @@ def serve(
     worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
-    gc.disable()  # saves a tenth of the startup, mostly imports; until `keep_young`
+    gc.disable()  # until `keep_young`; saves a tenth of the startup time, mostly imports
     with report_errors():
         from laar.settings import load
 
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the reload is about to happen anyway
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings are about to be read anyway
         log_to_stderr(verbose)
         worker = None
         if worker_index >= 0:
-            import laar.server.serving  # noqa: F401 - what takes longest, ahead of the wait
+            import laar.server.serving  # noqa: F401 - the slowest import, before standing by
             from laar.server.workers import Worker
 
             worker = Worker(index=worker_index, home=worker_home)
@@ -88,7 +88,7 @@ def _serve_together(
     if count > 1 and loaded.settings.share.url is None:
         raise SettingError(
             f"{loaded.at('share.url')}--workers {count} needs it, such as `url: "
-            "redis://127.0.0.1:6379/0` of a Valkey or Redis here: workers share by a store"
+            "redis://127.0.0.1:6379/0` for a local Valkey or Redis: workers share state through it"
         )
     _, admin = split_address(listen.admin)
     last = admin + count - 1
@@ -99,7 +99,7 @@ def _serve_together(
         if admin <= port <= last:
             raise SettingError(
                 f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
-                f"{count} workers have the ports {admin} to {last}, from listen.admin on"
+                f"{count} workers use the ports {admin} to {last}, starting at listen.admin"
             )
     bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]

@@ -54,7 +54,7 @@ _EXTRA_OF = {
 }
 """The extra that installs a package, by import name."""
 
-MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
+MIN_TABLE_WIDTH = 125  # in a narrower terminal lines wrap, which beats truncated numbers
 FAULT = 2
 """Exit status for a fault the user can correct."""
 
@@ -83,17 +83,17 @@ def report_errors() -> Iterator[None]:
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command like Ctrl-C, with all that it started.
+    """Make SIGTERM and SIGHUP end a command like Ctrl-C, including everything it started.
 
-    Restores Ctrl-C too if it was ignored, as in a script's background. Commands with their own
-    shutdown replace these handlers.
+    Ctrl-C is enabled even if it was ignored, as for background jobs of scripts. Commands with
+    their own shutdown replace these handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers: dict[signal.Signals, _Handler] = {signal.SIGINT: signal.default_int_handler}
     handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # no `nohup`
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under `nohup`
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
@@ -114,7 +114,7 @@ def log_to_stderr(verbose: bool) -> None:
 
 
 def check_places(*files: Path | None) -> None:
-    """Reject unwritable files up front, before anything runs for an hour.
+    """Reject unwritable output files up front, before a long run.
 
     Raises:
         SettingError: a file is a directory, or its directory is missing.
@@ -147,7 +147,7 @@ def read_token(path: Path | None) -> str | None:
     """Read the token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read, or holds several tokens, such as a file of reporters.
+        SettingError: the file can't be read, or has several tokens, like the reporters' file.
     """
     if path is None:
         return None

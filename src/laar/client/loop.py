@@ -22,7 +22,7 @@ from laar.errors import SettingError
 from laar.protocol import headers as names
 
 RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
-"""Statuses after which another attempt makes sense; 0 stands for no answer at all."""
+"""Statuses after which another attempt makes sense; 0 means no answer at all."""
 
 MAX_WAIT_S = 30.0
 """Longest pause accepted from `retry-after`; beyond it the user should see the error."""
@@ -35,7 +35,7 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Post this chat completion."""
+    """A step: post this chat completion."""
 
     body: dict[str, object]
     headers: dict[str, str]
@@ -43,7 +43,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Pause before the next attempt."""
+    """A step: pause before the next attempt."""
 
     duration_s: float
 
@@ -57,7 +57,7 @@ class Reply:
         latency_s: seconds from sending to the last byte.
         ttft_s: seconds from sending to the first token of a streamed answer, including reasoning.
         headers: headers of the answer, names in lower case.
-        completion: the answer; None if there is none, then `error` has the reason.
+        completion: the answer; None without one, and `error` has the reason.
     """
 
     status: int
@@ -79,7 +79,7 @@ class Attempt:
         reason: the picker's reason code.
         correct: result of the check; False for an attempt without an answer.
         waited_s: seconds paused before this attempt.
-        error: why there is no answer, or why the check failed to judge it.
+        error: why there is no answer, or why the check failed.
     """
 
     model: str | None
@@ -153,7 +153,7 @@ def attempts(
         for name in (names.TRIED, names.SINCE):
             if value := reply.headers.get(name):
                 sent[name] = value
-        # A refusal may succeed next time, so it exhausts no model.
+        # A refused request may succeed next time, so it exhausts no model.
         is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last
         waited_s = _pause_s(reply, len(made))
@@ -172,7 +172,7 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
         try:
             verdict = check(answer.text)
             correct = bool(verdict)
-        except Exception as fault:  # noqa: BLE001  # the check is the user's; its fault is an answer
+        except Exception as fault:  # noqa: BLE001  # user code: report its error
             error = f"the check raised {type(fault).__name__}: {fault}"
     if isinstance(verdict, Coroutine):
         verdict.close()

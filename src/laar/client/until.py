@@ -12,7 +12,7 @@ from laar.client.loop import Check, Message, Outcome, Reply, Wait, attempts
 from laar.client.transport import completions_url, post
 from laar.errors import SettingError
 
-_TIMEOUT_S = 600.0  # one attempt; a 64K prompt in a deep queue takes minutes, a hung one never ends
+_TIMEOUT_S = 600.0  # per attempt; a 64K prompt in a deep queue takes minutes
 
 
 async def until_correct(
@@ -35,7 +35,7 @@ async def until_correct(
         messages: messages of the chat, in the OpenAI form.
         check: returns whether an answer's text is correct. It runs on the event loop, so keep it
             fast.
-        base_url: Envoy's URL, with or without ``/v1``.
+        base_url: URL of Envoy, with or without ``/v1``.
         session: an aiohttp session to share connections with.
         model: model name; a virtual one lets the picker choose, a concrete one restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.

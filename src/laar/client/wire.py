@@ -12,7 +12,7 @@ import orjson
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """Maximum answer: over ten times the longest output of today's models. In a stream the limit
-applies to the text and to each single event, since events add about 250 bytes per token."""
+applies to the text and to each event, since events add about 250 bytes per token."""
 
 _OF_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 """Fields of a delta that hold model output."""
@@ -24,7 +24,7 @@ class NotACompletion(Exception):  # noqa: N818  # named for the fault; never lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """An answer's text and usage; counts that the endpoint left out are None."""
+    """An answer's text and usage; counts missing from the answer are None."""
 
     text: str
     model: str | None
@@ -55,7 +55,7 @@ class Deltas:
         return self._begun
 
     def completion(self) -> Completion:
-        """Return the answer; raise if the stream broke off before its end."""
+        """Return the answer; raise `NotACompletion` if the stream ended early."""
         self._read(b"".join(self._held))
         if not self._ended:
             raise NotACompletion("the stream ended before the answer did")

@@ -1,4 +1,4 @@
-"""Reorder documents in prompts (ContextPilot), so that prompts share longer prefixes.
+"""Reorder documents in prompts, so that prompts share longer prefixes (ContextPilot).
 
 The hook (`ContextHook` over `OrderIndex`) sees one request at a time, has a few milliseconds, and
 must never fail a request. The paper's offline algorithms are in laar-lab (`laar context plan`).

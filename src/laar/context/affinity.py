@@ -8,8 +8,8 @@ load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this raises the hit rat
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y
 
 Counts are in fixed tables (count-min, conservative update), so memory does not depend on the number
-of documents; a collision only makes a guess about order worse. They decay by increasing the weight
-of new counts instead of updating old ones.
+of documents; a collision only worsens an order. Instead of updating old counts, decay increases the
+weight of new ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """The score of each document, and the documents that were seen before."""
+    """The score of each document, and which documents were seen before."""
 
     score: dict[int, float]
     known: frozenset[int]
@@ -77,7 +77,7 @@ class Affinity:
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
-        # Not a matrix product, whose rounding differs by processor, and ties with it.
+        # Not a matrix product: its rounding differs by processor, and so would ties.
         score = ((together * inverse).sum(1) + share * total) / max(1, partners - 1)
         least = KNOWN * weight
         seen = zip(ordered, counts.tolist(), strict=True)

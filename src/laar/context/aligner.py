@@ -1,17 +1,17 @@
-"""The online aligner: follow orders sent before, then put documents likely to be shared first.
+"""The online aligner: follow earlier orders, then put documents first that are likely to be shared.
 
-The index holds the orders sent as a trie; a search finds the longest path of earlier requests
-through the same documents, in any order. The rest is sorted by `affinity`; unseen documents keep
-their retrieval order, since moving them gains nothing. This replaces the paper's online search,
-whose greedy descent by distance reaches a hit rate of 0.20 on the topic load, where this one
-reaches 0.35 or more (`laar lab run context-hits`), at a cost that grows with the tree's fan-out.
+The index stores the orders sent as a trie; a search finds the longest path of earlier requests
+through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
+ones keep their retrieval order, since moving them gains nothing. This replaces the paper's online
+search, a greedy descent by distance. On the topic load the paper's reaches a hit rate of 0.20, this
+one 0.35 or more (`laar lab run context-hits`); its cost grows with the tree's fan-out.
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under
 an unknown seed keep the order received.
 
-Only the shared part of orders has nodes. Where an order is alone, the trie points to the order
-itself: its tail costs 8 bytes per document and a search compares it without probing.
+Only shared prefixes of orders have nodes. Below them the trie points to the order itself: its tail
+costs 8 bytes per document, and a search compares it without probing.
 
 Guarantees: the result is a permutation; it never shares a shorter path than the received order;
 aligning the result again, against the same index, returns it. Orders are evicted oldest first
@@ -42,8 +42,8 @@ _MOST_SHARED = 32
 """Maximum documents of all orders, 8 bytes each, per position of the capacity: long orders that
 differ only in their last document take one position each."""
 
-_EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost a request a millisecond
-_FORGET_AT_ONCE = 256  # about 2 ms, if an endpoint's cache is gone; the rest later
+_EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
+_FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """An order that was sent: its last time, seed, documents, last endpoint and first request."""
+    """An order that was sent: last time, seed, documents, last endpoint and first request."""
 
     sent_at: float
     seed: int
@@ -162,7 +162,7 @@ class OrderIndex:
             return Alignment(tuple(range(len(docs))), 0, 0)
         likely = affinity.likely(docs, now)
         score = likely.score
-        # By content where scores tie, so that neither arrival order nor history decides.
+        # Break ties by content, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
         # Of equally long paths take the one whose next document makes the likeliest new prefix, all
@@ -182,7 +182,7 @@ class OrderIndex:
         return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
-        """Return how many leading documents, in exactly this order, follow an order sent before."""
+        """Return how many leading documents, in this exact order, follow an order sent before."""
         at = self._roots.get(seed)
         for depth, doc in enumerate(docs if at else ()):
             assert at is not None
@@ -241,7 +241,7 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        Beyond a few hundred they are dropped in steps, with later requests. `before`, in seconds,
+        More than a few hundred are dropped in steps, by later requests. `before`, in seconds,
         spares orders that the endpoint received since.
 
         Returns:
@@ -255,7 +255,7 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, request: str) -> None:
-        """Remove a request's order, unless an endpoint has it anyway."""
+        """Remove a request's order, unless an endpoint received the same order."""
         whole = self._brought.get(hash(request))
         if whole is not None and not self._orders[whole].endpoint:
             self._drop(whole)
@@ -293,7 +293,7 @@ class OrderIndex:
         return affinity
 
     def _thread(self, order: _Order) -> None:
-        """Add an order along its path, down to where it is alone."""
+        """Add an order along its path, down to the first unshared document."""
         at = self._roots.setdefault(order.seed, _Branch(0, {}))
         at.count += 1
         docs = order.docs
@@ -303,7 +303,7 @@ class OrderIndex:
                 at.below[doc] = order
                 self._positions += len(docs) - depth
                 return
-            if isinstance(below, _Order):  # alone here until now: move it one document down
+            if isinstance(below, _Order):  # no longer alone here: move it one document down
                 other = below
                 below = at.below[doc] = _Branch(1, {})
                 if len(other.docs) > depth + 1:
@@ -350,7 +350,7 @@ class OrderIndex:
 
 
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the longest paths through `asked` documents, depth first, or else `own`.
+    """Return the longest paths through the `asked` documents, searched depth first; else `own`.
 
     No path contains a document twice, so visited documents need not be tracked.
     """
@@ -374,7 +374,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
                 left -= toll
                 if left > 0 and (further := child.below.keys() & asked):
                     stack.append((here, child.below, further))
-                    continue  # so there is a longer one
+                    continue  # there is a longer path
             if len(here) > longest:
                 best, longest = [here], len(here)
             elif len(here) == longest:

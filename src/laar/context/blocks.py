@@ -15,7 +15,7 @@ from typing import NamedTuple
 from laar.context.settings import Reason
 
 
-class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
+class Refused(Exception):  # noqa: N818 (not an error: a decision to leave the text unchanged)
     """Raised to end a scan; the text is then forwarded unchanged."""
 
     def __init__(self, reason: Reason) -> None:
@@ -91,10 +91,10 @@ DOCUMENT_BLOCKS = ("document", "search_result")
 """Types of blocks that hold one document each."""
 
 MAX_MARKS = 8
-"""Maximum delimiters examined per allowed document: bounds a scan of text full of delimiters."""
+"""Maximum delimiters examined per allowed document; bounds scans of texts full of delimiters."""
 
 MAX_SEPARATOR = 16
-"""Longest text between documents, which must be the same everywhere."""
+"""Maximum length of the text between documents, which must be the same everywhere."""
 
 
 def block_of(
@@ -106,7 +106,7 @@ def block_of(
     quoted: bool = False,
     shape: str = "",
 ) -> Block:
-    """Return a run of items as a block, with their labels.
+    """Return a block for a run of items, with their labels.
 
     Args:
         text: the text in which they were found.
@@ -153,7 +153,7 @@ def _counted(
     """Return items that begin with their number, which stays while the text after it moves."""
     items: list[Item] = []
     heads: set[str] = set()
-    counted = re.compile(  # of any number, so that `re` remembers it
+    counted = re.compile(  # independent of the number, so that `re` caches it
         rf"[^\d\n]{{0,{MAX_HEAD}}}?{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?(\d+)[\"']?"
     )
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):
@@ -166,10 +166,10 @@ def _counted(
 
 
 MAX_HEAD = 40
-"""Longest text before the number of a self-numbered item: name of a tag or field."""
+"""Maximum length of the text (a tag's or field's name) before the number of an item."""
 
 MAX_LABEL = 64
-"""Longest label worth repeating in a note."""
+"""Maximum length of a label to repeat in a note."""
 
 
 def count_up(names: Sequence[str]) -> bool:

@@ -1,10 +1,10 @@
 """Extract the texts of a prompt from a request body, with roles and preceding content.
 
-Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
-completions (`prompt`) bodies. A text is *fresh* when it came with the last turn, after the last
-answer of the assistant. Only fresh text may be reordered; older text must be sent as in its own
-turn, or the conversation loses its cached prefix. Messages with cache marks and non-text content
-are skipped.
+Supports bodies of Chat (`messages`), Anthropic (`system`, `messages`), Responses (`instructions`,
+`input`) and completions (`prompt`). A text is *fresh* if it belongs to the last turn, after the
+assistant's last answer. Only fresh text may be reordered; older text must be sent as in the turn
+when it was fresh, or the conversation loses its cached prefix. Messages with cache marks and
+non-text content are skipped.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: reads contents whose blocks are documents; without it these are skipped. They precede
-            the texts of their blocks.
+        raw: reads contents whose blocks are documents; None to skip these. Such a content precedes
+            the texts of its blocks.
 
     Raises:
-        Refused: `api` is none of ``chat``, ``messages``, ``responses``, ``completions``.
+        Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
     """
     texts = _texts(body, api, whole=raw is not None)
     paths = [text.path for text in texts if text.parts]

@@ -1,4 +1,4 @@
-"""A model of an engine's prefix cache at document granularity, to count expected hits.
+"""A model of an engine's prefix cache with documents as units, to count expected hits.
 
 Documents have equal size, and only leading documents are reused. The least recently used leaf is
 evicted first. The system prompt, the question, decoded tokens and rounding to KV blocks are
@@ -23,7 +23,7 @@ class DocCache:
 
     def __init__(self, capacity_docs: int | None) -> None:
         self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, int] = OrderedDict()  # the last request that used each
+        self._nodes: OrderedDict[int, int] = OrderedDict()  # number of the last request to use it
         self._requests = 0
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class DocCache:
         return next(iter(self._nodes.values()), self._requests)
 
     def resize(self, capacity_docs: int) -> None:
-        """Set the maximum nodes; `put` evicts."""
+        """Set the maximum nodes; the next `put` evicts the excess."""
         self._capacity = capacity_docs
 
     def match(self, docs: Sequence[int]) -> int:

@@ -1,13 +1,13 @@
-"""Replace numbers by ids, so that cited documents may move and citations stay correct.
+"""Replace document numbers by ids, so that cited documents may move and citations stay correct.
 
-If a prompt numbers documents by position (`<source id="1">`, `[2] ...`), a moved document gets a
-different text. So each gets an id that is the same in all prompts, a note maps the original numbers
-to ids, and ids in the answer are replaced by the numbers.
+If a prompt numbers documents by position (`<source id="1">`, `[2] ...`), moving a document changes
+its number. So each gets an id that is the same in all prompts, a note maps the original numbers to
+ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: longer than list numbers, not a year, and not in the prompt. So if an answer
-passes unread (a picker that died), a citation names no document rather than a wrong one.
+An id has four digits: longer than list numbers, not a year, and not in the prompt. If an answer
+then bypasses the picker (because it died), a citation names no document, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIELDS = ("content", "reasoning_content", "reasoning", "text")
 """Fields of an answer's choice with the model's text."""
 
 MAX_HELD_BYTES = 1 << 20
-"""Longest answer, or stream line, that is buffered whole."""
+"""Maximum length of an answer, or of a line of a stream, to buffer."""
 
 _LONGEST = 7
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
@@ -83,7 +83,7 @@ def _freed(text: str, block: Block) -> Block | None:
     if len(forms) > 1:
         return None
     behind, _, before = forms.pop()
-    # The first document has the same before it, and the last the same behind it.
+    # The first document must have the same text before it, and the last the same after it.
     start = items[0].start - len(before)
     first = _AT_END.search(text[max(0, start - _LONGEST) : start])
     if first is None or text[start : items[0].start] != before:
@@ -106,7 +106,7 @@ def _freed(text: str, block: Block) -> Block | None:
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """Return an id per document, the same in all prompts; none if any would be ambiguous.
+    """Return an id per document, the same in all prompts; empty if any would be ambiguous.
 
     Args:
         scope: hash of tenant, route and model.
@@ -206,7 +206,7 @@ class Citations:
             choices = (value := orjson.loads(text))["choices"]
             changed = [self._choice(choice, whole=whole) for choice in choices]
         except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-            return text  # an error, or no answer
+            return text  # an error, or not an answer
         return orjson.dumps(value) if any(changed) else text
 
     def _choice(self, choice: dict[str, Any], *, whole: bool) -> bool:

@@ -1,6 +1,6 @@
-"""Diagnose a body: the documents that the hook finds, and why it moves no more.
+"""Diagnose a body: the documents that the hook finds, and why it moves none.
 
-Learns from earlier bodies first, as the hook would.
+Earlier bodies are learned from first, as by the hook.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WHY = {
     "too_complex": "The text takes too many steps to read.",
     "duplicate_keys": "A key of the JSON comes twice.",
 }
-"""A sentence for each reason."""
+"""Explanations, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class Diagnosis:
         bytes: total length of the movable ones.
         shape: format of the longest list; None without one.
         movable: number of documents that the hook may move, perhaps only within a part of the list.
-        reason: why it moves none; None if it may.
-        why: the reason in a sentence.
+        reason: why the hook moves none; None if it may.
+        why: the same as a sentence.
         api: the API used to read the body.
     """
 
@@ -75,7 +75,7 @@ def diagnose(
     """Return the hook's view of a body; never raise.
 
     Args:
-        body: JSON; of a line of a batch file its ``body`` is used.
+        body: JSON of a body, or a line of a batch file with a ``body``.
         settings: settings of the route; None for the defaults.
         api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it.
         earlier: previous bodies, to learn documents from.

@@ -1,18 +1,18 @@
-"""Decide whether reordering pays on a route: cached share of prompts, less the share without it.
+"""Decide whether reordering pays on a route: the cached share of prompts with and without it.
 
 Comparing with a control group would flatter the hook, since a small group can only share prefixes
 with itself. Instead all documents pass through two simulated caches, one in the order sent and one
-in the order received. The difference in expected hits is the gain, scaled to what engines report:
-the reported share is fitted on the expected one, because routing and eviction lose part of both.
-The fit includes windows in which new conversations are left unchanged. A route is switched off if
-its gain plus two standard errors stays below the required one, or if its answers are reported to be
+in the order received. The gain is the difference in expected hits, scaled to reported hits by a
+regression of reported on expected shares, because routing and eviction lose part of both. The
+regression includes windows in which new conversations are left unchanged. A route is switched off
+if its gain plus two standard errors is below the minimum, or if its answers are reported to be
 worse than without reordering; it stays off until `reset`.
 
 A conversation counts once, by its mean, and stays in its group with all turns and retries.
 Otherwise the difficulty of a few popular questions would decide.
 
-De-duplication always saves what it removes, so only its harm is measured: a share of the
-conversations tries it, and all but such a share get it once reported outcomes show no harm.
+De-duplication always saves the text it removes, so only its harm is measured: a share of the
+conversations tries it, and once reported outcomes show no harm, all but that share get it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ MAX_ROUTES = 256
 """Maximum routes. They come from the settings; this bounds memory if a caller invents names."""
 
 MAX_CONVERSATIONS = 2048
-"""Conversations per mean that may still change, about 0.2 KB each. An older one that continues
-counts as new."""
+"""Recent conversations kept per mean, about 0.2 KB each. An older one that continues counts as
+new."""
 
 MAX_SIDES = 20_000
 """Conversations whose group is remembered; older ones join the group of the current window."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. The test repeats after each outcome, so two would
-be exceeded by chance sooner or later."""
+"""Standard errors by which answers must be worse. The test repeats after each outcome, so chance
+would exceed two sooner or later."""
 
 MIN_GAIN = 0.01
 """Minimum increase in the cached share of prompt tokens, since less does not justify changing
 prompts. Below it the route switches itself off."""
 
 MIN_REQUESTS = 200
-"""Conversations with usage needed to judge the gain; requests that begin with the same text are one
-conversation."""
+"""Conversations with reported usage needed to judge the gain. Requests with the same first text are
+one conversation."""
 
 MIN_OUTCOMES = 50
 """Conversations per side with reported outcomes needed to compare correctness."""
@@ -51,7 +51,7 @@ MIN_OUTCOMES = 50
 WINDOW = 50
 """New conversations per window: enough to share orders with each other."""
 
-_PRIOR = 0.01  # weight of the prior that all expected hits occur
+_PRIOR = 0.01  # weight of the prior: all expected hits occur
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _Route:
     dedup: str = "trial"
 
     def gain(self) -> tuple[float, float]:
-        """Return gain and standard error: reported hits per expected one, times the lead."""
+        """Return gain (reported hits per expected hit, times the lead) and standard error."""
         n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
         (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
         slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
@@ -154,7 +154,7 @@ class RouteGain:
 
 
 class GainGuard:
-    """Decides by route whether reordering and de-duplication continue.
+    """Decides for each route whether reordering and de-duplication continue.
 
     Args:
         share: share of conversations left unchanged, in windows, and of others de-duplicated on
@@ -213,9 +213,9 @@ class GainGuard:
         Args:
             route: route of the request.
             conversation: hash of its beginning.
-            found: found in the cache, by the engine.
-            expected: expected there in the order that was sent.
-            ahead: lead of `expected` over the order received; None where that order was kept.
+            found: share that the engine found in its cache.
+            expected: expected share in the order sent.
+            ahead: lead of `expected` over the received order; None if that order was kept.
         """
         of = self._of(route)
         row = 1.0, expected, min(1.0, max(0.0, found))
@@ -241,8 +241,8 @@ class GainGuard:
         Args:
             route: route of the request.
             conversation: hash of its beginning.
-            held_out: its documents were left as received.
-            deduplicated: notes replace repeated documents; None where none is repeated.
+            held_out: whether its documents were left as received.
+            deduplicated: whether notes replaced repeated documents; None if none are repeated.
             correct: the reported outcome.
         """
         of = self._of(route)

@@ -1,4 +1,4 @@
-"""The hook that the server calls with each request body; returns the body to forward.
+"""The hook that the server calls with each request body, and that returns the body to forward.
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
@@ -7,8 +7,8 @@ positions), counts. No text is kept after a request's commit, so none can leak i
 a duplicate note only refers to text earlier in the same outgoing body.
 
 A request never fails because of the hook. A body is forwarded unchanged, with a reason, if it is
-not clearly a list of documents, takes too long or causes a fault. What is learned from a request is
-stored at `commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
+not clearly a list of documents, takes too long or causes a fault. The hook learns from a request at
+`commit`, once an endpoint has accepted it; a missing commit costs at most a cache hit.
 
 Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
 has separate counts.
@@ -43,7 +43,7 @@ _SIZE_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """State to store once the request is accepted; pass it unchanged to `ContextHook.commit`."""
+    """State to store once a request is accepted; pass it unchanged to `ContextHook.commit`."""
 
     scope: int
     route: str
@@ -64,7 +64,7 @@ class HookResult:
     """The hook's result for a body.
 
     Args:
-        body: the body to forward; the same object as the input unless it was changed.
+        body: the body to forward; the same object as the input if unchanged.
         reason: reason for the result.
         permutation: received positions in sending order, for the first block of the last turn.
         documents: number of documents in the blocks of the last turn.
@@ -73,14 +73,14 @@ class HookResult:
             may be cached; in the received order if the request is left unchanged.
         baseline_hit_bytes: the same if all requests had been sent as received; the difference is
             the hook's gain.
-        removed_bytes: bytes of text replaced by notes, less the notes.
+        removed_bytes: bytes of text replaced by notes, minus the notes.
         shapes: number of documents by format of the blocks of the last turn; ``unknown_...`` for
             announced documents in an unknown format.
         receipt: the argument for `commit`; None if there is nothing to remember.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).
-        context: hashes of increasing numbers of the first documents, as sent. Requests that share
-            the hashes share the beginning of their prompts.
+        context: hashes of growing prefixes of the documents, as sent. Requests with common hashes
+            share the beginning of their prompts.
     """
 
     body: bytes
@@ -98,15 +98,15 @@ class HookResult:
 
 
 MAX_ADDED_MS = 4.0
-"""Milliseconds after which the body is forwarded unchanged, checked between steps. 95 documents of
-4 KB take 2 to 3."""
+"""Milliseconds after which the body is forwarded unchanged; checked between steps. 95 documents of
+4 KB take 2 to 3 ms."""
 
 
 class ContextHook:
     """Reorders and de-duplicates the documents in request bodies.
 
     Args:
-        settings: settings of the routes it serves.
+        settings: settings of the hook's routes.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
     """
 
@@ -144,11 +144,11 @@ class ContextHook:
             body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
-            route: name of the route, which separates requests too; used by the guard.
+            route: name of the route; requests of different routes never align either.
             now: seconds, monotonic.
             mode: ``observe`` does everything except change the body.
-            document: the body as parsed by `orjson`, if available; saves half of the time for a
-                body without documents.
+            document: the body as parsed by `orjson`, if available; halves the time for a body
+                without documents.
             restores: whether the caller will restore the result's numbers in the answer.
         """
         if mode == "off":
@@ -198,7 +198,7 @@ class ContextHook:
             receipt: the receipt of `apply`.
             now: seconds, monotonic.
             endpoint: name of the endpoint that accepted it, as in `forget`.
-            noted: whether `note` was called before.
+            noted: whether `note` was called for it.
         """
         if receipt is None:
             return
@@ -222,13 +222,13 @@ class ContextHook:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Forget the orders whose last endpoint is the given one.
 
-        For emptied caches, and endpoints that have restarted or left. Documents' popularity and the
-        memory of conversations are kept.
+        Call it for emptied caches, and for endpoints that have restarted or left. The popularity of
+        documents and the memory of conversations are kept.
 
         Args:
             endpoint: name of the endpoint, as in `commit`.
-            before: monotonic seconds; only forget orders not sent to the endpoint since, which an
-                LRU cache no longer holds.
+            before: monotonic seconds; forget only orders not sent to the endpoint since then, which
+                an LRU cache no longer holds.
 
         Returns:
             The number of orders.
@@ -238,7 +238,7 @@ class ContextHook:
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of all engines' caches, in bytes of prompt; None if unknown.
 
-        The index then holds as many documents, at their mean size, as the caches, and at most
+        The index then holds as many documents of mean size as fit into the caches, and at most
         `capacity_docs`.
         """
         self._cache_bytes = cache_bytes
@@ -389,7 +389,7 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Return the hash of a request's scope; observe mode, which sends no orders, has another."""
+    """Return the hash of a request's scope; separate for observe mode, which sends no orders."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # others may be nested
     parts = [tenant, route, *texts, observe]
@@ -397,7 +397,7 @@ def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -
 
 
 _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256))
-"""Numbers of leading documents that identify a context: a queue keeps an entry for each."""
+"""Numbers of leading documents to hash for a context; few, since a queue has an entry for each."""
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""Remember changes to the texts of running conversations, so that later turns repeat them.
+"""Remember changes to texts of running conversations, so that later turns repeat them.
 
-Clients resend the history as they wrote it, so the key is a hash of the text as *received*. With a
-hash of the text as sent, as in the published program, the next turn would look new and lose
-documents. Only positions, orders and hashes are kept, never text.
+Clients resend the original history, so the key is a hash of the text as *received*. With a hash of
+the text as sent, as in the published program, the next turn would look new and lose documents. Only
+positions, orders and hashes are kept, never text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Memo:
         return len(self._entries)
 
     def get(self, key: int, now: float) -> Remembered | None:
-        """Return the changes to a text, None if unknown; a lookup refreshes the entry."""
+        """Return the changes to a text and refresh the entry; None if unknown."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None

@@ -1,8 +1,8 @@
 """The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
 
 An order note follows moved documents; before them it would end the shared prefix. A duplicate note
-replaces the text, and only refers to text earlier in the same body. The wording is part of every
-prompt: changing it invalidates caches.
+replaces a document's text, and only refers to text earlier in the same body. The wording is part of
+every prompt: changing it invalidates caches.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ text replaced."""
 
 
 WORTH_A_NOTE = 256
-"""Minimum length of a repeated document to be replaced by a note of about 100 bytes."""
+"""Minimum length of a repeated document to replace; a note has about 100 bytes."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     """Return the note on the order of relevance after documents were moved.
 
     Args:
-        labels: labels of the documents as sent; if any is missing they are counted from 1.
+        labels: labels of the documents as sent; if any is missing, positions from 1 are used.
         order: positions in `labels`, most relevant first.
     """
     if any(label is None for label in labels):

@@ -1,4 +1,4 @@
-"""Learn documents by recurrence: a span seen before between other neighbours is a document.
+"""Learn documents by recurrence: a span that recurs between different neighbours is a document.
 
 Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line
 identifies itself. Two adjacent lines are joined as long as either was only seen next to the other,
@@ -7,16 +7,16 @@ different line before it and a different one after it is a document; from then o
 anywhere. Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qualify: a
 part that always has the same neighbour is not a separate document.
 
-    learn:  lines -> partings -> pieces -> (other neighbours on both sides) -> documents
-    find:   lines -> documents, longest first -> what short lines between them belong to
+    learn:  lines -> partings -> pieces -> (different neighbours on both sides) -> documents
+    find:   lines -> documents, longest first -> owners of the short lines between them
 
-Short lines (labels, rules, fences) identify nothing. Those that always follow a document are its
-tail, those that always precede it its head; lines claimed by both neighbours or neither, and alike
-in all gaps, are the separator. In doubt two neighbours stay one item, so that no document is cut; a
-first or last document with an uncertain outer edge stays in place.
+Short lines (labels, rules, fences) identify nothing. Short lines that always follow a document are
+its tail, lines that always precede it its head; lines claimed by both neighbours or neither, and
+equal in all gaps, are the separator. In doubt two neighbours stay one item, so that no document is
+cut; a first or last document with an uncertain outer edge stays in place.
 
-Only hashes are kept, salted per process, in tables of fixed size. The scope (tenant, route and
-model) is part of each.
+Only hashes are kept, salted per process, in tables of fixed size. Each hash includes the scope
+(tenant, route and model).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ MAX_ALIKE = 12
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
-"""A line that occurs this often in a text, in this many more texts than not, belongs to the frame,
-not to a document."""
+"""A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
+outnumber the others by `_OFTEN_TEXTS`."""
 
 MAX_LOOKS = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
@@ -65,7 +65,7 @@ MAX_FRAME = 4_000
 """Maximum lines counted to recognize the frame."""
 
 _MOSTLY = 0.5
-"""Share of a line's sightings next to another one above which the two count as one piece."""
+"""Two lines count as one piece if over this share of one's sightings is next to the other."""
 
 _SLOT_BITS = 17
 _MASK = (1 << _SLOT_BITS) - 1
@@ -78,15 +78,15 @@ _LABEL = re.compile(
     r"(?:[\])】>.:|]{1,3}\s*|\s*+[=*\-_#]{1,8}$|\s+))?)"
     r"((?:[^\s:]{1,40}:(?:\s+|$))?)"
 )
-"""What may precede a document on its first line: a bullet or number, a name with a colon."""
+"""Text that may precede a document on its first line: a bullet or number, a name with a colon."""
 
 _NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
 
 
 _Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
-"""A parsed line: its start, the ends of its number, its label and the line itself, the hash of what
-identifies it, and whether it is long. The end is 0 for a blank line."""
+"""A parsed line: start; end of its number, label and text; hash of its identifying part; whether it
+is long. The last end is 0 for a blank line."""
 
 
 class Lines(NamedTuple):
@@ -96,8 +96,8 @@ class Lines(NamedTuple):
         starts: start of each line, including indentation.
         cores: start of the text after a possible label.
         ends: end without trailing blanks.
-        keys: hash from the core on; of a short line, the whole; of a document, its first line.
-        last_keys: the same for a document's last line.
+        keys: hash of a long line's core, a whole short line, or a document's first line.
+        last_keys: the same, with a document's last line.
         long: indices of long lines, including documents.
     """
 
@@ -116,8 +116,8 @@ class _Piece:
     Args:
         before, after: keys of the adjacent long lines; 0 once they have varied.
         tail, head: short lines that always followed and preceded it; None if unknown.
-        labels: number and name that always began its first long line, then each line of its head
-            from the last one up; None where they have varied.
+        labels: number and name at the start of its first long line, then of each line of its head
+            from the last one up; None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
     """
 
@@ -131,12 +131,12 @@ class _Piece:
 
     @property
     def own_head(self) -> tuple[int, ...] | None:
-        """Its head, once seen after different documents."""
+        """Return its head, once seen after different documents."""
         return self.head if not (self.previous and self.head) else None
 
     @property
     def own_tail(self) -> tuple[int, ...] | None:
-        """Its tail, once seen before different documents."""
+        """Return its tail, once seen before different documents."""
         return self.tail if not (self.next and self.tail) else None
 
     @property
@@ -165,9 +165,9 @@ class Seen:
 
 
 class _Neighbours:
-    """Records each key's single neighbour, or that there were several.
+    """A table of each key's single neighbour, or a mark for several.
 
-    A table of fixed size: a colliding key takes over the slot.
+    The size is fixed: a colliding key takes over the slot.
     """
 
     def __init__(self) -> None:
@@ -196,13 +196,13 @@ def part(key: int) -> int:
 
 
 class _Together:
-    """Counts of pairs of adjacent lines, and of each line; some may be too high."""
+    """Counts of pairs of adjacent lines and of single lines; collisions make some too high."""
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, a: int, b: int) -> bool:
-        """Count a pair, all halved before one is full; return whether it is `mostly` together."""
+        """Count a pair; return whether it is `mostly` together. Halve all counts on overflow."""
         counts = self._counts
         for slot in (a & _MASK, b & _MASK, hash((a, b)) & _MASK):
             counts[slot] += 1
@@ -211,14 +211,14 @@ class _Together:
         return self.mostly(a, b)
 
     def mostly(self, a: int, b: int) -> bool:
-        """Return whether either is hardly ever seen without the other."""
+        """Return whether either line is mostly seen next to the other."""
         counts = self._counts
         pair = counts[hash((a, b)) & _MASK]
         return pair > 1 and pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK]) / 2
 
 
 class Recurrences:
-    """The documents of all scopes, and pieces that may become documents."""
+    """The known documents of all scopes, and pieces that may become documents."""
 
     def __init__(self) -> None:
         self._together = _Together()
@@ -235,7 +235,7 @@ class Recurrences:
         return len(self._pieces)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
-        """Return the block of documents in a text, and what to `learn` from; either may be None."""
+        """Return the documents in a text, and the argument for `learn`; either may be None."""
         if text.count("\n") > MAX_LINES:
             return None, None
         seen = self._read(scope, text)
@@ -283,7 +283,7 @@ class Recurrences:
         return seen
 
     def _begins(self, scope: int, line: str) -> bool:
-        """Return whether a known document begins with such a line."""
+        """Return whether a known document begins with this line."""
         looks = self._looks.get(hash(line)) or self._look(line)
         return hash((scope, looks[4])) in self._documents
 
@@ -308,7 +308,7 @@ class Recurrences:
         return looks
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Return the places, without parts of a longer piece, which are never parted."""
+        """Return the places, except those joined to a line next to them: parts of longer pieces."""
         known = {place.nth for place in places}
         return [
             place
@@ -360,7 +360,7 @@ class Recurrences:
             piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
             if piece is None:
                 continue
-            # The frame of a text, before and after all documents, says nothing about their edges.
+            # The frame before and after all documents reveals nothing about their edges.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if n < len(starts) - 2 or (n < len(starts) - 1 and stop in documents):
@@ -533,7 +533,7 @@ class _Bounds:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds with the most common gap, including blanks, if most have it."""
+        """Return the bounds with the most common gap, including blanks, if most bounds have it."""
         gaps = [self._text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds
@@ -561,7 +561,7 @@ class _Bounds:
         return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Find the separator of documents: the most common text that no single one claims."""
+        """Find the separator: the most common text that no single document claims."""
         counted = Counter([gap.masked for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
@@ -620,7 +620,7 @@ class _Bounds:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if name != own_name:  # this belongs to the text before all documents
+        if name != own_name:  # it belongs to the text before all documents
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:
@@ -654,7 +654,7 @@ class _Bounds:
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
     ) -> tuple[int, ...] | None:
-        """Return which short lines next to a document are its own; None if unknown."""
+        """Return the short lines next to a document that belong to it; None if unknown."""
         size = len(self._claimed)
         if lines is not None and len(lines) >= MOST_SHORT:
             return None

@@ -2,8 +2,8 @@
 
     before | item gap item gap item | rest of the block | order note | after
 
-Gaps belong to positions, so a separator stays where it was. `verified` is the last check before a
-text is sent: it compares the documents in the result themselves, not the plan.
+Gaps belong to positions, so separators stay in place. `verified` is the last check before a text is
+sent: it compares the documents in the result, not the plan.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
-    """Apply the changes to one text; they are in text order and do not overlap.
+    """Apply changes to a text; they must be in text order and not overlap.
 
     Returns:
-        The text without, and with the notes about orders.
+        The text without the notes about orders, and the text with them.
     """
     parts: list[str] = []
     notes: list[tuple[int, str]] = []  # with the number of parts before it

@@ -1,8 +1,8 @@
-"""Learn whether the order of documents is meaningful from the orders received.
+"""Learn from received orders whether the order of documents is meaningful.
 
-A search ranks the same documents differently per query; the parts of a story, the steps of a recipe
-and results sorted by a client keep their order. So a document may move among others once it was
-seen both before and after another one.
+A search ranks the same documents differently per query, but parts of a story, steps of a recipe and
+results sorted by a client keep their order. So a document may move once it was seen both before and
+after another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_DOCUMENTS = 30_000
 
 @dataclass(slots=True)
 class _Last:
-    """The last list and position of a document, and whether it ever changed sides."""
+    """The last list and position of a document, and whether it ever changed sides with another."""
 
     whole: int
     place: int
@@ -39,7 +39,7 @@ class Sequences:
         """Return the longest run of documents that may be reordered, perhaps empty.
 
         Returns:
-            Its start and end, and whether any two documents were seen together before.
+            Start and end of the run, and whether any two documents were seen together before.
 
         A document seen with others of the list, always in one order, ends a run. A run has at least
         two documents seen in several orders; new ones among them may move.
@@ -66,7 +66,7 @@ class Sequences:
             self._last.popitem(last=False)
 
     def _compared(self, scope: int, docs: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """Return for each document whether it is free, and whether it was seen with others here."""
+        """Return for each document whether it is free, and whether it met others of the list."""
         known = [self._last.get(hash((scope, doc))) for doc in docs]
         free = [last is not None and last.free for last in known]
         met = [False] * len(docs)
@@ -74,7 +74,7 @@ class Sequences:
         for i, last in enumerate(known):
             if last is not None:
                 lists.setdefault(last.whole, []).append(i)
-        lists.pop(hash(tuple(docs)), None)  # the very same list again tells nothing
+        lists.pop(hash(tuple(docs)), None)  # a repeated list is no evidence
         for members in [several for several in lists.values() if len(several) > 1]:
             places = [last.place for i in members if (last := known[i]) is not None]
             before = list(accumulate(places, max))
@@ -86,4 +86,4 @@ class Sequences:
 
 
 _LEAST_FREE = 2
-"""Documents seen in several orders that a run needs."""
+"""Minimum documents of a run that were seen in several orders."""

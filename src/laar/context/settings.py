@@ -1,7 +1,7 @@
 """Settings for the context hook of a route.
 
-The defaults suit documents of a few kilobytes and chat prompts of tens of kilobytes. For a route
-that cites documents by number keep `relabel` off: ids replace the numbers where possible.
+The defaults suit documents of a few kilobytes and chat prompts of tens of kilobytes. Keep `relabel`
+off for a route that cites documents by number: ids replace the numbers where possible.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ContextSettings:
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
     """Fewest documents in a list to change; shorter lists gain little."""
     min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
-    """Minimum possible saving in bytes (a list's text less the note about its order) to change it.
+    """Minimum possible saving in bytes (a list's text minus the note about its order) to change it.
     256 bytes are about 64 tokens: one to four blocks of the engines' caches."""
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after reordered documents tells the model their original order; 5 to 6 tokens

@@ -1,8 +1,8 @@
-"""Move parts of a body that break shared prefixes: sort tools, and put some lines last.
+"""Stabilize prefixes of a body: sort tools, and move some system prompt lines to the end.
 
 The order of tools is meaningless to a model. A tool with a cache mark keeps its position, and the
-others stay on their side of it. The route's settings name the system prompt lines to move after the
-user's last text; `laar context advise` finds them.
+others stay on their side of it. The route's settings specify the lines to move after the user's
+last text; `laar context advise` finds them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MARK = "cache_control"
 def steadied(
     body: bytes, parsed: dict[str, Any], api: str, settings: ContextSettings
 ) -> tuple[bytes, dict[str, Any], str]:
-    """Return a body with tools sorted and lines removed, the same parsed, and these lines.
+    """Return a body with tools sorted and lines removed, the same body parsed, and these lines.
 
-    `with_last` adds the lines again. If nothing changes, body and `parsed` are the given objects.
+    `with_last` appends the lines. If nothing changes, body and `parsed` are the given objects.
 
     Raises:
         Refused: the body cannot be changed safely.
@@ -61,7 +61,7 @@ def _last(texts: Sequence[Text]) -> Text | None:
 
 
 def _sorted_tools(body: bytes, parsed: dict[str, Any]) -> dict[Path, str]:
-    """Return the edits that sort the tools by name, each as written."""
+    """Return the edits that sort the tools by name, without re-rendering them."""
     tools = parsed.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return {}

@@ -1,9 +1,9 @@
-"""The plan of a request: the changes to each text of the prompt, in prompt order.
+"""Plan the changes to a request: each text of the prompt, in prompt order.
 
 Documents of the last turn are aligned with the index; older text repeats the changes made in its
 turn if the memo has them, and otherwise stays unchanged. So later turns extend the text sent before
 and never rewrite it. A note may replace a document only if its full text is sent earlier in the
-same body, which is looked up by hash and then compared.
+same body; candidates are found by hash, then compared.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class Turn:
         settings: settings of the hook.
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
-        recurrences: documents known without a format; only read.
-        sequences: whether their order is meaningful; only read.
+        recurrences: learned documents; only read.
+        sequences: learned orders of documents; only read.
         guard: decides which requests are left unchanged; None for no guard.
-        received: simulated cache that all documents pass in the received order.
+        received: simulated cache that gets all documents in the received order.
         scope: hash of tenant, route and model.
         route: name of the route, for the guard.
         now: seconds, monotonic.
         check: called between steps; may raise to stop.
-        restores: ids can be replaced by numbers in the answer.
+        restores: whether ids in the answer can be replaced by numbers.
     """
 
     settings: ContextSettings
@@ -101,11 +101,11 @@ class Turn:
     _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in them
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
-        """Process the prompt once; `raw` as for `prompt_texts`."""
+        """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
-        moved: Path | None = None  # a content whose blocks were moved, so they stay unchanged
+        moved: Path | None = None  # a content whose blocks moved; their texts stay unchanged
         for text in texts:
             if text.path[0] == "prompt":  # prompts of a batch are independent
                 self._sent, self._in_full = [], set()
@@ -140,7 +140,7 @@ class Turn:
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
-            # Repeat what was sent before even if time is up.
+            # Even if time is up, older texts are repeated as sent before.
             self._late, self._plan.reason = True, refused.reason
             self._plan.orders.clear()
             return text.value
@@ -163,7 +163,7 @@ class Turn:
         memo_key: int,
         known: Remembered | None,
     ) -> str:
-        """Return a text of the last turn, or one whose documents notes may refer to."""
+        """Return the new form of a text of the last turn, or one that notes may refer to."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self.check()
@@ -187,7 +187,7 @@ class Turn:
         return made
 
     def _blocks(self, text: Text) -> list[Block]:
-        """Return the blocks of a text that may change; none if it stays unchanged."""
+        """Return the blocks of a text that may change; empty if it stays unchanged."""
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
@@ -305,7 +305,7 @@ class Turn:
     def _changed(
         self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
     ) -> Change | None:
-        """Return the change for the order found; None if required ids are unavailable."""
+        """Return the change to the order found; None if required ids are unavailable."""
         ids: tuple[str, ...] = ()
         if block.numbers:
             ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
@@ -314,7 +314,7 @@ class Turn:
         return Change(block, _whole(docs.live, found.permutation, repeated), repeated, ids)
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
-        """Return whether the documents are distinct and worth ordering; note why if not."""
+        """Return whether the documents are distinct and worth ordering; note the reason."""
         if is_too_small(block, sum(docs.sizes), self.settings):
             self._note(Reason.TOO_SMALL)
             return False
@@ -325,7 +325,7 @@ class Turn:
         return differ
 
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
-        """Return whether an order saves more than its note costs, or may for later requests."""
+        """Return whether an order saves more than its note costs, or may do so later."""
         note = note_bytes(block, self.settings)
         gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
@@ -379,7 +379,7 @@ class Turn:
             self._dedups = guard.dedups(self.route, conversation)
 
     def _stays(self) -> bool:
-        """Return whether the guard wants this request to keep the received order."""
+        """Return whether the guard requires the received order for this request."""
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
@@ -388,7 +388,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Keep the most informative reason: that documents were fit, else the first refusal."""
+        """Record a reason unless a more informative one is known: documents fit, first refusal."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
@@ -439,8 +439,8 @@ _MARKS = frozenset("\n<[{")
 """A short text without any of these has at most one document, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""Minimum length of documents, in multiples of their note's, to reorder them as an investment: for
-later requests to share, though nothing is known to be shared yet."""
+"""Minimum length of documents, in multiples of their note's, to reorder them as an investment:
+later requests may share the order, although none is known to yet."""
 
 
 def _whole(

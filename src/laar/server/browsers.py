@@ -1,11 +1,11 @@
 """Protection of the admin port against web pages of other origins.
 
-A browser on a machine that can reach the port sends any request that a page asks for. So a request
-must name a host of this port (a page on a foreign name may have pointed that name here: DNS
-rebinding), and must not come from a page of another origin. A request that changes something must
-be JSON, which no page can send to another origin without a preflight.
+A browser on a machine that can reach the port sends any request that a page makes. So a request
+must name a host of this port (against DNS rebinding, where a foreign name points here), and must
+not come from a page of another origin. A request that changes something must be JSON, which no page
+can send to another origin without a preflight.
 
-Metrics and health are exempt: scrapers use any host name, and there is nothing to change there.
+Metrics and health are exempt: scrapers use any host name, and nothing can be changed there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
 """Paths open to anyone who can reach the port."""
 
 LOGIN = "/login"
-"""The only form a browser submits; its cookie is sent to no other site."""
+"""Path of the only form that a browser submits; its cookie is not sent from other sites' pages."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::[0-9]{1,5})?")
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -33,7 +33,7 @@ _OWN_SITES = frozenset({"", "same-origin", "none"})
 
 
 class BrowserGuard:
-    """Reject requests that a page of another origin may have sent.
+    """Middleware that rejects requests which a page of another origin may have sent.
 
     Args:
         app: the wrapped application.
@@ -80,7 +80,7 @@ class BrowserGuard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a host is allowed. IP addresses are: a page on one is its own."""
+        """Return whether a host is allowed; IP addresses are, since DNS rebinding needs a name."""
         name = host_of(host).lower().removesuffix(".")
         return name in self._hosts or _is_address(name)
 

@@ -1,6 +1,6 @@
-"""Find the faults for which `laar serve` would refuse to start, without serving.
+"""Find the faults that would keep `laar serve` from starting, without serving.
 
-Assembles the picker as at a start, up to the ports, which are bound briefly and released.
+Assembles the picker as at startup, but only binds the ports briefly and releases them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.settings import Loaded, Settings, value_at
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
-    """Return every reason why a start with these settings would fail, each with its remedy.
+    """Return the reasons why startup with these settings would fail, each with its remedy.
 
     Args:
         loaded: the settings.
@@ -44,7 +44,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
-    """Yield a check for each file, since the assembly stops at its first fault."""
+    """Yield a check for each file, since assembling stops at the first fault."""
     members = settings.endpoints_file
     if members is not None:
         yield partial(must_exist, members)
@@ -69,7 +69,7 @@ def _assemble(loaded: Loaded) -> None:
         runner = Runner(loaded)
         runner.prepare()
         if (spans := runner.picker.observability.spans) is not None:
-            try:  # finds faults that would stop a start, such as in OTEL_* numbers
+            try:  # finds faults that would prevent startup, such as invalid OTEL_* numbers
                 begin(spans)
             finally:
                 spans.end()
@@ -78,7 +78,7 @@ def _assemble(loaded: Loaded) -> None:
 
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
-    """Yield a fault for each file that serving would write but can't."""
+    """Yield a fault for each file to write while serving that can't be written."""
     replaced = ("accuracy.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)

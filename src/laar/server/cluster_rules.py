@@ -1,4 +1,4 @@
-"""The rules from Kubernetes objects, merged over all pools, for the streams to query."""
+"""Rules from Kubernetes objects, merged over all pools."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _Rules:
 class ClusterRules:
     """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
 
-    A request that a gateway sends to a pool follows only that pool's rules. For other requests, if
-    two pools have an objective of the same name, the first pool wins. A pool's rewrite for any
-    model applies to such requests only if the pool is alone: it would capture others' models.
+    A request that a gateway sends to a pool follows only that pool's rules. For requests without a
+    pool, the first pool with an objective of the given name wins, and a rewrite for any model
+    applies only if there is a single pool, since it would capture other pools' models.
 
     Args:
-        rng: samples weighted targets.
+        rng: random generator for weighted targets.
     """
 
     def __init__(self, rng: random.Random) -> None:

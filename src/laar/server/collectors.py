@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
 
 _AT_REST = 5.0
-"""Multiple of the visit interval while idle: many idle sidecars would otherwise all make the
-engines serve pages."""
+"""Factor of the visit interval while idle: many idle sidecars would otherwise keep the engines busy
+serving pages."""
 _LOOK_S = 1.0
-"""Maximum seconds until a KV events label is noticed if the events can't be read."""
+"""Seconds between checks for a KV events label, until the events can be read."""
 
 
 class Collectors:
-    """Create the collectors that the settings ask for.
+    """Creates and runs the collectors that the settings require.
 
     Args:
         picker: receives the readings.
@@ -54,7 +54,7 @@ class Collectors:
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
-        """Use the endpoints listed in the settings themselves."""
+        """Use the endpoints listed in the settings."""
         self.resolver.replace("settings", settings.listed())
 
     def prepare(self) -> None:
@@ -93,7 +93,7 @@ class Collectors:
         reported = False
         while True:
             labelled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
-            if labelled and find_spec("zmq"):  # the extra `kv-events`, which few fleets need
+            if labelled and find_spec("zmq"):  # from the extra `kv-events`, which few fleets need
                 from laar.datalayer.kv_events import KvEvents
 
                 await KvEvents(self._picker.table.specs, self._fleet).run()
@@ -155,9 +155,9 @@ class Collectors:
         tasks.spawn("probe", prober.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Return seconds until the next visit to an endpoint; more while no decisions are made.
+        """Return the seconds between visits to an endpoint; more while the picker is idle.
 
-        Always few enough that the reading does not become stale.
+        They are always few enough to keep the readings from becoming stale.
 
         Args:
             set_s: the interval in the settings.
@@ -168,7 +168,7 @@ class Collectors:
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """Return one endpoint per address: ranks share its pages and connections."""
+        """Return one endpoint per address, since its ranks share pages and connections."""
         specs = self._picker.table.specs()
         if specs is not self._known:
             self._known = specs
@@ -176,7 +176,7 @@ class Collectors:
         return self._visited
 
     def _report_out(self, now: float) -> None:
-        """Report the endpoints that are out, and those that are back in."""
+        """Report endpoints that stopped receiving requests, and those that receive them again."""
         table, health = self._picker.table, self._picker.health
         out = {}
         for slot in filter(table.active.__contains__, health.records.outliers):
@@ -196,7 +196,7 @@ class Collectors:
         for slot in questions.due(now, most):
             if slot in table.active:
                 specs.append(table.spec(slot))
-            else:  # removed with requests in flight; it may return
+            else:  # removed while requests were in flight; it may return
                 questions.answered(slot, None, now, None)
         return specs
 
@@ -207,8 +207,8 @@ class Collectors:
             return
         failed = asked.failed
         if failed is None and asked.reply is None and not table.takes[slot]:
-            # Perhaps only the picker can't reach it. But a prefiller's trial costs a client its
-            # answer: Envoy retries the request elsewhere, with the same prefiller.
+            # Perhaps only the picker can't reach it. But count it as failed: a trial of a prefiller
+            # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
             failed = Kind.STATUS
         questions = self._picker.health.questions
         questions.answered(slot, asked.reply, now, failed, refused=asked.refused)

@@ -1,12 +1,12 @@
-"""The context hooks of a picker: which route a request takes, its mode, and the measured gain.
+"""The context hooks of a picker: choose a request's route and mode, and record the measured gain.
 
 Connects `laar.context.ContextHook`, one per route in the settings, to the streams.
 
-`x-laar-context: off` always wins; `on` counts only if the route sets `opt_in`. A body whose bytes
-are signed by a header is left unchanged. A fault here costs only the gain: it is counted as
+`x-laar-context: off` always wins; `on` counts only if the route sets `opt_in`. A body signed by a
+header is left unchanged. A fault here costs only the gain: it is counted as
 `laar_degraded{what="context"}`, and the body is forwarded unchanged.
 
-Tenants are told apart by the header that `flow.tenant_header` names, and share no order.
+Tenants are identified by the header in `flow.tenant_header`, and share no order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from laar.context.hook import HookResult, Receipt
 
 MAX_ANSWERED = 20_000
-"""Decisions whose outcome can still be reported; some 500 bytes each, oldest dropped first."""
+"""Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
 
 _SIGNED = "signed"
 _WHAT = "context"
@@ -50,7 +50,7 @@ class Ordering:
 
     @property
     def is_on(self) -> bool:
-        """Return whether the route reads any body."""
+        """Return whether the hook processes any request of the route."""
         return self.rule.mode != "off" or self.rule.opt_in
 
     def is_about(self, path: str, model: str) -> bool:
@@ -60,7 +60,7 @@ class Ordering:
         )
 
     def mode(self, wish: str, *, may_change: bool) -> Mode:
-        """Return the mode of one request, given the client's header value `wish`."""
+        """Return the mode of a request; `wish` is the value of the client's header."""
         wish = wish.lower()
         if wish == "off":
             return "off"
@@ -69,7 +69,7 @@ class Ordering:
 
 
 class _Reworked:
-    """A body that a hook has processed; implements `laar.protocol.ports.Rework`."""
+    """A body processed by a hook; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
         self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
@@ -78,25 +78,25 @@ class _Reworked:
         self._ordering = ordering
         self._result = result
         self._group = group
-        self._noted = ""  # the request it was noted under
+        self._noted = ""  # id of the request for which the order is remembered
 
     @property
     def body(self) -> bytes:
-        """The body to forward."""
+        """Return the body to forward."""
         return self._result.body
 
     @property
     def context(self) -> tuple[int, ...]:
-        """Hashes of the leading documents as sent, each covering one document more."""
+        """Return hashes of growing prefixes of the documents, as sent."""
         return self._result.context
 
     @property
     def renames(self) -> bool:
-        """Whether documents are numbered by ids."""
+        """Return whether ids replace document numbers."""
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return what restores the numbers; once numbers can't be restored, ids are not used."""
+        """Return a restorer of numbers, if needed; after a compressed answer, stop using ids."""
         if not self.renames:
             return None
         if encoded:
@@ -107,7 +107,7 @@ class _Reworked:
         return Citations(self._result.numbers, events=events)
 
     def asked(self, request: str, now: float) -> None:
-        """Remember the order, so that a burst shares one."""
+        """Remember the order, so that a burst of requests shares it."""
         self._noted, note = request, self._ordering.hook.note
         self._hooks.after(partial(note, self._result.receipt, now, request=request))
 
@@ -117,7 +117,7 @@ class _Reworked:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """Remember that `endpoint` got the body."""
+        """Record that `endpoint` accepted the body."""
         receipt, noted = self._result.receipt, bool(self._noted)
         commit = partial(self._ordering.hook.commit, receipt, now, endpoint=endpoint, noted=noted)
         self._hooks.after(commit)
@@ -132,8 +132,8 @@ class _Reworked:
     def _measured(self, ttft_s: float | None, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
         if receipt is None or not receipt.orders:
-            # Only older turns were changed. Such requests leave no receipt in the control group, so
-            # counting these would compare follow-ups with first questions.
+            # Only older turns were changed. In the control group such requests have no receipt, so
+            # counting them here would compare follow-ups with first questions.
             return
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
         ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
@@ -148,9 +148,9 @@ class ContextHooks:
     Args:
         settings: the picker's settings; only its context routes are used.
         clock: monotonic seconds.
-        rng: samples the requests whose responses are read.
-        degraded: counts faults.
-        problems: receives routes that have switched themselves off.
+        rng: random generator for sampling responses.
+        degraded: counter of faults.
+        problems: receives a problem when a route switches itself off.
     """
 
     def __init__(
@@ -168,11 +168,11 @@ class ContextHooks:
         self._problems = problems
         self._orderings: list[Ordering] = []
         self.shows_answers = False
-        """Whether a requested response has been shown to the picker."""
+        """Whether Envoy has passed a requested response to the picker."""
         self.may_restore = True
-        """Whether numbers can be restored: False once a response has come compressed."""
+        """Whether numbers can be restored: False after a compressed response."""
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
-        # What is left to learn of the requests of one turn of the loop.
+        # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
         self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
@@ -180,8 +180,8 @@ class ContextHooks:
     def apply_settings(self, settings: Settings) -> None:
         """Apply new routes.
 
-        A route with unchanged hook settings keeps its hook, including memory and guard. A body in
-        flight is finished by the hook that started it.
+        A route with unchanged hook settings keeps its hook, including memory and guard. Bodies in
+        flight stay with the hook that processed them.
         """
         known = {ordering.rule.name: ordering for ordering in self._orderings}
         made = []
@@ -201,12 +201,12 @@ class ContextHooks:
 
     @property
     def orderings(self) -> Sequence[Ordering]:
-        """The routes in their order."""
+        """Return the routes in the order of the settings."""
         return self._orderings
 
     @property
     def in_use(self) -> ContextHooks | None:
-        """This object, or None if no route reads any body."""
+        """Return this object, or None if no route processes any body."""
         return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
@@ -216,7 +216,7 @@ class ContextHooks:
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the response to a request to this path, whatever the model."""
+        """Return whether to read the response to a request, by its path alone."""
         share = max(
             (
                 o.rule.sample_answers
@@ -286,7 +286,7 @@ class ContextHooks:
             self._degraded[_WHAT] += 1
         receipt = result.receipt
         if receipt is None and result.body is body and (restores or not self.may_restore):
-            return None  # otherwise the request may show that responses pass through here
+            return None  # otherwise its response may show that responses pass through here
         held_out = receipt is not None and receipt.held_out
         group = "observed" if mode == "observe" else "control" if held_out else "hook"
         if receipt is not None and receipt.orders:
@@ -294,7 +294,7 @@ class ContextHooks:
         return _Reworked(self, ordering, result, group)
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call a function once messages have gone out, and before a hook is asked anything."""
+        """Defer a call until messages are sent, but not beyond the next use of a hook."""
         self._due.append(call)
         self.later(self._catch_up)
 
@@ -305,7 +305,7 @@ class ContextHooks:
     def guarded(
         self, call: Callable[..., _Reworked | None], *args: object, first: bool = True
     ) -> _Reworked | None:
-        """Call a function, after what is due, and count a fault instead of raising it."""
+        """Run deferred calls, then call a function; count a fault instead of raising it."""
         if first:
             self._catch_up()
         try:
@@ -315,7 +315,7 @@ class ContextHooks:
             return None
 
     def judge(self, ordering: Ordering) -> None:
-        """Report a route that has switched itself off, once."""
+        """Report once if a route has switched itself off."""
         tally = ordering.tally
         if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
             return
@@ -337,7 +337,7 @@ class ContextHooks:
         )
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
-        """Keep the receipt until the outcome of this decision is reported."""
+        """Keep a receipt until the outcome of its decision is reported."""
         self._answered[decision] = (
             ordering,
             replace(receipt, orders=(), memos=(), received=(), seen=[]),
@@ -356,7 +356,7 @@ class ContextHooks:
     # -- caches of the engines -----------------------------------------------------------------
 
     def forget(self, endpoint: str, before: float | None = None) -> None:
-        """Forget an endpoint's orders: all, or those not sent again since `before`, in seconds."""
+        """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""
         self._catch_up()
         for ordering in self._orderings:
             ordering.hook.forget(endpoint, before=before)

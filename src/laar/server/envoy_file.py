@@ -1,4 +1,4 @@
-"""Envoy's endpoints file as written by the picker, and the endpoints that Envoy knows from it."""
+"""Write Envoy's endpoints file, and track the endpoints that Envoy knows from it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WRITE_AGAIN_S = 1.0
 
 
 class EnvoyFile:
-    """Write the file, and remember its content.
+    """Writes the endpoints file and remembers its content.
 
     Args:
-        path: the file.
-        problems: receives the fault if the file cannot be written.
+        path: path of the file.
+        problems: receives a problem if the file cannot be written.
     """
 
     def __init__(self, path: Path, problems: Problems) -> None:
@@ -30,18 +30,18 @@ class EnvoyFile:
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
         self.again_s: float | None = None
-        """Seconds until the file must be rewritten: endpoints left, or writing failed (a full disk,
-        a directory mounted late)."""
+        """Seconds until the file must be rewritten, because endpoints left or writing failed (full
+        disk, directory mounted late); None if not needed."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address, and return whether Envoy knows them.
 
-        Removed endpoints stay listed until the next write without changes, which `again_s` asks
-        for: requests sent to them are still on their way.
+        Removed endpoints stay listed until the rewrite after `again_s`, since requests sent to them
+        may not have arrived yet.
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
-        self.known &= wanted.keys()  # an endpoint that leaves and returns in the meantime is new
+        self.known &= wanted.keys()  # an endpoint that leaves and returns meanwhile counts as new
         # Writing thousands of endpoints takes tens of milliseconds.
         fault = await asyncio.to_thread(
             _write, self._path, list(listed.values()), known=bool(self._listed)
@@ -53,18 +53,18 @@ class EnvoyFile:
             self.known = known
             return False
         if not self._is_first and not known.issuperset(wanted):
-            # Requests may be waiting for a new endpoint, also if the fleet was empty.
+            # Requests may be waiting for a new endpoint, even if the fleet was empty.
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
         return True
 
 
 def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
-    """Write the file; return the text of the problem, if any.
+    """Write the file; return a message on failure.
 
-    A starting picker has no endpoints until its cluster's first list, or the first DNS answer.
-    Until then Envoy continues with the previous picker's file, which is kept as long as Envoy
-    is not `known` to have endpoints from this picker.
+    A starting picker has no endpoints until its cluster's first list or the first DNS answer. Until
+    then Envoy uses the previous picker's file, which is kept unless Envoy is `known` to have
+    endpoints from this picker.
     """
     addresses = []
     for spec in specs:

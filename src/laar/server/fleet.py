@@ -1,4 +1,4 @@
-"""The endpoints of a running picker: connects the collectors to the table and to Envoy's file."""
+"""The endpoints of a running picker: connects collectors with the table and Envoy's file."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
 
 GATHER_S = 0.5
-"""Seconds for which lists of names are gathered after one was applied: each change of names costs
-time in proportion to the fleet, and at a start 200 endpoints a second report names."""
+"""Seconds between two updates of model names: each costs time proportional to the fleet, and at
+startup 200 endpoints a second report names."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class FleetState:
-    """Apply the reports of endpoint sources, scrapes, probes and KV events.
+    """Applies reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
-        table: the endpoints.
-        prefixes: told to forget an endpoint whose engine restarted; None if not kept.
+        table: the endpoint table.
+        prefixes: prefix beliefs, reset when an engine restarts; None if disabled.
         problems: receives the problems of collectors and of Envoy's file.
-        rules: stores objectives and rewrites.
-        eds_file: endpoints file for Envoy; None if Envoy learns the endpoints elsewhere.
-        on_change: called after the set of endpoints has changed and Envoy's file is written.
-        on_reading: called with the values of each metrics page, by address.
-        on_empty: called with the address of an endpoint that was emptied or removed.
+        rules: receives objectives and rewrites.
+        eds_file: endpoints file for Envoy; None if Envoy has another source of endpoints.
+        on_change: called after the endpoints have changed and Envoy's file is written.
+        on_reading: called with the address and values of each metrics page.
+        on_empty: called with the address of an endpoint whose cache was emptied, or that left.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FleetState:
     ) -> None:
         self._table = table
         self._beliefs = prefixes
-        self.problem = problems.report  # a collector knows only its sink
+        self.problem = problems.report  # part of the collectors' sink
         self._rules = rules
         self._file = None if eds_file is None else EnvoyFile(eds_file, problems)
         self._on_change = on_change
@@ -70,11 +70,11 @@ class FleetState:
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Replace the endpoints of `source` by those that it knows now.
+        """Replace the endpoints of `source`.
 
-        A new endpoint counts once Envoy knows it: given an unknown address, Envoy sends the
-        request to any endpoint, whatever its model. An endpoint without a model counts once it
-        has named one.
+        A new endpoint is used once Envoy knows it: for an unknown address, Envoy sends the request
+        to any endpoint, whatever its model. An endpoint without a model is used once it has
+        reported one.
         """
         self._own.replace(source, specs)
         if self._own.waits(source):
@@ -82,11 +82,11 @@ class FleetState:
         self._take(source)
 
     def has_all_of(self, sources: Set[str]) -> bool:
-        """Return whether these sources have reported, and the result is published."""
+        """Return whether all these sources have reported and their endpoints are published."""
         return sources <= self._wanted.keys() and not self._changed.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
-        """Return endpoints to ask for their models, since nothing else names them."""
+        """Return the endpoints whose models only they can report."""
         return [spec for spec in self._own.nameless() if not self._table.named(spec.address)]
 
     def _wait_no_longer(self, source: str) -> None:
@@ -99,13 +99,13 @@ class FleetState:
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
-        # An endpoint removed while Envoy learns of it is in the file, but never in the table.
+        # An endpoint removed before Envoy learned of it is in the file, but never in the table.
         unwritten = self._file is not None and not (before == addresses <= self._file.known)
         if self._use(source) or unwritten:
             self._changed.set()
 
     def _use(self, source: str) -> bool:
-        """Put a source's usable endpoints into the table; return whether that changed it."""
+        """Update the table with a source's usable endpoints; return whether it changed."""
         specs = self._wanted[source]
         if self._file is not None:
             specs = [spec for spec in specs if spec.address in self._file.known]
@@ -129,7 +129,7 @@ class FleetState:
                 self._lose(self._table.slot_counted(spec.key))
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Set the number of data-parallel ranks behind an address; each becomes an endpoint."""
+        """Set the number of data-parallel ranks at an address; each becomes an endpoint."""
         before, version = self._table.specs(), self._table.version
         self._table.ranked(address, ranks)
         if self._table.version != version:
@@ -158,7 +158,7 @@ class FleetState:
             self._beliefs.removed(slot, block_hashes, tier)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Forget the content of the endpoint's cache: it is empty, or was at a past time."""
+        """Forget the content of the endpoint's cache, which is empty or was at a past time."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:
@@ -168,7 +168,7 @@ class FleetState:
                 self._on_empty(self._table.spec(slot).address)
 
     def lost(self, address: str) -> None:
-        """Forget the blocks known from the endpoint's events: some events were lost."""
+        """Forget the blocks known from the endpoint's events, because some events were lost."""
         self._lose(self._table.slot(address))
 
     def _lose(self, slot: int) -> None:
@@ -209,10 +209,10 @@ class FleetState:
             self._on_reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Record the model names an endpoint lists: at once, or soon along with others'."""
+        """Record the model names that an endpoint lists, at once or with the next update."""
         if not self._table.named(address) and not self._own.is_nameless(address):
             return
-        if self._own.is_held(address):  # does not change the fleet, except for the last one
+        if self._own.is_held(address):  # changes the fleet only when all held ones have reported
             self._take_names({address: served})
             return
         self._reports[address] = served
@@ -233,5 +233,5 @@ class FleetState:
                 self._take(source)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record one round trip, or None for a failed probe."""
+        """Record a round trip; None for a failed probe."""
         self._table.round_trip(address, rtt_s, now)

@@ -1,11 +1,11 @@
 """Flow control: waiting requests as futures, on top of the synchronous admission.
 
-A request that may go at once is never suspended. One that waits costs a future; all of them share
-one timer, which also notices readings that arrived or went stale, and prefills estimated to be
-done, since no event announces those.
+A request that may go at once is never suspended. A waiting request costs a future; all share one
+timer, which also detects new or stale readings and prefills estimated to be done, since no event
+announces these.
 
-However a wait ends, nothing leaks: a client that disconnects is forgotten, and a decision made at
-the same moment is released.
+However a wait ends, nothing leaks: a request whose client disconnects is forgotten, and a decision
+made at the same moment is released.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
 _TICK_S = 0.1
-"""Seconds between checks of the queue without an event; a tenth of the scrape interval."""
+"""Seconds between checks of the queue without events; a tenth of the scrape interval."""
 
 
 class Waiting:
@@ -33,7 +33,7 @@ class Waiting:
     def __init__(self, future: asyncio.Future[Outcome], forget: Callable[[], None]) -> None:
         self._future = future
         self.forget = forget
-        """Give up: the client is gone. Release a decision made at the same moment."""
+        """Cancels the wait of a client that is gone, and releases a decision just made for it."""
 
     async def outcome(self) -> tuple[Decision, float]:
         """Return the decision and the seconds waited; forget the request if cancelled.
@@ -91,7 +91,7 @@ class FlowControl:
         try:
             answer = self._admission.ask(request, now)
         except RequestError:
-            self._call()  # its arrival may have made others expire
+            self._call()  # the check at its arrival may have found expired requests
             raise
         if isinstance(answer, Decision):
             return answer
@@ -100,7 +100,7 @@ class FlowControl:
         return Waiting(future, lambda: self._forget(answer, future))
 
     def answering(self, decision: Decision, *, ok: bool) -> None:
-        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
+        """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
         self._admission.answering(decision, self._clock(), ok=ok)
         self._call()
 
@@ -110,7 +110,7 @@ class FlowControl:
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Handle a move: Envoy serves it at another endpoint than the one picked."""
+        """Handle a request that Envoy serves at another endpoint than the one picked."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
@@ -160,13 +160,13 @@ class FlowControl:
     def _tell(self, outcome: Outcome) -> None:
         self._on_outcome(outcome)
         future = self._waiting.pop(outcome.ticket, None)
-        if future is None or future.done():  # its client is gone, and may be forgotten already
+        if future is None or future.done():  # its client is gone
             self._give_back(outcome)
         else:
             future.set_result(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
-        """Forget a request whose client is gone; its outcome may have just arrived."""
+        """Forget a request whose client is gone; release its outcome if it has just arrived."""
         self._waiting.pop(ticket, None)
         self._admission.cancel(ticket)
         if future.done() and not future.cancelled():

@@ -1,9 +1,9 @@
-"""Garbage collection without long pauses: a collection stops the loop, and so every request.
+"""Garbage collection without long pauses, since a collection stops the event loop.
 
-Requests leave no reference cycles behind, so nearly all memory is freed by reference counts, and
-the young generations find the rest (``python -m bench picker --parts pauses``). A full collection
-takes tens of milliseconds in a picker that remembers ten thousand sessions. So it runs while the
-picker is idle; under load every ten minutes, or sooner if memory has grown.
+Requests leave no reference cycles behind, so reference counting frees nearly all memory, and the
+young generations find the remaining cycles (``python -m bench picker --parts pauses``). A full
+collection takes tens of milliseconds in a picker that remembers ten thousand sessions. So it runs
+while the picker is idle; under load every ten minutes, or sooner if memory has grown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _YOUNG, _MIDDLE, _NEVER = 700, 5, 1 << 30
-"""Thresholds of `gc`: objects per collection of the first generation, such collections per one of
-the second, and those per full one."""
+"""Thresholds of `gc`: new objects per young collection, young collections per middle one, middle
+ones per full one."""
 _LOOK_S = 10.0
 _AT_REST_S = 60.0
 _LONGEST_S = 600.0
@@ -26,9 +26,9 @@ _MEMORY = Path("/proc/self/statm")
 
 
 def keep_young() -> None:
-    """Collect only young objects from now on, and never those that already exist.
+    """Collect only young objects from now on, and freeze all existing objects.
 
-    Called once the process has started, possibly with the collector disabled.
+    Call it once the process has started; the collector may be disabled until then.
     """
     gc.enable()
     gc.collect()

@@ -1,11 +1,11 @@
-"""gRPC health service for every service name that gateways and probes ask for.
+"""gRPC health service for the service names that gateways and probes use.
 
-Liveness reports only that the process runs. Most names report whether requests can be served: some
-endpoint is known and no shutdown was requested. Watching works, so a kubelet's probes see a drain
-begin.
+Liveness reports only that the process runs. Most names report readiness: an endpoint is known and
+no shutdown was requested. `Watch` is supported, so that clients see a drain begin.
 
-laar's own Envoys ask under another name, which stays healthy once it has been: without endpoints,
-an error from laar says more than Envoy's. It ends with the drain, and Envoy then sends nothing new.
+laar's own Envoys check another name, which stays healthy after the first endpoint is known: without
+endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy with the drain,
+and Envoy then sends no new streams.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
@@ -31,15 +31,15 @@ _ALIVE_NAMES = ("liveness",)
 
 
 class HealthService:
-    """The health service, served on the picker's own port and on the health port.
+    """The health service, served on the ext_proc port and on the health port.
 
-    Alive from the start, but not ready until `set_ready`.
+    It is alive from the start, but not ready until `set_ready`.
     """
 
     def __init__(self) -> None:
         self.ready = False
         self.laars_ask = False
-        """Whether one of laar's own Envoys has asked."""
+        """Whether one of laar's own Envoys has checked the health."""
         self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
         self._watches: set[_Watch] = set()
         self.leave()
@@ -50,12 +50,12 @@ class HealthService:
         server.add_method(_SERVICE, "Watch", partial(_Watch, self))
 
     def leave(self) -> None:
-        """Report not ready from now on, to new streams too."""
+        """Report not ready, also to laar's own Envoys."""
         self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
         self.set_ready(False)
 
     def set_ready(self, ready: bool) -> None:
-        """Set the status that probes and watches get from now on."""
+        """Set the readiness, and notify watches."""
         self.ready = ready
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
@@ -69,7 +69,7 @@ class HealthService:
         return self._statuses.get(name)
 
     def watched(self, watch: _Watch) -> HealthCheckResponse.ServingStatus:
-        """Return the status for a watch, and notify the watch after each change."""
+        """Return the status for a watch, and register it for changes."""
         self._watches.add(watch)
         return self._statuses.get(watch.name, HealthCheckResponse.SERVICE_UNKNOWN)
 

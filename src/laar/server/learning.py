@@ -1,12 +1,12 @@
 """The learners of a running picker, and their state across restarts.
 
-Connects decisions to the learners: reported outcomes move P(correct), sampled answers show how many
-characters a token has. c(m) is learned in `laar.core.engines` and shown here next to the artifact's
-value.
+Connects decisions to the learners: reported outcomes correct P(correct), sampled answers show how
+many characters a token has. c(m) is learned in `laar.core.engines` and shown here next to the
+artifact's value.
 
-The state is one JSON file, replaced atomically on a separate thread; the loop never waits for a
-disk. The file is not trusted when it is read: invalid entries are skipped, and a file without any
-state causes a warning, but never a failed start.
+The state is a JSON file, replaced atomically in a separate thread, so that the loop never waits for
+a disk. The file is not trusted: invalid entries are skipped, and an unusable file causes a warning,
+but never a failed start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 STATE_SCHEMA = 1
 
 MAX_STATE_BYTES = 16 << 20
-"""Longest state file that is read: several times the size of full tables."""
+"""Maximum size of a state file; full tables need a fraction."""
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
@@ -50,13 +50,13 @@ class Learning:
     """The learners of one picker.
 
     Args:
-        settings: settings of accuracy.
+        settings: the accuracy settings.
         clock: monotonic seconds.
-        wall_clock: seconds since 1970; tells the age of a saved state.
-        problems: receives the fault if the state file cannot be written.
+        wall_clock: seconds since 1970, for the age of a saved state.
+        problems: receives a problem if the state file cannot be written.
 
     Raises:
-        SettingError: the artifact cannot be used; the message says why.
+        SettingError: the artifact cannot be used.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Learning:
         """Remember a decision, so that its outcome can be reported."""
         request = decision.request
         cell = decision.view.cell if decision.view is not None else None
-        # In shadow, or when nothing could be looked up, the answering model is unknown.
+        # In shadow, or without a view, the answering model is unknown.
         if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
@@ -119,7 +119,7 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
-            # The same for all turns of a conversation.
+            # Equal for all turns of a conversation.
             session=hash((request.tenant, request.session)) if request.session else None,
         )
 
@@ -141,7 +141,7 @@ class Learning:
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """Return the problem if the artifact lacks all served models, or one model's speed."""
+        """Return a problem if the artifact lacks all served models, or a reliable speed of one."""
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
@@ -160,13 +160,13 @@ class Learning:
     # -- showing -------------------------------------------------------------------------------
 
     def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
-        """c(m) by model: the artifact's, and as learned while serving; from any thread."""
+        """Return c(m) by model: the artifact's and the learned one. Call it from any thread."""
         measured, seen = self.assessor.capability.measured_s_per_token, self.seen()
         names = dict.fromkeys([*measured, *seen])
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """Return an entry for each served, measured or reported model; from any thread."""
+        """Return an entry per served, measured or reported model. Call it from any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
@@ -204,7 +204,7 @@ class Learning:
     # -- across restarts -----------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restore the saved state, if there is one. Blocks, so call it before serving."""
+        """Restore the saved state, if any. It blocks, so call it before serving."""
         path = self._settings.state_file
         if path is None:
             return
@@ -246,10 +246,10 @@ class Learning:
 
 
 def artifact_of(settings: Accuracy) -> CapabilityModel:
-    """Return the artifact that the settings name, or an empty one if they name none.
+    """Return the artifact in the settings, or an empty one if they name none.
 
     Raises:
-        SettingError: it cannot be used; the message says why.
+        SettingError: it cannot be used.
     """
     if settings.capability is None:
         return CapabilityModel()
@@ -265,7 +265,7 @@ def _named(models: Collection[str]) -> str:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """Return a hash shared by a request and its retries; bounded work, and no text is kept."""
+    """Return a hash shared by a request and its retries; the work is bounded and no text kept."""
     question = request.question
     return hash(
         (

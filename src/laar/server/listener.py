@@ -8,7 +8,7 @@ import socket
 def listener(
     host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
 ) -> socket.socket:
-    """Return a listening TCP socket; on ``::`` it accepts both families if the machine can.
+    """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
 
     Raises:
         OSError: the address cannot be listened on.

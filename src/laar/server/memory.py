@@ -1,8 +1,7 @@
 """Make the process keep freed memory.
 
-A body of 400 KB passes through several copies of its size. glibc returns freed memory to the system
-as soon as there is a contiguous megabyte of it, and the next request must ask for it again, page
-by page.
+A body of 400 KB passes through several copies. glibc returns freed memory to the system as soon as
+a contiguous megabyte is free, and the next request must fault it in again, page by page.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import ctypes
 
 _KEPT_BYTES = 32 << 20
-"""Maximum freed memory kept at the end of the heap: ten copies of the longest body the context
-hook reads by default, and half as much again."""
+"""Maximum freed memory kept at the end of the heap: 16 copies of the longest body that the context
+hook reads by default."""
 
 _OWN_BYTES = 32 << 20
-"""Size from which a block is mapped separately, and returned once freed; the largest value that
-glibc would reach by itself."""
+"""Size from which a block is mapped separately, and returned once freed; the maximum of glibc's
+dynamic threshold."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in glibc's malloc.h
 

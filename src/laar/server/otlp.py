@@ -1,6 +1,6 @@
-"""Set up sending of decisions to an OpenTelemetry collector, if the settings ask for it.
+"""Set up sending of decision spans to an OpenTelemetry collector, if the settings enable it.
 
-Otherwise nothing of OpenTelemetry is imported.
+Otherwise OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
 
 _SLICE_S = 0.0005
-"""Seconds for which encoding threads may hold the GIL; its default of 5 ms delays decisions."""
+"""Seconds that encoding threads may hold the GIL; the default of 5 ms would delay decisions."""
 
 
 def spans_of(settings: Settings) -> Spans | None:
-    """Return the exporter of decision spans, not started yet; None if not wanted.
+    """Return the exporter of decision spans, not started yet; None if disabled.
 
     Raises:
         SettingError: the extra is not installed, or the ``OTEL_*`` environment can't be used.
@@ -49,7 +49,7 @@ def begin(spans: Spans) -> None:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Convert exceptions that stop the SDK into errors of the setting."""
+    """Convert exceptions of the SDK's set-up into errors of the setting."""
     try:
         yield
     except ImportError:

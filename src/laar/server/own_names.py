@@ -1,11 +1,11 @@
-"""The models of pods named by neither annotation nor setting: each pod's own list.
+"""Models reported by pods whose models neither annotations nor settings name.
 
-Such a pod is not an endpoint until it has named a model. A source's first pods come into use
-together, once all have been asked: a half-known fleet would refuse the models of the other half.
-A pod that does not answer delays the others by at most `WAIT_S`, and may name its models later.
+Such a pod is not an endpoint until it has reported a model. The first pods of a source come into
+use together, once all have answered: a half-known fleet would refuse the models of the other half.
+A pod that does not answer delays the others by at most `WAIT_S`, and may report its models later.
 
-Names are kept while a pod is away, so a pod that is ready again serves at once. It is asked again
-too.
+Names are kept while a pod is away, so that it serves at once when it returns, while it is queried
+again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from laar.core.membership import EndpointSpec, Served
 
 WAIT_S = 10.0
-"""Twice the timeout of one request for the names."""
+"""Seconds to wait for a source's first pods: twice the timeout of a request for names."""
 MAX_KEPT = 20_000
-"""Pods whose names are kept: as many as one selector may match."""
+"""Maximum pods whose names are kept: as many as one selector may match."""
 
 _Pod = tuple[str, str]
 
@@ -30,8 +30,8 @@ class _Source:
     Args:
         specs: all endpoints.
         nameless: endpoints whose models the source does not name, by address.
-        unasked: addresses of the nameless that have not answered yet.
-        in_use: some already serve, so others may serve as soon as they have answered.
+        unasked: addresses of nameless endpoints that have not answered yet.
+        in_use: whether some already serve, so that others may once they have answered.
     """
 
     specs: Sequence[EndpointSpec]
@@ -41,12 +41,12 @@ class _Source:
 
     @property
     def waits(self) -> bool:
-        """Whether its first pods are held back until all of them have been asked."""
+        """Return whether the first pods are held back until all have answered."""
         return not self.in_use and bool(self.unasked)
 
 
 class OwnNames:
-    """The endpoints of sources, completed with the names that pods themselves report."""
+    """The endpoints of all sources, completed with the models that pods report."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
@@ -68,19 +68,19 @@ class OwnNames:
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
     def is_nameless(self, address: str) -> bool:
-        """Return whether any source leaves the models of an endpoint unnamed."""
+        """Return whether any source does not name the models of an endpoint."""
         return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:
-        """Return whether the first pods of a source are held back until all have been asked."""
+        """Return whether the first pods of a source are held back until all have answered."""
         return self._sources[source].waits
 
     def is_held(self, address: str) -> bool:
-        """Return whether an endpoint is held back, and has not been asked yet."""
+        """Return whether an endpoint is held back and has not answered yet."""
         return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
-        """Use the pods that have answered."""
+        """Use the pods of a source that have answered."""
         self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
@@ -88,7 +88,7 @@ class OwnNames:
 
         Args:
             source: the source.
-            reserved: aliases that stand for several models; none may be a pod's main name.
+            reserved: aliases of several models, which must not be a pod's main name.
         """
         own = self._sources[source]
         waits = own.waits
@@ -108,7 +108,7 @@ class OwnNames:
         return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
 
     def take(self, reports: Mapping[str, Served]) -> set[str]:
-        """Record the names that endpoints list, if any; return the sources affected."""
+        """Record the names that endpoints report, if any; return the affected sources."""
         changed: set[str] = set()
         for address, served in reports.items():
             holders = {
@@ -132,7 +132,7 @@ class OwnNames:
             self._silent.add(pod)
             return news
         if before is not None and before.weights.keys() == served.weights.keys():
-            # The first name is the main one: keep it, in whatever order the list comes.
+            # The first name is the main one: keep it even if the order changes.
             served = replace(
                 served, weights={name: served.weights[name] for name in before.weights}
             )
@@ -142,5 +142,5 @@ class OwnNames:
 
 
 def _pod(spec: EndpointSpec) -> _Pod:
-    """Return a pod's identity: its address alone may be reused by another."""
+    """Return a pod's identity; its address alone may be reused by another pod."""
     return spec.address, spec.labels.get("laar.dev/pod", "")

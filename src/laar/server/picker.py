@@ -1,7 +1,7 @@
 """The picker as an object: built from its settings, without ports, tasks or sockets.
 
-`laar serve` runs it (`laar.server.runner`), `laar explain` asks it for one decision, and tests
-inspect it. Construction is synchronous; `apply` later changes the settings that need no restart.
+`laar serve` runs it (`laar.server.runner`), `laar explain` uses it for a single decision, and tests
+inspect it. Construction is synchronous; `apply` changes the settings that need no restart.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from laar.server.sharing.store import Store
 
 _REST_AFTER_S = 10.0
-"""Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
+"""Seconds without decisions, and with nothing in flight, after which a picker is idle."""
 
 
 class Picker:
@@ -57,14 +57,14 @@ class Picker:
 
     Args:
         settings: the picker's settings.
-        problems: receives the faults of the parts; None for a new one.
+        problems: receives the problems of all parts; None to create one.
         seed: seed of all random draws; None for a random seed.
         clock: monotonic seconds.
-        snapshot: file for snapshots of its knowledge if the settings name neither a store nor a
-            file; None for none.
+        snapshot: file for snapshots of learned state if the settings name neither a store nor a
+            file; None for no snapshots.
 
     Raises:
-        SettingError: an artifact or an export that the settings name cannot be used.
+        SettingError: an artifact or an export in the settings cannot be used.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Picker:
         self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
-        """Schedule a refresh of one endpoint's models, or of all if the address is empty."""
+        """Schedules a refresh of an endpoint's models, or of all if the address is empty."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.learning.seen = self.director.engines.seen
@@ -111,7 +111,7 @@ class Picker:
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
         self.enforced = settings.routing.enforcement.draw
-        """Draws the requests whose decisions are enforced; None for all."""
+        """Selects the requests whose decisions are enforced; None for all."""
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
@@ -140,10 +140,10 @@ class Picker:
         """Apply new settings. Synchronous: no request sees a partial change.
 
         Args:
-            settings: the new settings; those that need a restart are unchanged.
-            capability: a new artifact; None keeps the current one.
-            policies: those of the new settings; None if `routing` is unchanged. Policies whose
-                settings are unchanged keep their state.
+            settings: the new settings, where those that need a restart are unchanged.
+            capability: a new artifact; None to keep the current one.
+            policies: policies of the new settings; None if `routing` is unchanged. Policies with
+                unchanged settings keep their state.
         """
         before, self.settings = self.settings, settings
         self.context.apply_settings(settings)
@@ -168,18 +168,18 @@ class Picker:
         self.observability.apply(settings)
 
     def check_artifact(self) -> None:
-        """Report an artifact that knows none of the served models and adapters."""
+        """Report an artifact that does not fit the served models and adapters."""
         adapters = (spec.adapters for spec in self.table.specs())
         served = [*self.table.models, *sorted(set().union(*adapters))]
         self.problems.report("accuracy.capability", self.learning.fault_of_artifact(served))
 
     def waited(self, outcome: Outcome) -> None:
-        """Record a request whose wait in flow control is over."""
+        """Record the outcome of a wait in flow control."""
         self.metrics.held_s.observe(outcome.waited_s)
         self.pools.waited(outcome)
 
     def reading(self, address: str, reading: Reading) -> None:
-        """Record a reading of an endpoint's metrics page, after the table has it."""
+        """Record a reading of an endpoint's metrics page, after the table is updated."""
         self.observability.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:
@@ -188,7 +188,7 @@ class Picker:
         if reading.refused:
             self.health.refused(slot, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
-        if self.context.in_use is not None:  # sums over all endpoints for each reading
+        if self.context.in_use is not None:  # the sums over all endpoints are costly
             tokens = self.table.cache_tokens()
             beliefs = self.prefixes
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
@@ -198,7 +198,7 @@ class Picker:
                 self.context.forget(address, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
-        """Forget the contents of an endpoint's cache: it was emptied, or the endpoint removed."""
+        """Forget the content of the cache of an endpoint that was emptied or removed."""
         self.context.forget(address)
         if self.admission is not None:
             for slot in self.table.named(address):
@@ -249,7 +249,7 @@ class Picker:
         return Admission(self.director, flow.admission, by_load=flow.enabled)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
-        """Return a sharer for the store, else for a snapshot file; None if there is neither."""
+        """Return a sharer for the store, or else for a snapshot file; None without either."""
         share = self.settings.share
         snapshot = share.snapshot_file or snapshot
         if share.url is None and snapshot is None:
@@ -309,14 +309,14 @@ class Picker:
         self.sampler.share, self.sampler.every_s = bodies.sample_answers, bodies.sample_every_s
 
     def is_at_rest(self) -> bool:
-        """Return whether nothing is in flight or held, and no decision was made recently."""
+        """Return whether nothing is in flight and no decision was made recently."""
         idle_s = self.clock() - self.observability.memory.decided_at
         return not self.metrics.streams_open and idle_s > _REST_AFTER_S
 
     # -- from the director ---------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Register the observers of decisions and completions, to be called in this order."""
+        """Register the observers of decisions and completions; they are called in this order."""
         watch, memory = self.director.watch, self.observability.memory
         watch(settled=self._doubt_names)
         watch(self.learning.decided, self.learning.settled)
@@ -333,7 +333,7 @@ class Picker:
                 self.doubt_names("")
 
     def _part_failed(self, fault: Fault) -> None:
-        """Report the part and line of a fault, never its text: it may contain a prompt."""
+        """Report the part and line of a fault, but not its text, which may contain a prompt."""
         error = fault.error
         what = type(error).__name__
         if isinstance(error, BrokenPromiseError):

@@ -1,4 +1,4 @@
-"""The ext_proc and health servers and their ports: options, binding, certificates."""
+"""Create the ext_proc and health servers, and bind their ports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
-"""Allowance in addition to a buffered body, which is one message."""
+"""Allowance for metadata in addition to a buffered body, which is one message."""
 
 _INT32_MAX = 2**31 - 1
 
 _STREAMS = 64
-"""Streams per connection advertised to clients by a worker. The kernel assigns each connection to
-one worker, so a client with many concurrent streams must open several."""
+"""Streams per connection that a worker advertises. The kernel assigns each connection to one
+worker, so a client with many concurrent streams should open several."""
 
 _PROBING_STREAMS = 100
-"""Concurrent probes per connection to the health port, which may be open to the network."""
+"""Maximum concurrent probes per connection; the health port may be open to the network."""
 _PROBE_BYTES = 4096
-"""Longest message of a probe: the name of a service."""
+"""Maximum message of a probe, which is the name of a service."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ def picking_server(
 
     Args:
         processor: serves the streams.
-        max_body_bytes: longest request body; messages longer than it requires are rejected.
-        together: other processes listen on the same port.
+        max_body_bytes: maximum length of a request body; longer messages are rejected.
+        together: whether other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
     streams = _STREAMS if together else None
@@ -87,7 +87,7 @@ def bind(server: H2Server, name: str, address: str) -> int:
     """Bind a server to an address; return the port.
 
     Args:
-        server: not started yet.
+        server: a server that is not started yet.
         name: name of the setting under `listen`.
         address: ``host:port``.
 
@@ -110,9 +110,9 @@ def cannot_listen(name: str, address: str) -> SettingError:
 
 
 def ports_in_use(listen: Listen) -> list[SettingError]:
-    """Return a fault for each address that can't be listened on now; leave none open."""
+    """Return an error for each address that can't be listened on now; leave no port open."""
     faults = []
-    with contextlib.ExitStack() as held:  # all at once, since two may be the same
+    with contextlib.ExitStack() as held:  # all together, to find equal addresses
         for name in ("ext_proc", "health", "admin"):
             address = getattr(listen, name)
             host, port = split_address(address)

@@ -1,12 +1,12 @@
-"""The settings in effect in a running picker, and what happens when the file changes.
+"""Reload the settings files of a running picker when they change.
 
-The settings file, and the weights file and the artifact it names, are polled and checked on SIGHUP,
-and read together in a thread. Files with which a picker would not start are not applied: a fault
-leaves everything unchanged and is reported with file, line and key. From usable files, all settings
-that may change at runtime are applied together, in one call between two messages of the streams.
-The others are listed until a restart, or until the file has the old values again.
+The settings file, and the weights file and artifact it names, are polled, checked on SIGHUP, and
+read together in a thread. Files with which a picker would not start are not applied: a fault leaves
+everything unchanged and is reported with file, line and key. From usable files, all settings that
+may change at runtime are applied together, in one call between two messages of the streams. Other
+changes are listed as pending until a restart, or until the file has the old values again.
 
-A change counts once two polls in a row see the same files, so none is read half-written.
+A change counts once two consecutive polls see the same files, so that none is read half-written.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""A change takes effect within two polls, as with the endpoints file."""
+"""Seconds between polls; as with the endpoints file, a change takes effect within two."""
 
 AGAIN_S = 15.0
-"""Seconds until unusable files are reread even if none has changed: the fault may be in a file that
-is not known to belong to the settings before they can be read."""
+"""Seconds until unusable files are reread even if unchanged: the fault may be in a file that can't
+be known before the settings can be read."""
 
 _SOURCE = "settings"
 RESTART = "settings restart"
-"""Source of the problem that lists settings waiting for a restart."""
+"""Source of the problem that lists changes waiting for a restart."""
 
 _NAMED = 10
-"""Maximum settings named in one problem: a file with more changes is a different file."""
+"""Maximum settings named in a problem; a file with more changes is probably another file."""
 
 Policies = Mapping[str, Policy]
 
@@ -61,7 +61,7 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """Paths of the settings that change now; the artifact's too if only its content changes."""
+        """Return paths of settings that change now; the artifact's, too, if its content changed."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
@@ -70,13 +70,13 @@ class SettingsReloader:
     """The settings in effect, their origins, and changes waiting for a restart.
 
     Args:
-        loaded: the initial settings; nothing is followed if they came from no file.
-        problems: receives unusable files, and settings that wait for a restart.
+        loaded: the initial settings; without a file, nothing is followed.
+        problems: receives problems with files, and the changes waiting for a restart.
 
     Attributes:
         poll_s: seconds between two polls; may be changed.
-        pending: paths of settings that wait for a restart.
-        is_refused: whether the files can't be used.
+        pending: paths of settings whose change waits for a restart.
+        is_refused: whether the current files can't be used.
         applied: number of reloads that changed settings.
     """
 
@@ -98,7 +98,7 @@ class SettingsReloader:
     # -- following -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Reread the files soon, changed or not."""
+        """Schedule rereading the files, even if unchanged."""
         self._asked.set()
 
     async def follow(self, apply: Apply) -> None:
@@ -121,7 +121,7 @@ class SettingsReloader:
             seen = found
 
     async def _reload(self, path: Path, apply: Apply) -> None:
-        self._unread = True  # so that they are retried after an internal error, too
+        self._unread = True  # so that the files are also retried after an internal error
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
@@ -142,9 +142,9 @@ class SettingsReloader:
         loaded = load(path)
         found = change(self.settings, loaded.settings)
         with loaded.located():
-            found.settings.listed()  # here, since a file that an endpoint names may be gone
+            found.settings.listed()  # check the files that endpoints name
         routing, policies = found.settings.routing, None
-        if routing != self.settings.routing:  # here, since a plug-in may refuse, or be slow
+        if routing != self.settings.routing:  # in the thread, since a plug-in may fail or be slow
             with loaded.located():
                 policies = build_policies(routing.weights, routing.given, routing.policies)
         capability = None
@@ -197,7 +197,7 @@ class SettingsReloader:
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """Return the stamp that will show a change of the artifact; None without an artifact."""
+    """Return the artifact's stamp, to detect changes; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

@@ -3,7 +3,7 @@
 Stopping has three steps. First the picker reports not ready but still accepts streams (for
 `drain_s`, or less if laar's own Envoys check its health). Then it accepts no new streams and closes
 those that Envoy can finish without it; others, undecided or full duplex, have `grace_s` to finish.
-Finally it cuts off the rest.
+Finally it cuts off streams that are still open.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
-"""Seconds that a snapshot, which refers to endpoints, waits for other clusters' lists."""
+"""Seconds to wait for other clusters' lists before restoring a snapshot, which names endpoints."""
 _NOTICED_S = 0.3
-"""Seconds within which every one of laar's Envoys checks the picker's health."""
+"""Seconds within which all of laar's own Envoys check the picker's health."""
 _QUIET_S = 0.1
-"""Seconds without a new stream after which Envoys are assumed to send no more."""
+"""Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
 
 
@@ -55,12 +55,12 @@ class Runner:
     """Runs one picker.
 
     Args:
-        settings: the loaded settings; the files they were loaded from are followed.
+        settings: the settings; if loaded from files, these are followed.
         seed: seed of all random draws; None for a random seed.
-        worker: its place among several processes on the same ports; None for a single process.
+        worker: this process among several on the same ports; None for a single process.
 
     Raises:
-        SettingError: an artifact, a token or an export that the settings name cannot be used.
+        SettingError: an artifact, a token or an export in the settings cannot be used.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Runner:
     # -- life ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Read all files that the settings name, without opening a port. Called by `run`.
+        """Read all files that the settings name, without opening a port; `run` calls it.
 
         Raises:
             SettingError: a file cannot be used.
@@ -128,7 +128,7 @@ class Runner:
         """Serve until `stop` is called, then drain.
 
         Raises:
-            SettingError: an address cannot be listened on, or an endpoints file is bad.
+            SettingError: an address cannot be listened on, or a file cannot be used.
         """
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ class Runner:
         self._stopping.set()
 
     def stop_undrained(self) -> None:
-        """Stop, draining only until Envoys notice: other processes serve the same ports."""
+        """Stop after a short drain, until Envoys notice: other processes serve the same ports."""
         self._undrained = True
         self.stop()
 
@@ -211,7 +211,7 @@ class Runner:
         await stopping
 
     async def _left_alone(self) -> None:
-        """Wait until laar's own Envoys have noticed the drain and no others send new streams."""
+        """Wait until laar's own Envoys have noticed the drain and no new streams arrive."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
         while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
@@ -269,7 +269,7 @@ class Runner:
             await self._changed.wait()
 
     def _set_ready(self) -> None:
-        """Report ready if an endpoint is known, or if flow control holds requests until one is."""
+        """Report ready if an endpoint is known, or if flow control holds requests until then."""
         self._changed.clear()
         if not self._stopping.is_set():
             holds = self._flow is not None and self._flow.by_load

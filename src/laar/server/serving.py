@@ -21,8 +21,8 @@ def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
     """Run a picker until SIGTERM or SIGINT; SIGHUP rereads the settings. Blocks.
 
     Args:
-        settings: as loaded.
-        worker: its place among several processes; None if it is the only one.
+        settings: the loaded settings.
+        worker: this process among several; None for a single process.
 
     Raises:
         LaarError: the picker cannot start.

@@ -1,4 +1,4 @@
-"""The file of a running picker's outcomes: written off the loop, and replaced atomically."""
+"""Save a running picker's outcomes in a file, in a thread and atomically."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from laar.telemetry.problems import Problems
 
 _SETTING = "accuracy.state_file"
 INTERVAL_S = 60.0
-"""Seconds between two saves: a crash loses at most this much."""
+"""Seconds between two saves; a crash loses at most this period."""
 
 
 class StateFile:
-    """Keep a state on disk.
+    """Keeps a state on disk.
 
     Args:
-        path: the file; None to keep nothing.
+        path: path of the file; None to save nothing.
         take: returns the content; called in a thread.
-        problems: receives the fault if the file cannot be written.
+        problems: receives a problem if the file cannot be written.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class StateFile:
         self._problems = problems
 
     async def keep_saving(self) -> None:
-        """Save every `INTERVAL_S`; return at once if there is no file."""
+        """Save every `INTERVAL_S`; return at once without a file."""
         while self._file is not None:
             await asyncio.sleep(INTERVAL_S)
             await self.save()
 
     async def save(self) -> None:
-        """Write the state, if there is a file for it; a failure is only reported."""
+        """Write the state, if there is a file; report a failure instead of raising it."""
         if self._file is None:
             return
         try:

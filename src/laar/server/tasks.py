@@ -1,4 +1,4 @@
-"""The tasks of a running picker: named, guarded, restarted, and cancelled together."""
+"""The tasks of a running picker: named, supervised, restarted, and cancelled together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LOG = logging.getLogger(__name__)
 RESTART_S = 5.0
 """Seconds until a failed task is restarted; long enough to read its log line."""
 _AGAIN_S = 3.0
-"""Longer than the clean-up of any task."""
+"""Seconds until a task is cancelled again; longer than any task's clean-up."""
 
 
 class Tasks:
     """The tasks of one picker.
 
-    A task that fails does not affect the others; it is reported, and restarted.
+    A failed task is reported and restarted, and does not affect the others.
 
     Args:
         problems: receives failed tasks, by name.
@@ -33,7 +33,7 @@ class Tasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start a task; it runs until it returns or is cancelled."""
+        """Start a task, which runs until it returns or is cancelled."""
         task = asyncio.create_task(self._guard(name, part), name=name)
         self._tasks.append(task)
         return task
@@ -47,7 +47,7 @@ class Tasks:
             try:
                 await part()
                 return
-            except Exception:  # noqa: BLE001 - the guard of a task
+            except Exception:  # noqa: BLE001 - any task is restarted
                 _LOG.exception("%s failed; it starts again in %g s", name, self._restart_s)
                 self._problems.report(name, "stopped by a fault; see the log")
             await asyncio.sleep(self._restart_s)
@@ -55,7 +55,7 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for them to end, dropping their errors. May itself be cancelled.
+    """Cancel tasks and wait for their end; ignore their errors. It may be cancelled itself.
 
     A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
     drops a cancellation that arrives just as its wait ends.

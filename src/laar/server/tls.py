@@ -1,11 +1,11 @@
 """TLS on the ext_proc port: self-signed, or certificate files that may be replaced while serving.
 
-Gateways of the endpoint-picker contract speak TLS to a picker and accept any certificate by
-default, so one generated at the start is good enough. Files are reread once a second off the loop,
-so a renewed Secret needs no restart; new handshakes get it, open connections are kept. Unusable
-files change nothing, nor does an expired certificate while a valid one is in use. If there is no
-other, an expired certificate is served nevertheless, and reported: gateways that don't verify
-continue as before, and those that do continue without the picker in either case.
+Gateways of the endpoint-picker contract use TLS to a picker and accept any certificate by default,
+so one generated at startup suffices. Files are reread once a second in a thread, so a renewed
+Secret needs no restart; it applies to new handshakes, and open connections are kept. Unusable files
+are ignored, as is an expired certificate while a valid one is in use. If there is no other, an
+expired certificate is served and reported: gateways that don't verify continue as before, and those
+that do continue without the picker in either case.
 
 With `client_ca`, callers must present a certificate of that authority (mTLS).
 """
@@ -33,7 +33,7 @@ SELF_SIGNED_DAYS = 3650
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The certificate presented to callers and the authority that theirs must have, in PEM."""
+    """The server's certificate and key, and the CA for client certificates, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -46,7 +46,7 @@ class Identity:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["h2"])
-        # OpenSSL's loader only reads files; this one is in memory.
+        # OpenSSL only loads certificates from files, so use one in memory.
         pair = os.memfd_create("laar-tls")
         try:
             os.write(pair, self.key + b"\n" + self.certificate)
@@ -54,7 +54,7 @@ class Identity:
         finally:
             os.close(pair)
         if self.client_ca is not None:
-            # Comments may contain any bytes, but this accepts only ASCII.
+            # Comments may contain any bytes, but `cadata` must be ASCII.
             context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -64,11 +64,11 @@ class ServerTls:
     """The certificate in use.
 
     Args:
-        settings: its files, or self-signed.
-        problems: receives unusable files, and an expired certificate.
+        settings: the certificate's files, or self-signed.
+        problems: receives problems with files, and an expired certificate.
 
     Raises:
-        SettingError: files that can't be used, or the package that reads them is not installed.
+        SettingError: a file can't be used, or the package cryptography is not installed.
     """
 
     def __init__(self, settings: Tls, problems: Problems) -> None:
@@ -80,16 +80,16 @@ class ServerTls:
 
     @property
     def expires_at_s(self) -> float:
-        """The time at which the certificate in use expires, in seconds since 1970."""
+        """Return when the certificate in use expires, in seconds since 1970."""
         return self._shown.expires_at.timestamp()
 
     @property
     def shown(self) -> Identity:
-        """The identity presented to callers; another object after each change."""
+        """Return the identity in use; a new object after each change."""
         return self._shown
 
     async def run(self) -> None:
-        """Follow the files until cancelled."""
+        """Watch the files until cancelled."""
         while True:
             try:
                 found = await asyncio.to_thread(_load, self._settings, self._shown)
@@ -113,7 +113,7 @@ def check_tls(settings: Tls) -> None:
     """Check the certificate before serving.
 
     Raises:
-        SettingError: files that can't be used, or an expired certificate.
+        SettingError: a file can't be used, or the certificate has expired.
     """
     found = _load(settings, None)
     if found.expires_at <= datetime.now(UTC):
@@ -157,7 +157,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Reject files on which a server would fail later: at a handshake, or when it loads them."""
+    """Return the identity; reject files with which loading or handshakes would fail."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm

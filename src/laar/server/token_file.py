@@ -1,4 +1,4 @@
-"""Tokens, read from files that the settings name."""
+"""Read tokens from files that the settings name."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
 
 
 class ReporterTokens:
-    """The tokens with which outcomes may be reported.
+    """The tokens accepted for reporting outcomes.
 
     Args:
-        names: names of reporters by token; an empty name if the token binds none.
+        names: names of reporters by token; empty for a token without a name.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = [(token.encode(), name) for token, name in names.items()]
 
     def take(self, others: ReporterTokens) -> None:
-        """Replace the tokens by those of `others`."""
+        """Replace the tokens with the tokens of `others`."""
         self._names = others._names
 
     def reporter(self, authorization: str) -> str | None:
-        """Return the reporter of a token, empty if it binds none; None if the token is unknown."""
+        """Return the name of a token's reporter, perhaps empty; None if the token is unknown."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
-        for token, name in self._names:  # all: the time must not reveal which one is close
+        for token, name in self._names:  # always all, so that the time reveals nothing
             if hmac.compare_digest(given, token):
                 found = name
         return found if scheme.lower() == "bearer" else None
 
 
 def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
-    """Read the tokens of reporters: a single one, or one line per reporter with name and token.
+    """Read the tokens of reporters: a single token, or one line per reporter with name and token.
 
     Args:
         path: path of the file; None for no tokens.

@@ -1,4 +1,4 @@
-"""A file that is replaced atomically: a reader sees the old content or the new, never a part."""
+"""A file that is replaced atomically, so that readers never see partial content."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class WholeFile:
-    """Replace a file, from any thread and next to other processes: the last one to write wins.
+    """A file to replace, from any thread or process; the last write wins.
 
     Args:
-        path: the file.
+        path: path of the file.
         mode: permissions of a new file, before the umask.
     """
 
@@ -22,10 +22,10 @@ class WholeFile:
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
-        """Replace the file by the result of `content`.
+        """Replace the file's content by the result of `content`.
 
         Raises:
-            OSError: it can't be written; the old content stays.
+            OSError: the file can't be written; the old content stays.
         """
         # Workers may write the same file concurrently: each has its own temporary name.
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
@@ -41,7 +41,7 @@ class WholeFile:
         """Return the content, or its first `most_bytes` + 1 bytes if it is longer.
 
         Raises:
-            OSError: it can't be read.
+            OSError: the file can't be read.
         """
         with self.path.open("rb") as file:
             return file.read(most_bytes + 1)

@@ -1,11 +1,11 @@
-"""`laar serve --workers` and `--with-envoy`: processes on one port, kept running.
+"""`laar serve --workers` and `--with-envoy`: supervise worker processes on one port, and Envoy.
 
-The parent serves no requests. It restarts a worker that ended or hangs, and passes signals on.
-Several workers share state through a store. A single one leaves its knowledge to the next in a
-snapshot, and the next waits with its imports done. With `--with-envoy` the parent also runs Envoy,
-which keeps running while no worker does: it starts once a worker serves, and is drained before the
-workers stop. The kernel assigns each client connection to one worker. No worker outlives the parent
-longer than its open streams last, since it would share the port with the next parent's workers.
+The parent serves no requests. It restarts workers that end or hang, and passes on signals. Several
+workers share state through a store. A single worker passes its state to its successor in a
+snapshot, and the successor stands by with its imports done. With `--with-envoy` the parent also
+runs Envoy, even while no worker runs: Envoy starts once a worker serves, and is drained before the
+workers stop. The kernel assigns each client connection to one worker. If the parent dies, workers
+exit once their open streams end, since they would share the port with the next parent's workers.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
 
 ORPHANED = signal.SIGUSR1
-"""Tells a worker that its parent is gone, which `os.getppid` shows only once the parent's last
+"""Signals a worker that its parent is gone; `os.getppid` shows it only once the parent's last
 thread has ended."""
 
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _AGAIN_S = (0.2, 5.0)  # first and longest wait before a worker is restarted
-_SOUND_S = 2.0  # a worker that lived longer is not expected to end again at once
+_SOUND_S = 2.0  # a worker that lived longer is restarted after the first wait
 _BEAT_S = 1.0
 _GO = b"go\n"
 _HUNG_BEATS = 10  # missed beats after which a worker counts as hung
-_STUCK_S = 10.0  # time beyond drain and grace after which a stopping worker counts as hung
+_STUCK_S = 10.0  # seconds beyond drain and grace after which a stopping worker counts as hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One process among several on the same ports.
+    """One of several processes on the same ports.
 
     Args:
-        index: 0, 1, 2 ...; added to the admin port in the settings.
-        home: directory of the parent.
+        index: number of the worker, from 0; added to the admin port in the settings.
+        home: the parent's temporary directory.
     """
 
     index: int
@@ -55,16 +55,16 @@ class Worker:
 
     @property
     def snapshot(self) -> Path:
-        """Snapshot file for the next worker, unless the settings name one."""
+        """Return the snapshot file for the next worker, unless the settings name one."""
         return self.home / "snapshot"
 
     @staticmethod
     def stand_by() -> bool:
-        """Wait for the parent's signal to start; return whether it came."""
+        """Wait until the parent starts this worker; return False if it never does."""
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
-        """Show the parent that this worker has started and its loop runs, until cancelled."""
+        """Show the parent until cancelled that this worker has started and its loop runs."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -82,8 +82,8 @@ def run_workers(
     Args:
         loaded: the settings; each worker reads them again.
         count: number of workers.
-        command: starts a worker; its index and the parent's directory are appended.
-        envoy: runs next to the workers; None for none.
+        command: command of a worker; its index and the parent's directory are appended.
+        envoy: Envoy to run with the workers; None for no Envoy.
 
     Raises:
         LaarError: a worker or Envoy could not start, or Envoy exited unexpectedly.
@@ -125,16 +125,16 @@ class _Parent:
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
-            self._pass_on(signal.SIGKILL)  # none is left except after a fault
+            self._pass_on(signal.SIGKILL)  # workers are left only after a fault
             if self._next is not None and self._next.returncode is None:
                 self._next.kill()
                 await self._next.wait()
 
     async def _keep_envoy(self, envoy: EnvoyProcess) -> None:
-        """Keep Envoy running from a worker's start until a stop is requested; then drain it.
+        """Run Envoy from a worker's start until a stop is requested; then drain it.
 
         Raises:
-            LaarError: it can't start, or exited unexpectedly.
+            LaarError: Envoy can't start, or exited unexpectedly.
         """
         beats = [_beat(self._home, index) for index in range(self._count)]
         while not (self._stopping.is_set() or any(b.exists() for b in beats)):  # noqa: ASYNC110
@@ -158,13 +158,13 @@ class _Parent:
         """Keep one worker running."""
         loop = asyncio.get_running_loop()
         pause_s, most_s = _AGAIN_S
-        has_started = False  # once true, the settings are not to blame for its end
+        has_started = False  # once True, the settings did not cause its end
         while not self._stopping.is_set():
             began = loop.time()
             try:
                 status = await self._run_one(index)
                 end = f"ended ({status})"
-            except OSError as fault:  # the machine may have no room for a process right now
+            except OSError as fault:  # the system may lack resources for a process right now
                 status, end = 1, f"can't be run ({fault.strerror})"
             if self._stopping.is_set():
                 return
@@ -192,7 +192,7 @@ class _Parent:
         assert process.stdin is not None
         process.stdin.write(_GO)
         watching = asyncio.create_task(self._watch(index, process))
-        if self._ending is not None:  # the signal came while the process was being created
+        if self._ending is not None:  # the signal arrived while the process was being created
             process.terminate()
         try:
             return await process.wait()
@@ -205,10 +205,10 @@ class _Parent:
             await cancel([watching])
 
     async def _start(self, index: int) -> asyncio.subprocess.Process:
-        """Start a process that imports what a worker needs, then waits for `_GO`."""
+        """Start a worker process, which does its imports and waits for `_GO`."""
         own = ("--worker-index", str(index), "--worker-home", str(self._home))
         command = dying_with_us([*self._command, *own], ORPHANED)
-        # In its own session: Ctrl-C goes to the parent only, which stops things in order.
+        # In a new session, so that Ctrl-C only reaches the parent, which stops in order.
         return await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
@@ -216,18 +216,18 @@ class _Parent:
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
         """Kill a worker that hangs; if it is the only one, keep its successor ready.
 
-        The kernel would keep giving it connections, and an Envoy whose health check is on one of
-        them would avoid the other workers as well.
+        The kernel would keep assigning connections to it, and an Envoy with a health check on one
+        of them would avoid the other workers as well.
         """
         beat, seen, missed = _beat(self._home, index), 0, 0
         while not self._stopping.is_set():
             await asyncio.sleep(_BEAT_S)
-            last = beat.stat().st_mtime_ns if beat.exists() else 0  # it is starting
+            last = beat.stat().st_mtime_ns if beat.exists() else 0  # 0: it is starting
             missed = missed + 1 if last and last == seen else 0
             seen = last
             lacking = self._next is None or self._next.returncode is not None
             if last and lacking and self._envoy is not None and self._count == 1:
-                with contextlib.suppress(OSError):  # no room for a process right now
+                with contextlib.suppress(OSError):  # too few resources right now
                     self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
                 _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
@@ -235,7 +235,7 @@ class _Parent:
                 return
 
     def _reload(self) -> None:
-        """Pass on SIGHUP, but not to starting workers, which read the settings and may die."""
+        """Pass on SIGHUP, except to starting workers: they read the settings anyway and may die."""
         for index, process in self._processes.items():
             if process.returncode is None and _beat(self._home, index).exists():
                 with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""The settings file: one YAML document, every setting with unit, default and reason.
+"""The settings file: one YAML document; every setting has a unit, a default and a reason.
 
-Unknown keys are errors. Errors name file, line and key, and all are reported at once. The field
-descriptions are the reference: the documentation and the editors' JSON schema are made from them.
-Each section declares whether a change of its settings counts at once or after a restart.
+Unknown keys are errors. Errors name file, line and key, and all are reported at once. The reference
+documentation and the JSON schema for editors are generated from the field descriptions. Each
+section declares whether changes apply at once or after a restart.
 """
 
 from laar.declaring import Applies

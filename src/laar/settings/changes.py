@@ -15,7 +15,7 @@ from laar.settings.settings import Settings
 _OF_THE_TUNER = frozenset(
     {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
 )
-"""While the tuner is on, these are the start of its climb; setting them would undo its result."""
+"""Settings where the tuner's climb starts; applying changes while it runs would undo its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class Change:
     """The difference between running and wanted settings.
 
     Args:
-        settings: the settings in effect from now on: the running ones with the changes that may
-            apply at once.
+        settings: the new effective settings: the running ones with the changes that may apply at
+            once.
         applied: paths of the settings that change now.
-        pending: paths of the settings that need a restart.
+        pending: paths of the settings whose change needs a restart.
         obstacle: reason why no setting changes although some could; empty otherwise.
     """
 
@@ -37,10 +37,10 @@ class Change:
 
 
 def change(running: Settings, wanted: Settings) -> Change:
-    """Return the settings in effect after a change, and those that wait for a restart.
+    """Return the settings in effect after a change, and the changes that wait for a restart.
 
-    Both inputs are valid, but a mixture may not be: endpoints moved into a file would vanish before
-    the file is read. Then every change waits.
+    Both inputs are valid, but a mixture may not be: endpoints moved to a file would vanish until
+    the file is read after a restart. In such a case all changes wait.
     """
     differing = [
         (path, applies)

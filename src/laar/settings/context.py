@@ -14,7 +14,7 @@ from laar.settings.section import Section, declared, part
 
 @declared(ContextSettings)
 class ContextRoute(Section):
-    """A rule for requests whose documents the context hook may order."""
+    """A rule for requests whose documents the context hook may reorder."""
 
     name: Annotated[str, MinLen(1), MaxLen(64), Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Name of the route in metrics and /context."""
@@ -45,19 +45,19 @@ class ContextRoute(Section):
 
 
 class Context(Section):
-    """Order of the documents in prompts (ContextPilot), so that prompts share longer prefixes."""
+    """Order of documents in prompts (ContextPilot), so that prompts share longer prefixes."""
 
     applies: ClassVar = Applies.AT_ONCE
 
     routes: Annotated[tuple[ContextRoute, ...], MaxLen(16)] = ()
-    """Rules for requests that may be reordered; the first match applies. Without a rule every body
-    is forwarded unread and unchanged. A changed route keeps its memory if only `path`, `models`,
-    `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in between, it
-    starts with an empty memory."""
+    """Rules for requests whose documents may be reordered; the first match applies. Without a rule
+    every body is forwarded unread and unchanged. A changed route keeps its memory if only `path`,
+    `models`, `mode`, `opt_in` or `sample_answers` changed. Otherwise, or if it was removed in
+    between, it starts with an empty memory."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Context:
         names = [route.name for route in self.routes]
         if len(set(names)) < len(names):
-            raise ValueError("two routes have one name; rename one")
+            raise ValueError("two routes have the same name; rename one")
         return self

@@ -23,10 +23,10 @@ class Flow(Section):
 
     enabled: Annotated[bool, Applies.AFTER_RESTART] = False
     """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
-    once and waits in an engine, in order of arrival, except turns of sessions whose contexts fit
-    into no cache."""
+    once and waits in an engine, in order of arrival, except turns of sessions whose contexts do not
+    fit into any cache."""
 
     @property
     def admission(self) -> FlowSettings:
-        """The settings of admission."""
+        """Return the settings of admission."""
         return part(FlowSettings, self)

@@ -1,9 +1,9 @@
-"""Translate llm-d's EndpointPickerConfig into laar's settings, and list what has no equivalent.
+"""Translate llm-d's EndpointPickerConfig into laar's settings, and list parts without equivalents.
 
 Only parts with the same meaning in both pickers are translated; an unknown plugin is reported as
-unknown, never guessed. Based on the documents of llm-d-router v0.10.
+unknown, never guessed. Based on the documentation of llm-d-router v0.10.
 
-The configuration is usually text inside another document: Helm values or a ConfigMap.
+The configuration is usually text inside another document, such as Helm values or a ConfigMap.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ _APART = {
     "prefill-header-handler": "",
     "prefix-based-pd-decider": "nonCachedTokens",
 }
-"""Plugins that split prefill and decode, and the name of their token threshold."""
+"""Plugins that split prefill and decode, and the name of their token threshold (empty if none)."""
 _DETECTORS = {
     "concurrency-detector": {"maxConcurrency", "concurrencyMode"},
     "utilization-detector": {"queueDepthThreshold", "kvCacheUtilThreshold"},
 }
-"""Saturation detectors, and the parameters that are translated."""
+"""Saturation detectors, and their translated parameters."""
 _ABSENT = {
     "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint "
     "whose max_model_len it exceeds",
@@ -122,7 +122,7 @@ _ABSENT = {
 
 
 class _Lenient(BaseModel):
-    """Ignores unknown fields of llm-d."""
+    """A model that ignores unknown fields."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -156,7 +156,7 @@ class _FlowControl(BaseModel):
 
 
 class PickerConfig(BaseModel):
-    """The parts of an EndpointPickerConfig that are examined; others are reported."""
+    """The known parts of an EndpointPickerConfig; others are reported."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -176,7 +176,7 @@ class PickerConfig(BaseModel):
     def _unpacked(cls, document: Any) -> Any:
         found: dict[str, Any] = {}
         for place, config in _configs(document):
-            if config not in found.values():  # kubectl stores a copy of the applied document
+            if config not in found.values():  # kubectl adds a copy of the applied document
                 found[place] = config
         if len(found) > 1:
             raise ValueError(f"has several, {', '.join(found)}; give one of them as a file")
@@ -207,12 +207,12 @@ def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(slots=True)
 class Moved:
-    """laar's settings as a document, and remarks, one sentence each.
+    """laar's settings as a document, and remarks of one sentence each.
 
     Args:
         settings: the settings, to be written as YAML.
-        taken: parts that laar does without settings.
-        absent: parts without an equivalent.
+        taken: remarks on parts that laar covers without settings.
+        absent: remarks on parts without an equivalent.
     """
 
     settings: dict[str, Any]
@@ -257,7 +257,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
     for plugin in config.plugins:
         _plugin(plugin, moved)
     limits = {k: v for k, v in config.saturationDetector.items() if k != "pluginRef"}
-    if limits:  # its location before there were plugins for it
+    if limits:  # as in versions before the detector plugins
         _detector(_Plugin(type="utilization-detector", parameters=limits), moved)
     _flow(config, moved)
     moved.absent.extend(config.model_extra or ())
@@ -267,7 +267,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
 def _policy(
     profile: _Profile, plugins: Mapping[str, _Plugin], moved: Moved
 ) -> dict[str, Any] | None:
-    """Return a scheduling profile as a composed policy; None if laar has none of its scorers."""
+    """Return a composed policy for a scheduling profile; None if laar has none of its scorers."""
     filters: list[dict[str, Any]] = []
     scorers: list[dict[str, Any]] = []
     picker = "shuffled-max-score"
@@ -300,7 +300,7 @@ def _policy(
 
 
 def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
-    """Return the parameters of a filter or scorer under laar's names."""
+    """Return the parameters of a filter or scorer by laar's names; report unknown ones."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
         if name in _PARAMETERS:
@@ -370,7 +370,7 @@ def _apart(plugin: _Plugin) -> str:
     tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
     if tokens:
         return f"{{apart: threshold, apart_tokens: {tokens}}}"
-    # 0 is the lowest threshold of the handler, but turns the split off in the newer decider.
+    # 0 means always in the handler, but disables the split in the newer decider.
     return "{apart: always}" if kind == "pd-profile-handler" else "{apart: never}"
 
 

@@ -1,4 +1,4 @@
-"""Settings for health: when an endpoint counts as failing, and how it comes back."""
+"""Settings for health: when an endpoint counts as failing, and how it recovers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laar.settings.section import Section, declared, part
 
 @declared(HealthSettings)
 class HealthSection(Section):
-    """Endpoints that fail: learning from outcomes, and the circuit breaker."""
+    """Failing endpoints: learning from outcomes, and the circuit breaker."""
 
     @property
     def breaker(self) -> HealthSettings:

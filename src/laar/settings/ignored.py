@@ -1,6 +1,6 @@
 """Find settings that are valid but have no effect, or not the intended one.
 
-`laar check` prints the remarks and `laar serve` logs them. Needs no network and no clock.
+`laar check` prints the remarks and `laar serve` logs them. No network or clock is needed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Settings' prefix, their requirement, and whether it is met."""
+"""Prefix of settings, their requirement, and a test whether it is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
-"""Settings without requirements: streams read the first, sessions are held by the others."""
+"""Settings that also apply without `flow.enabled`: to tenants in streams, and to held sessions."""
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
@@ -72,7 +72,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
 def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
     """Return the endpoints in the settings and their file, each with its source.
 
-    Unusable files yield none.
+    Unusable files are skipped.
     """
     found: list[tuple[str, EndpointSpec]] = []
     with contextlib.suppress(SettingError):

@@ -76,8 +76,8 @@ class Listen(Section):
     accuracy.outcomes_token_file)."""
     admin_hosts: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """Host names, without port, under which browsers and tools may reach the admin port, such as a
-    Service's. `localhost` and IP addresses are always allowed. Under any other name, since a
-    hostile page could point one here, the port serves only metrics and health."""
+    Service's. `localhost` and IP addresses are always allowed. Under any other name the port serves
+    only metrics and health, since a hostile page could point a name here."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default, since on loopback it only costs time. Health and
     admin ports never use TLS."""
@@ -99,10 +99,10 @@ class Shutdown(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
-    """Seconds after SIGTERM for which laar keeps serving but reports not ready, so that no Envoy
+    """Seconds after SIGTERM during which laar keeps serving but reports not ready, so that no Envoy
     sends new streams to a stopping picker. laar's own Envoys check its health and notice at once:
     with them this phase ends once no stream has arrived for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
     """Seconds for open streams to finish after `drain_s` before they are cut off. With laar's own
-    Envoys answers continue without the picker, so it does not wait for them. In full duplex answers
-    pass through the picker and would be cut off, so allow for the longest answer."""
+    Envoys, answers continue without the picker, so it does not wait for them. In full duplex,
+    answers pass through the picker and would be cut off, so allow for the longest answer."""

@@ -34,7 +34,7 @@ Where = Annotated[str, AfterValidator(_where)]
 class Otlp(Section):
     """OpenTelemetry over OTLP/HTTP; needs the extra `otel`.
 
-    The standard environment variables set the rest: headers, timeouts, queues, the resource.
+    The standard environment variables set headers, timeouts, queues and the resource.
     """
 
     applies: ClassVar = Applies.AFTER_RESTART

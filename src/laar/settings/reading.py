@@ -15,7 +15,7 @@ from laar.telemetry.decisions import MAX_DECISIONS
 
 
 class Readings(Section):
-    """What is read from endpoints: metrics, round trips, models, names."""
+    """Readings from endpoints: metrics, round trips, models, names."""
 
     applies: ClassVar = Applies.AFTER_RESTART
 
@@ -24,8 +24,8 @@ class Readings(Section):
     scrapes only correct the counts, so a shorter interval gains nothing. After 10 s without
     requests in flight it is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
-    """Seconds between two round-trip probes of an endpoint. Longer with over 250 endpoints, since
-    at most 50 are probed per second, and five times as long while idle."""
+    """Seconds between two round-trip probes of an endpoint. With over 250 endpoints the interval is
+    longer, since at most 50 are probed per second; while idle it is five times as long."""
 
 
 @declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
@@ -42,9 +42,9 @@ class Bodies(Section):
     """Share of answers read as they pass (native shape), for the time to first token, usage and
     prefill speed (`flow`). Reading costs about 50 us per chunk, hence 1 in 100. 0 reads none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
-    """Seconds after which an answer is read regardless of `sample_answers`, so that laar learns
-    from sparse traffic too, and soon distinguishes devices of different speed. Not while the
-    answers being read exceed 1,000 chunks a second, which take 4 to 10 % of a core."""
+    """Seconds after which an answer is read regardless of `sample_answers`, so that laar also
+    learns from sparse traffic, and soon distinguishes devices of different speed. Suspended while
+    the answers being read exceed 1,000 chunks a second, which take 4 to 10 % of a core."""
 
 
 @declared(StreamSettings, "answers")

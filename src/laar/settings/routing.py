@@ -1,4 +1,4 @@
-"""Settings for choosing an endpoint: policies, weights, estimates."""
+"""Settings for choosing endpoints: policies, weights, estimates."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Routing(Section):
     @classmethod
     def _known(cls, baselines: Mapping[str, Parameters]) -> Mapping[str, Parameters]:
         if "laar" in baselines:
-            raise ValueError("the weights of `laar` are settings of their own; set those")
+            raise ValueError("the weights of `laar` are settings in `routing`; set those")
         try:
             check_parameters(baselines)
         except SettingError as fault:
@@ -87,18 +87,18 @@ class Routing(Section):
 
     @property
     def given(self) -> dict[str, Parameters]:
-        """Return parameters by policy, for the configured policies that are not composed."""
+        """Return the parameters of the configured policies that are not composed, by name."""
         named = self.director.policy
         return {**self.baselines} if named in self.policies else {named: {}, **self.baselines}
 
     @property
     def weights(self) -> CostWeights:
-        """Return the weights of the cost; `load` has applied those of the weights file."""
+        """Return the cost weights; `load` has already applied the weights file."""
         return part(CostWeights, self)
 
     @property
     def enforcement(self) -> Enforcement:
-        """Return which decisions are enforced."""
+        """Return the settings that select the decisions to enforce."""
         return part(Enforcement, self)
 
     @property

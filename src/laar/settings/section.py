@@ -1,4 +1,4 @@
-"""Base class of all settings sections, and sections built from a feature's declaration."""
+"""The base class of settings sections, and building sections from features' dataclasses."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Made = TypeVar("Made", bound="Section")
 
 
 class Section(BaseModel):
-    """A strict, immutable section; the text below a field describes it."""
+    """A strict, immutable section; the string below a field is its description."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         json_schema_extra=describe,
-        defer_build=True,  # of 40 sections only the root is ever parsed
+        defer_build=True,  # of 40 sections only the root is parsed directly
     )
 
     applies: ClassVar[Applies | None] = None
-    """When a change applies, for fields without their own mark; None if every field has one."""
+    """When a change applies, for fields without a mark; None if every field has one."""
     parts: ClassVar[tuple[type[Any], ...]] = ()
     """Features' dataclasses whose settings are all in this section."""
     described_by: ClassVar[tuple[type[Any], ...]] = ()
-    """Dataclasses that provide fields, for their texts (`laar.declaring.field_texts`)."""
+    """Dataclasses whose fields are included, for descriptions (`laar.declaring.field_texts`)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -45,14 +45,14 @@ class Section(BaseModel):
 
 
 def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Made]]:
-    """Add to a section the settings that a feature's dataclass declares (`laar.declaring`).
+    """Add the fields of a feature's dataclass to a section (`laar.declaring`).
 
-    Fields of nested dataclasses are added too: nested in the code, they are flat in the file. A
-    field of the same name in the section itself takes precedence.
+    Fields of nested dataclasses are added as well, since the file is flat. A field of the same name
+    in the section takes precedence.
 
     Args:
         feature: the dataclass.
-        names: names of the fields; all by default.
+        names: names of the fields to add; all by default.
     """
 
     def build(section: type[Made]) -> type[Made]:
@@ -93,14 +93,14 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
 
 
 def _plain(value: Any) -> Any:
-    """Convert an item of a list to the feature's type."""
+    """Convert a section in a list to the feature's dataclass."""
     return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
     """Yield the path of every setting, such as ``routing.policy``, and when a change applies.
 
-    A list or map counts as one setting, as does an optional section.
+    A list, a map or an optional section counts as one setting.
     """
     for name, field in section.model_fields.items():
         below = field.annotation
@@ -111,7 +111,7 @@ def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applie
 
 
 def value_at(settings: Section, path: str) -> Any:
-    """Return the value of a setting."""
+    """Return the value of a setting by its path."""
     value: Any = settings
     for name in path.split("."):
         value = getattr(value, name)
@@ -124,7 +124,7 @@ def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
 
 
 def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass in pydantic's form."""
+    """Yield the names and pydantic definitions of a dataclass's fields."""
     hints = hints_of(feature)
     for field in fields(feature):
         hint = hints.get(field.name)

@@ -1,4 +1,4 @@
-"""All settings, and loading them from the settings file, the weights file and defaults."""
+"""All settings, and loading them from the settings file and the weights file."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 
 MAX_FILE_BYTES = 4 << 20
-"""Maximum file size: enough for ten thousand endpoints listed in the settings."""
+"""Maximum size of the settings file: enough to list ten thousand endpoints."""
 
 
 class Settings(Section):
     """All settings of laar."""
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
-    """Endpoints listed here, for a fleet that seldom changes."""
+    """Endpoints listed here, for a fleet that rarely changes."""
     endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
     """YAML file of endpoints, reloaded whenever it changes."""
     kubernetes: Annotated[tuple[KubernetesSource, ...], Applies.AFTER_RESTART, MaxLen(64)] = ()
@@ -61,7 +61,7 @@ class Settings(Section):
     shutdown: Shutdown = Shutdown()
 
     def listed(self) -> list[EndpointSpec]:
-        """Return the endpoints listed here.
+        """Return the endpoints listed in the settings.
 
         Raises:
             SettingError: a file named by an endpoint can't be read.
@@ -76,7 +76,7 @@ class Settings(Section):
 
     @property
     def stream(self) -> StreamSettings:
-        """Return the settings of streams."""
+        """Return the settings of streams, from several sections."""
         sections = (self.bodies, self.flow, self.headers, self.prefix, self.routing)
         return part(StreamSettings, *sections)
 
@@ -113,10 +113,10 @@ class Loaded:
     """Complete settings, and the origin of each.
 
     Args:
-        settings: settings with absolute paths, and the weights file's weights applied.
-        path: the settings file; None if there is none.
-        origins: ``default``, ``FILE:LINE`` or ``FILE`` by path of the setting.
-        stamps: stamps of the files that affect the settings, taken before they were read.
+        settings: settings with absolute paths and the weights file applied.
+        path: path of the settings file; None without a file.
+        origins: ``default``, ``FILE:LINE`` or ``FILE``, by path of the setting.
+        stamps: stamps of the files that affect the settings, taken before reading.
         lines: line numbers of the keys in the settings file.
     """
 
@@ -127,7 +127,7 @@ class Loaded:
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def at(self, setting: str) -> str:
-        """Return the prefix ``FILE:LINE: SETTING: `` of a remark; no line if the key is absent."""
+        """Return the prefix ``FILE:LINE: SETTING: `` for a message; no line for an absent key."""
         place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
         written = any(place[: count + 1] in self.lines for count in range(len(place)))
         where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)
@@ -146,10 +146,10 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Read the settings; relative paths in them are relative to the directory of `path`.
+    """Read the settings; paths in them are relative to the directory of `path`.
 
-    Symbolic links are not resolved first: in a ConfigMap mount the file is a link whose target
-    is renamed with each update.
+    Symbolic links are not resolved: in a ConfigMap mount the file is a link whose target is
+    renamed at each update.
 
     Raises:
         SettingError: one line for each fault.
@@ -193,7 +193,7 @@ def load(path: Path) -> Loaded:
 
 
 def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield settings whose file, or directory to write to, is missing, with the remedy."""
+    """Yield settings whose file or target directory is missing, each with a remedy."""
     state = settings.accuracy.state_file
     if state is not None and not state.parent.is_dir():
         yield (
@@ -211,7 +211,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def load_settings(path: Path) -> Settings:
-    """Return the settings that `load` reads, without their origins.
+    """Read the settings like `load`, and return them without their origins.
 
     Raises:
         SettingError: one line for each fault.

@@ -12,7 +12,7 @@ from laar.settings.settings import Loaded
 
 
 def as_yaml(loaded: Loaded) -> str:
-    """Return every setting with its origin as a comment, in a form that `load` reads."""
+    """Return the settings as YAML that `load` can read, with origins as comments."""
     parts = []
     for name, value in loaded.settings.model_dump(mode="json").items():
         origin = loaded.origins.get(name)
@@ -28,7 +28,7 @@ def as_yaml(loaded: Loaded) -> str:
 
 
 def _entry(name: str, value: Any, origin: str) -> str:
-    # A comment may follow the first line only if no scalar continues on the next.
+    # A comment may follow the first line only if no scalar continues on the next line.
     several = isinstance(value, str) and len(value.splitlines()) > 1
     style = '"' if several else None
     text = yaml.safe_dump({name: value}, sort_keys=False, width=math.inf, default_style=style)

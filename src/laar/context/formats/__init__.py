@@ -1,7 +1,7 @@
 """Formats of documents that are recognised from the first request.
 
-Delimiters declared by the route, JSON, tags named for documents, and blocks of one message's
-content. All other documents are learned (`laar.context.recurrence`).
+These are delimiters declared by the route, JSON, tags named for documents, and blocks of a
+message's content. Documents in other formats are learned (`laar.context.recurrence`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def scan(
         text: the text, decoded.
         settings: formats, sizes, `relabel` and `delimiters`.
         is_parts: the text is the JSON of a message's content.
-        by_tool: a tool returned it.
+        by_tool: a tool returned the text.
 
     Raises:
         Refused: there may be documents, but they can't be separated or moved safely.
@@ -45,7 +45,7 @@ def scan(
 def _found(
     text: str, settings: ContextSettings, is_parts: bool, by_tool: bool
 ) -> Iterator[list[Block]]:
-    """Yield the blocks of each format, the most reliable first."""
+    """Yield the blocks of each format, most reliable format first."""
     families = settings.formats
     least = settings.min_docs
     if is_parts:

@@ -1,4 +1,4 @@
-"""Documents between delimiters declared by a route, for prompts in no known format."""
+"""Find documents by delimiters that a route declares, for prompts in an unknown format."""
 
 from __future__ import annotations
 

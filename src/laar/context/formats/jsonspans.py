@@ -1,7 +1,7 @@
 """Locate values in a JSON text, to replace some and keep all other bytes.
 
 The text is known to be valid, since `orjson` has parsed it; Python's decoder skips unwanted values.
-A duplicate key on the way is refused, because parsers differ in which one wins.
+A duplicate key along a path is refused, because parsers differ in which one wins.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from laar.context.blocks import Refused
 from laar.context.settings import Reason
 
 MAX_VALUES = 1 << 16
-"""Maximum commas and opening brackets of a text, 4 ms; hostile bodies have more."""
+"""Maximum commas and opening brackets of a text, about 4 ms; only hostile bodies have more."""
 
 Path: TypeAlias = "tuple[str | int, ...]"
-"""Keys and indexes from the top."""
+"""Keys and indexes from the root."""
 
 _Want: TypeAlias = "dict[str | int, _Want]"
 """The values to find inside a value, by key or index; empty for the value itself."""
@@ -32,19 +32,19 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers of any le
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Return the spans of the values at the paths, and of those on the way.
+    """Return the spans of the values at the paths, and of their ancestors.
 
     Args:
         text: valid JSON.
         paths: paths of existing values.
 
     Raises:
-        Refused: the text has too many values, or an object on the way has a duplicate key.
+        Refused: the text has too many values, or an ancestor has a duplicate key.
     """
     if len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES:
         raise Refused(Reason.TOO_COMPLEX)
     wanted: _Want = {}
-    for path in paths:  # one may be below another
+    for path in paths:  # a path may extend another
         at = wanted
         for step in path:
             at = at.setdefault(step, {})
@@ -59,7 +59,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 def _walk(
     text: str, start: int, want: _Want, path: Path, found: dict[Path, tuple[int, int]]
 ) -> int:
-    """Return the end of a value, recording its span and those wanted below it."""
+    """Return the end of a value; record its span and the wanted spans below it."""
     end = start
     if not want:
         end = _DECODER.raw_decode(text, start)[1]
@@ -113,7 +113,7 @@ def splice(body: bytes, edits: Mapping[Path, str]) -> bytes:
 
     Args:
         body: valid JSON in UTF-8.
-        edits: new strings by path; a `Literal` is JSON itself.
+        edits: new strings by path; a `Literal` is inserted as JSON.
 
     Raises:
         Refused: as `spans_of` does.

@@ -1,8 +1,8 @@
 """Documents as elements of a JSON list, as returned by tools or pasted by programs.
 
-The text, or a part of it made of whole lines, must be JSON. Of several lists the one with the most
-text is used, whatever its key. Elements move as written; the commas and white space between them
-stay. The text of an element, for de-duplication, is its longest string.
+The text, or a part of it consisting of whole lines, must be JSON. Of several lists, the one with
+the most text is used, whatever its key. Elements move as written; the commas and white space
+between them stay. De-duplication uses the longest string of an element as its text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def scan(text: str, least: int, most: int) -> list[Block]:
 
 
 def within(text: str, least: int, most: int) -> list[Block]:
-    """Find a list in other text; it must consist of whole lines.
+    """Find a list that consists of whole lines within other text.
 
     Raises:
         Refused: as in `scan`.
@@ -69,7 +69,7 @@ def within(text: str, least: int, most: int) -> list[Block]:
 
 
 def written_by_python(text: str, least: int, most: int) -> list[Block]:
-    """Return the first list written on one line by Python's `str`, if it has documents.
+    """Find the first list in the form of Python's `str`, on one line.
 
     Raises:
         Refused: as in `scan`.

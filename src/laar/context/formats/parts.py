@@ -1,4 +1,4 @@
-"""Documents as blocks of one message's content, moved as raw JSON.
+"""Documents as blocks of a message's content, moved as raw JSON.
 
 Blocks of a document type are documents; they stay in place if answers cite them by position. Text
 blocks are documents if a tool returned several of them and nothing else.
@@ -28,7 +28,7 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
     Args:
         text: JSON of the content.
         most: maximum documents.
-        by_tool: a tool returned it.
+        by_tool: a tool returned the content.
 
     Raises:
         Refused: there are too many, or an object has a duplicate key.

@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-Not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a tag is
-prose or part of a document: nested items, an end without a start, an attribute that is invalid or
-duplicate. An unclosed tag within a sentence ("when the <source> tag has an id") is only a mention.
+This is not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a
+tag is prose or part of a document: nested items, an end without a start, an invalid or duplicate
+attribute. An unclosed tag within a sentence ("when the <source> tag has an id") is only a mention.
 The patterns are possessive, or bounded by the characters that they exclude, so the time is linear
-in the length of any text.
+in the length of the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WRAPPERS = dict.fromkeys((*(f"{name}s" for name in _ITEMS if name != "memory"),
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
 _ATTRIBUTE = re.compile(rf"\s++({_NAME})\s*+=\s*+{_VALUE}")
-# The attributes are None if the text after the name does not end a tag.
+# The attributes are None if the text after the name does not complete a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>|(?=[\s>/]))"""

@@ -1,4 +1,4 @@
-"""Responses of the admin port: JSON, a refusal, the fault in a body."""
+"""Build responses of the admin port: JSON, refusals, faults in bodies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from laar.protocol.answers import error_body
 
 
 def as_json(value: object) -> Response:
-    """Return a value as indented JSON."""
+    """Return a response with a value as indented JSON."""
     return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")
 
 
 def refused(error: RequestError) -> Response:
-    """Return a refusal in the format that clients of the data path get."""
+    """Return the response for a refused request, in the format of the data path."""
     return Response(error_body(error), error.status, media_type="application/json")
 
 

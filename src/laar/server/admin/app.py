@@ -23,15 +23,15 @@ from laar.server.health_service import HealthService
 from laar.server.listener import listener
 
 MAX_CONNECTIONS = 256
-"""Viewers, scrapers and reporters; a process may open 1,024 files by default."""
+"""Maximum connections; a process may open 1,024 files by default."""
 
 WAIT_S = 10.0
 """Seconds between two checks of a connection; a client has this long to send its first complete
 request line and headers."""
 
 _LOOKS = 3
-"""Checks without progress after which a client counts as stalled: on a slow network the system
-accepts the next megabyte of a response only now and then."""
+"""Checks without progress after which a client counts as stalled. On a slow network the system
+rarely accepts the next megabyte of a response."""
 
 _TICK_S = 1.0
 """Seconds between two updates of uvicorn's date header."""
@@ -76,9 +76,9 @@ def admin_app(
 
 
 class _BoundedProtocol(H11Protocol):
-    """HTTP on a limited number of connections, each of which must keep sending or reading.
+    """HTTP on a limited number of connections, each of which must make progress.
 
-    Otherwise a stranger with idle connections takes the file descriptors that Envoy needs.
+    Otherwise an attacker's idle connections would use up the file descriptors that Envoy needs.
     """
 
     _seen: tuple[object, int] | None = None
@@ -87,14 +87,14 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
         if len(self.connections) >= MAX_CONNECTIONS:
-            self.transport = transport  # its end is handled like the others'
+            self.transport = transport  # `connection_lost` needs it
             transport.abort()
             return
         super().connection_made(transport)
         self._look()
 
     def _look(self) -> None:
-        """Abort a connection whose client neither sends nor reads what is due."""
+        """Abort a connection whose client neither sends its request nor reads its response."""
         if self not in self.connections:
             return
         is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
@@ -110,7 +110,7 @@ class _BoundedProtocol(H11Protocol):
 
 
 class _Rarely(logging.Filter):
-    """Let a warning through once in a while: a port scan must not fill the log."""
+    """Limit the rate of warnings: a port scan must not fill the log."""
 
     _next_at = 0.0
 
@@ -158,14 +158,14 @@ class AdminServer(uvicorn.Server):
         await self.serve(sockets=[self._socket])
 
     async def main_loop(self) -> None:
-        """Tick once a second; uvicorn's own loop wakes an idle picker ten times as often."""
+        """Tick once a second; uvicorn's loop would wake an idle picker ten times as often."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_look_s(_TICK_S)):
                     await self._stopped.wait()
 
     def stop(self) -> None:
-        """Stop serving soon."""
+        """Request the server to stop."""
         self.should_exit = True
         self._stopped.set()
 

@@ -1,10 +1,10 @@
-"""The token of the admin port: required for everything that shows the fleet or its decisions.
+"""Token authentication for the admin port's views of the fleet and its decisions.
 
-Health and metrics stay open, since kubelets and scrapers have no token; reported outcomes have a
-separate one. A browser sends the token through the page's form and gets a cookie that no script can
-read and no other site's page sends; other clients send it as a bearer token.
+Health and metrics stay open, since kubelets and scrapers have no token; reporting outcomes requires
+a separate one. A browser sends the token through the page's form and gets a cookie that scripts
+can't read and other sites can't send; other clients send it as a bearer token.
 
-Without a token only a port on loopback can be viewed. An address that keeps sending wrong tokens
+Without a token, only a port on loopback can be viewed. An address that keeps sending wrong tokens
 has to wait.
 """
 
@@ -28,7 +28,7 @@ _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
 FORM_S = 10.0
-"""Timeout of the form: otherwise strangers could hold all connections with unfinished forms."""
+"""Timeout of the form: otherwise unfinished forms could hold all connections."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -39,17 +39,17 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class Attempts:
-    """Count wrong tokens by the address they come from.
+    """Count wrong tokens by client address.
 
     A token sent again counts once: it is not a guess, and clients behind a proxy or a mesh share
-    their address with the client that still has yesterday's token.
+    their address with a client that still has yesterday's token.
 
     Args:
         clock: monotonic seconds.
     """
 
     MOST = 10
-    """Different wrong tokens in a row an address may send; typing errors are fewer."""
+    """Maximum different wrong tokens in a row from an address; typing errors are fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -87,7 +87,7 @@ def address_of(scope: Scope) -> str:
 
 
 class AdminAuth:
-    """Let authorized requests to the admin application through; ask others for the token.
+    """Middleware that passes on authorized requests, and requests the token for others.
 
     Args:
         app: the wrapped application.

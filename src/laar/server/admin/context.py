@@ -1,8 +1,8 @@
 """The context hooks over HTTP.
 
-    GET  /context               by route: expected and measured figures of the requests that the
-                                hook reordered and of the control group; the guard's verdict; by
-                                agent: what breaks the prefixes of its prompts
+    GET  /context               by route: expected and measured figures of reordered requests and
+                                of the control group, and the guard's verdict; by agent: advice on
+                                the causes of broken prefixes
     POST /context/reset         forget the measurements and switch on again; ?route= for one
 
 The hooks are in `laar.server.context_hooks`.
@@ -105,7 +105,7 @@ def _measured(ordering: Ordering) -> dict[str, object]:
 
 
 def _guard_state(ordering: Ordering) -> str:
-    """Return `off` if the hook switched itself off; `disabled` if nothing is held out."""
+    """Return `off` if the hook switched itself off, `disabled` without a holdout, or `watching`."""
     if ordering.tally.is_off:
         return "off"
     return "watching" if ordering.rule.hook.holdout_share else "disabled"

@@ -1,9 +1,9 @@
-"""Explanations over HTTP for past decisions, and for the one that would be made now.
+"""Explanations over HTTP for past decisions, and previews of new ones.
 
-    POST /explain          a request's body, as the endpoint would get it; headers as on the data
-                           path (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
+    POST /explain          preview a decision; the body and headers are those of the request
+                           (x-laar-tried-models, x-laar-task, x-laar-policy, ...)
     GET  /decisions        the latest, newest first; ?limit=, ?kind=, ?find=
-    GET  /decisions/<id>   the one named by a response's x-laar-decision-id
+    GET  /decisions/<id>   a decision by the x-laar-decision-id of its response
 
 Explaining uses the same stream machine and director as a request, so it shows the actual outcome,
 including refusals. It reserves nothing and teaches no learner. Context hooks are skipped: they
@@ -48,7 +48,7 @@ from laar.telemetry.decisions import DecisionMemory
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
-"""A complete response that takes longer counts as slow: users give up after about as long."""
+"""Seconds after which a complete response counts as slow: users give up about then."""
 KINDS = ("", "failed", "retried", "slow", "wrong")
 """Kinds of decisions that can be searched for; the first means all."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})
@@ -64,19 +64,19 @@ POOL = ":pool"
 
 
 def path_of(body: bytes) -> str:
-    """Return the path for a body, from the member that only its format has; chat by default."""
+    """Return the path for a body, based on members unique to its format; chat by default."""
     known = member_spans(body) or {}
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
 
 class Explainer:
-    """Preview how a request would be decided now.
+    """Previews the decision that would be made now.
 
     Args:
-        director: decides, without reserving.
-        memory: makes the record.
-        settings: settings of the streams; may be changed.
-        rules: the gateway's rules, of which only model rewrites are used.
+        director: makes the preview, without reserving.
+        memory: creates the record.
+        settings: settings of the streams; may be replaced.
+        rules: the gateway's rules; only model rewrites are used.
         clock: monotonic seconds.
     """
 
@@ -95,7 +95,7 @@ class Explainer:
         self._rules = rules
         self._clock = clock
         self.places: Callable[[Decision, float], dict[str, object]] | None = None
-        """Describes the sessions whose contexts hold a place; None without flow control."""
+        """Describes the sessions with a place for their context; None without flow control."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """Return the record of the decision that would be made now.
@@ -125,13 +125,13 @@ class Explainer:
         """Read a request, as `explain` does; may run in another thread.
 
         Raises:
-            RequestError: it would be refused whatever the state of the fleet.
+            RequestError: it would be refused regardless of the fleet's state.
         """
         given = {":path": path_of(body), ":method": "POST", **headers}
         return self._read(body, given, self._clock())
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
-        """Run the request through a stream machine, up to the decision it asks for."""
+        """Pass the request to a stream machine, up to its call for a decision."""
         stream = Stream(
             Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
         )
@@ -192,7 +192,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         matching = _matching(memory, kind, text.lower(), until_s=int(until) + 1.0)
         for record in list(islice(matching, int(wanted))):
             shown.append(memory.explained(record))
-            await asyncio.sleep(0)  # each blocks the loop for up to a millisecond
+            await asyncio.sleep(0)  # each record blocks the loop for up to a millisecond
         return as_json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:

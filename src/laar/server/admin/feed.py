@@ -1,8 +1,8 @@
 """The page's feed: server-sent events, one frame a second, shared by all viewers.
 
 Viewers have no queues: each waits for the next frame and gets the newest, so a slow reader sees
-fewer. One that stops reading is disconnected after `STALLED_S`. While no page is open, no frames
-are made.
+fewer. A viewer that stops reading is disconnected after `STALLED_S`. Without viewers no frames are
+made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar.server.tasks import cancel
 
 INTERVAL_S = 1.0
 MAX_VIEWERS = 50
-"""Concurrent viewers; each costs a socket and some 0.2 ms per second."""
+"""Maximum concurrent viewers; each costs a socket and about 0.2 ms per second."""
 STALLED_S = 30.0
 
 _REPLACED = b"event: replaced\ndata: token\n\n"
@@ -101,7 +101,7 @@ class Feed:
         self._closing.set()
 
     def ask_again(self) -> None:
-        """End the open streams: they were opened with a token that has been replaced."""
+        """End the open streams, which were authorized by a token since replaced."""
         self._closing.set()
         self._closing = asyncio.Event()
 

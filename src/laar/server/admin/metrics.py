@@ -1,8 +1,8 @@
 """The page `/metrics`: the table `metrics.txt`, read from the parts of a picker at each scrape.
 
-A row says where its value comes from: a dotted path from `_Scrape` or, if it has no such name, from
-the picker. Parts that the settings disable have no series. The text is produced here:
-prometheus-client takes 6 us per sample, and the endpoints of a large fleet would block the loop
+A row gives the source of its value: a dotted path from `_Scrape` or, if that has no such attribute,
+from the picker. Parts that the settings disable have no series. The text is not produced by
+prometheus-client, which takes 6 us per sample: the endpoints of a large fleet would block the loop
 for 50 ms at each scrape.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _Value: TypeAlias = float | Histogram
 _Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
-"""Values by label values; a bare string means a single label."""
+"""Pairs of label values and value; a bare string is a single label value."""
 
 _BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "half-open": 2, "open": 3}
 _HOOK_MEMORIES = (
@@ -92,7 +92,7 @@ def _lines(metric: Metric, values: tuple[str, ...], value: _Value) -> Iterator[s
     yield f"{metric.name}_sum{labels} {_number(value.sum)}\n"
 
 
-@lru_cache(maxsize=1 << 16)  # a page has nearly the same series as the page before
+@lru_cache(maxsize=1 << 16)  # consecutive pages have nearly the same series
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     pairs = sorted(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}" if names else ""

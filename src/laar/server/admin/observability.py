@@ -1,7 +1,7 @@
 """Observability of a running picker: decision memory and log, spans, the page and its feed.
 
-One object holds all that observes decisions and their ends, the routes to mount and the tasks to
-run. No decision depends on it.
+One object owns the observers of decisions and their ends, with their routes and tasks. No decision
+depends on it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PAGE = {
     "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
 }
 _PAGE_HEADERS = {
-    # Names on the page come from settings and clients; even if one got through as markup, it could
-    # load nothing and run nothing.
+    # Names on the page come from settings and clients; even unescaped markup could not load or run
+    # anything.
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -54,18 +54,18 @@ _PAGE_HEADERS = {
 
 
 class Observability:
-    """Remember, log and show decisions.
+    """Remembers, logs and displays decisions.
 
     Args:
         settings: all settings.
-        director: director of the decisions.
+        director: makes the decisions.
         metrics: the picker's metrics, for the page.
-        reports: outcomes.
+        reports: reported outcomes.
         rules: the gateway's rules, for explanations.
         clock: monotonic seconds.
         calibrated: whether the accuracy of any model is known.
-        sharing: state of the sharing with other pickers; None if there is none.
-        problems: receives the faults of the decision log.
+        sharing: returns the state of sharing with other pickers; None without sharing.
+        problems: receives the problems of the decision log.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Observability:
         if self.log is not None:
             reports.on_verdict = self.log.judged
         self.spans = spans_of(settings)
-        """Makes spans for decisions; None if not wanted."""
+        """Creates spans for decisions; None if tracing is disabled."""
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
@@ -126,7 +126,7 @@ class Observability:
         self.feed = Feed(self._frame)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self.sessions: Callable[[float], dict[str, object]] | None = None
-        """Describes which sessions have a cache place and which wait; None without flow control."""
+        """Lists the sessions with a cache place and those waiting; None without flow control."""
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 

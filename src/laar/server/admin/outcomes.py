@@ -5,7 +5,7 @@
 
 Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
 the routing (within the hourly cap), so a token can be required. They are compared with each other
-by name: the one their token is bound to, else the one in `x-laar-reporter`.
+by the name bound to their token, or else the name in `x-laar-reporter`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from laar.server.learning import Learning
 from laar.server.token_file import ReporterTokens
 
 MAX_BATCH = 1000
-"""Outcomes per report: 20 ms of work, 70 with many reporters, done in pieces that the event loop
-can spare."""
+"""Maximum outcomes per report: 20 ms of work, 70 with many reporters, in slices that yield to the
+event loop."""
 
 _AT_ONCE = 100
 
 MAX_BODY_BYTES = 256 << 10
-"""A full batch has about 150 bytes per outcome."""
+"""Maximum body of a report; a full batch has about 150 bytes per outcome."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASKED_BY = "accuracy.outcomes_token_file"
@@ -72,9 +72,9 @@ def routes(
     attempts: Attempts,
     on_judged: OnJudged | None = None,
 ) -> list[Route]:
-    """Return the routes for the admin port; without the one for reports if they are disabled.
+    """Return the routes for the admin port, without `/outcomes` if reports are disabled.
 
-    A port without a token that other machines can reach accepts no reports.
+    A port that other machines can reach accepts no reports without a token.
     """
     open_to_others = tokens is None and not is_loopback(listen)
 

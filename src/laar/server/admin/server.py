@@ -1,4 +1,4 @@
-"""The admin port of one picker: its routes, protected by token and browser guard."""
+"""The admin port of a picker: its routes, protected by token and browser guard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_to
 from laar.settings import Settings
 
 TOKENS_S = 5.0
-"""Seconds between checks of the token files; a replaced token stays valid that long."""
+"""Seconds between checks of the token files; a replaced token stays valid for that long."""
 
 
 class AdminPort:
@@ -31,7 +31,7 @@ class AdminPort:
     Args:
         picker: the picker to show.
         health: its health.
-        shown: returns the document of `/config`.
+        shown: returns the content of `/config`.
 
     Raises:
         SettingError: a token file cannot be used.
@@ -50,7 +50,7 @@ class AdminPort:
         self._auth: AdminAuth | None = None
 
     async def follow_tokens(self) -> None:
-        """Reread the token files until cancelled; unusable ones change nothing."""
+        """Reread the token files until cancelled; ignore unusable ones."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
@@ -86,7 +86,7 @@ class AdminPort:
                 clock=picker.clock,
                 tokens=self.outcomes_tokens,
                 listen=listen.admin,
-                attempts=Attempts(picker.clock),  # a reporter's wrong tokens lock out no viewer
+                attempts=Attempts(picker.clock),  # reporters' wrong tokens must not block viewers
                 on_judged=picker.context.reported,
             ),
             *picker.observability.routes(),

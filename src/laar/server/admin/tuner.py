@@ -1,10 +1,10 @@
 """The tuner of a running picker: built from the settings, shown and frozen over HTTP.
 
     GET  /tuner         the weights, the progress of the climb, and its last windows
-    POST /tuner/freeze  from now on serve the best weights found
+    POST /tuner/freeze  stop the climb and serve the best weights found
 
-A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
-caps, a candidate stopped as soon as it hurts, exposure limited to one window) and this switch.
+A climb on live traffic is an experiment on users. Its guard rails are those of the tuner (floors
+and caps, early stop of a harmful candidate, exposure limited to one window) and this switch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TunerKeeper:
     """The tuner of one picker.
 
     Args:
-        settings: settings of the climb, which is enabled.
-        initial: the cost weights by name, to start from.
+        settings: settings of the climb.
+        initial: the cost weights to start from, by name.
     """
 
     def __init__(self, settings: Tuning, initial: Mapping[str, float]) -> None:
@@ -52,7 +52,7 @@ class TunerKeeper:
 
 
 def routes(keeper: TunerKeeper | None) -> list[Route]:
-    """Return the routes for the admin port; without a tuner they report that it is off."""
+    """Return the routes for the admin port; without a tuner they report it as disabled."""
 
     async def show(_request: Request) -> Response:
         return as_json(keeper.shown() if keeper else {"enabled": False})

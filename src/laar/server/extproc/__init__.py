@@ -1,4 +1,4 @@
-"""The external processor that Envoy calls: the only part of the picker that knows its messages."""
+"""The external processor called by Envoy: the only package that knows its messages."""
 
 from laar.server.extproc.processor import SERVICE, ExternalProcessor
 

@@ -1,8 +1,8 @@
-"""One ext_proc stream: pass each message to the state machine, and send its answers.
+"""One ext_proc stream: passes each message to the state machine, and sends its answers.
 
-Nearly every message is answered in the call that delivers it. If the machine has to wait (a long
-body is parsed by another thread, or flow control holds the request), a task waits, and the
-transport queues further messages until then.
+Nearly every message is answered in the callback that delivers it. If the machine has to wait (a
+long body is parsed by another thread, or flow control holds the request), a task waits, and the
+transport queues further messages meanwhile.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 UNREADABLE = "unreadable message"
 
 Wait = Callable[[], Awaitable[Event]]
-"""A wait of the machine that has not started; its result is the machine's next event."""
+"""A function that starts a wait; the awaited result is the machine's next event."""
 
 
 class Exchange(Handler):
     """One stream, from its first message to its end.
 
     Args:
-        processor: decides, counts and settles.
-        call: the transport's side of the stream.
+        processor: state shared by all streams.
+        call: the stream's call in the transport.
     """
 
     def __init__(self, processor: ExternalProcessor, call: Call) -> None:
@@ -81,7 +81,7 @@ class Exchange(Handler):
         except DecodeError:
             self._processor.fault("closed a stream: not an Envoy message")
             self._call.end(Code.INVALID_ARGUMENT, UNREADABLE)
-        except Exception:  # noqa: BLE001 - a stream's guard
+        except Exception:  # noqa: BLE001 - a bug must not fail the request
             self._go_on_without()
 
     def half_closed(self) -> None:
@@ -89,7 +89,7 @@ class Exchange(Handler):
         self._call.end()
 
     def closed(self) -> None:
-        """Stop waiting, and settle a decision that is still open."""
+        """Stop waiting, and settle the decision if it is still open."""
         processor, stream = self._processor, self._stream
         if self._waiting is not None and self._waiting is not asyncio.current_task():
             self._waiting.cancel()
@@ -123,7 +123,7 @@ class Exchange(Handler):
     # -- inside ----------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> Wait | None:
-        """Pass an event to the machine; return its wait, or None if it need not wait."""
+        """Pass an event to the machine; return its wait, or None if it does not have to wait."""
         processor, call, stream = self._processor, self._call, self._stream
         if stream is None:
             spans = processor.spans
@@ -159,7 +159,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Other bodies may be first. Envoy extends once, so this covers the queue too.
+                    # Envoy accepts only one extension, so it must cover bodies read before this.
                     self.reassure()
                     return partial(self._read, action)
                 else:
@@ -173,11 +173,11 @@ class Exchange(Handler):
         return None
 
     async def _go_on(self, wait: Wait | None) -> None:
-        """Wait, and pass the result to the machine, for as long as it waits."""
+        """Run the machine's waits and pass it the results, until it no longer waits."""
         while wait is not None:
             try:
                 wait = self._take(await wait())
-            except Exception:  # noqa: BLE001 - a stream's guard
+            except Exception:  # noqa: BLE001 - a bug must not fail the request
                 wait = None
                 self._go_on_without()
         self._waiting = None
@@ -185,7 +185,7 @@ class Exchange(Handler):
 
     async def _read(self, read: Read) -> Event:
         processor, loop = self._processor, asyncio.get_running_loop()
-        async with processor.reading:  # streams that end while waiting here keep no body
+        async with processor.reading:  # a stream that ends while waiting here frees its body
             return HasRead(
                 await loop.run_in_executor(processor.reader, try_read, read.api, read.body)
             )
@@ -201,7 +201,7 @@ class Exchange(Handler):
         return Decided(decision, self._processor.metrics.decided_in(spent_s))
 
     def _go_on_without(self) -> None:
-        """Let the request continue after an internal error; close the stream if that suffices."""
+        """Let the request continue after an internal error; end the stream if no answer is due."""
         processor = self._processor
         processor.fault("a stream failed; its request continues without the picker", trace=True)
         actions: Sequence[Action] = ()

@@ -1,4 +1,4 @@
-"""Convert protobuf messages from Envoy to events, and actions to protobuf messages for Envoy.
+"""Convert Envoy's protobuf messages to events, and actions to protobuf messages.
 
 Parsing or serializing a message costs a few microseconds. Constant answers are serialized once.
 """
@@ -31,13 +31,13 @@ from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
 _STATUSES = {b"%d" % status: status for status in range(100, 600)}
-"""Valid HTTP statuses only, because the status becomes a metric label."""
+"""Valid HTTP statuses; others are ignored, because the status becomes a metric label."""
 _TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
-"""The types of nearly all responses."""
+"""Media types of nearly all responses."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""Covers more attempts than any Envoy makes; other values are ignored."""
+"""Attempt counts by text, more than any Envoy makes; other values are ignored."""
 
 
 def _plain(field: str) -> bytes:
@@ -46,7 +46,7 @@ def _plain(field: str) -> bytes:
     return response.SerializeToString()
 
 
-# Answers without content, serialized once. The first answer of a native stream is one of them.
+# Answers without content, serialized once.
 _PLAIN = {
     f"{direction}_{part}": _plain(f"{direction}_{part}")
     for direction in ("request", "response")
@@ -58,7 +58,7 @@ _PLAIN = {
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
-    """Return the event in a message; None for kinds of messages that laar ignores."""
+    """Return the event for a message; None for kinds of messages that laar ignores."""
     kind = message.WhichOneof("request")
     if kind == "request_headers":
         return _request_headers(message)
@@ -105,7 +105,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 
 
 def _shape(message: pb.ProcessingRequest) -> Shape:
-    """Return the shape announced by a stream's first message, of whichever kind."""
+    """Return the shape announced by a stream's first message, whatever its kind."""
     modes = message.protocol_config
     if modes.request_body_mode == _FULL_DUPLEX:
         return Shape.GATEWAY
@@ -115,7 +115,7 @@ def _shape(message: pb.ProcessingRequest) -> Shape:
 def _given(message: pb.ProcessingRequest) -> dict[str, str]:
     """Return the attributes as text, from all filters.
 
-    Attributes that stand for headers are returned under the headers' names.
+    Attributes that represent headers are returned under the headers' names.
     """
     given: dict[str, str] = {}
     filters = message.attributes
@@ -153,7 +153,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     end = message.response_headers.end_of_stream
     given = _given(message)
     details = given.get(agreed.DETAILS, "")
-    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own response has laar's reason
+    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own response, with laar's headers
         forged.clear()
     return ResponseHeaders(
         status,
@@ -183,7 +183,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def _served(message: pb.ProcessingRequest) -> str:
-    """Return the last endpoint tried, for a response for which Envoy names none."""
+    """Return the last endpoint tried, for a response without an upstream address."""
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
@@ -279,7 +279,7 @@ def _mutate(
 def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
 ) -> None:
-    """Set the destination in metadata as in the header, and let Envoy recompute the route."""
+    """Set the destination in the metadata as in the header, and make Envoy recompute the route."""
     patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
@@ -297,7 +297,7 @@ def _send_to(
 
 
 def patience(seconds: float) -> bytes:
-    """Return a request that Envoy wait this long for the answer to its message."""
+    """Return a message that makes Envoy wait this long for the answer."""
     response = pb.ProcessingResponse()
     response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
     return response.SerializeToString()
@@ -309,4 +309,4 @@ ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerTrailers: _trailers_answer,
     Immediate: _immediate_answer,
 }
-"""Serializers of actions that are messages to Envoy; all other actions are for the driver."""
+"""Serializers of actions that become messages to Envoy; the driver handles all other actions."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
 _LOG_FAULTS_EVERY_S = 10.0
-"""A fault in every request would fill a disk with log lines; the counter counts them all."""
+"""Minimum seconds between logged faults (all are counted), lest they fill the disk."""
 
 
 class ExternalProcessor:
@@ -55,15 +55,15 @@ class ExternalProcessor:
         settings: settings of the streams.
         sampler: chooses the native requests whose responses are read.
         clock: monotonic seconds.
-        metrics: the counters.
+        metrics: the picker's metrics.
         rules: the cluster's priorities and model rewrites.
         enforced: selects the requests whose decisions are applied; None for all.
-        flow: holds requests while the fleet is full; None sends each at once.
-        hook: may change request bodies; None leaves all unchanged.
-        held: counts incomplete bodies of the gateway shape; None sets no limit.
-        spans: writes the spans of decisions whose clients trace; None if nothing is traced.
-        longest_hold_s: seconds for which flow control may hold a request.
-        unknown_model: called when a request names a model no endpoint is known to serve.
+        flow: holds requests while the fleet is full; None to send each at once.
+        hook: may change request bodies; None to leave all unchanged.
+        held: counts incomplete bodies of the gateway shape; None for no limit.
+        spans: creates spans for traced clients' decisions; None if tracing is disabled.
+        longest_hold_s: maximum seconds that flow control may hold a request.
+        unknown_model: called when a request names a model not known to be served.
     """
 
     def __init__(
@@ -100,35 +100,35 @@ class ExternalProcessor:
             since=Since(),
             catalog=self._listed,
         )
-        """State shared by the streams that begin from now on."""
+        """State shared by new streams."""
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
         )
         """Decides on a session's turn now, or enqueues it; may raise `RequestError`."""
         self.ask = self.ask_turn if flow is None or flow.by_load else director.decide
-        """The same for a request without a session."""
+        """Like `ask_turn`, for a request without a session."""
         self.exchanges: set[Exchange] = set()
         self.begun = 0
-        """Number of streams so far."""
+        """Number of streams begun."""
         self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
-        """How long Envoy should wait for a slow decision."""
+        """Seconds that Envoy should wait for a slow decision."""
         self._unknown_model = unknown_model
         self._log_faults_at = -math.inf
-        # One thread: more would only take turns, and the event loop needs its share of the GIL.
+        # One thread: more would only alternate, and the event loop needs its share of the GIL.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
         self.reading = asyncio.Lock()
 
     def apply(
         self, settings: StreamSettings, *, hook: BodyHook | None, enforced: IsEnforced | None
     ) -> None:
-        """Apply new settings to the streams that start from now on."""
+        """Apply new settings to new streams."""
         self.env = replace(self.env, settings=settings, hook=hook, enforced=enforced)
 
     def let_go(self) -> None:
         """Close the streams of requests that Envoy can finish without the picker.
 
-        Envoy then considers our part done. It would treat a cut connection as a fault and, if it
-        fails closed, also cut off the client's response.
+        Envoy then considers the picker done. It would treat a lost connection as a failure and, if
+        it fails closed, also truncate the client's response.
         """
         for exchange in tuple(self.exchanges):
             exchange.let_go()
@@ -152,7 +152,7 @@ class ExternalProcessor:
     # -- for exchanges -------------------------------------------------------------------------
 
     def fault(self, what: str, *, trace: bool = False) -> None:
-        """Count a fault, and log one every `_LOG_FAULTS_EVERY_S`."""
+        """Count a fault, and log at most one per `_LOG_FAULTS_EVERY_S`."""
         now = self.clock()
         self.metrics.stream_faults += 1
         if now >= self._log_faults_at:
@@ -165,10 +165,10 @@ class ExternalProcessor:
             self._unknown_model()
         if self.spans is not None:
             self.spans.refused(request, error)
-        return Refused(error.with_traceback(None))  # its frames would refer to the error
+        return Refused(error.with_traceback(None))  # its frames form a cycle with the error
 
     def answered(self, answer: Immediate) -> None:
-        """Count an answer by laar itself, unless it is a list of models."""
+        """Count an answer made by laar, unless it is a list of models."""
         reason = dict(answer.headers).get(names.REASON)
         if reason is not None:
             self.metrics.refused(answer.status, reason)

@@ -1,9 +1,9 @@
-"""gRPC over HTTP/2 without gRPC's own server: an event-loop protocol over jh2's state machine.
+"""A gRPC server over HTTP/2: an asyncio protocol around jh2's state machine.
 
 Messages are handled and answered in the callback that reads their bytes, and the resulting output
 is written at once. Read `connection` first; `library` adapts jh2, with `guard` in front of it;
-`call` is one stream, `framing` implements gRPC's own bytes, and `listening` the sockets and the
-drain.
+`call` is one stream, `framing` implements gRPC's message format, and `listening` the sockets and
+the drain.
 """
 
 from laar.server.h2.call import Call, Handler

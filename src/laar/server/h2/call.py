@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20
-"""Bytes of answers waiting for the peer above which its messages on this stream are not handled."""
+"""Bytes of unsent answers above which the peer's messages on this stream are not handled."""
 
 FRAME_BYTES = 1 << 16
-"""Maximum payload of one frame, so that calls take turns. Many peers accept only 16 KB."""
+"""Maximum payload of a frame, so that calls alternate. Many peers accept only 16 KB."""
 
 _CREDIT_SHARE = 2
-"""A stream's window is replenished once this fraction of it is used: a half."""
+"""Divisor: a stream's window is replenished once half of it is used."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -41,7 +41,7 @@ _RESPONSE = (
 
 
 class Handler(Protocol):
-    """Serve one call. The event loop calls each method, which must return soon."""
+    """Handler of one call. Its methods run on the event loop and must return soon."""
 
     def receive(self, message: bytes) -> None:
         """Handle a message."""
@@ -57,7 +57,7 @@ class Handler(Protocol):
 
 
 class _NoHandler:
-    """Handles a call before it has started and after its end."""
+    """The handler of a call before its start and after its end."""
 
     def receive(self, message: bytes) -> None: ...
 
@@ -70,13 +70,13 @@ _NO_HANDLER = _NoHandler()
 
 
 class Call:
-    """A call.
+    """A gRPC call on one HTTP/2 stream.
 
     Args:
         connection: the stream's connection.
         stream_id: the HTTP/2 stream id.
         headers: headers of the request.
-        longest_bytes: longest message accepted.
+        longest_bytes: maximum length of a message.
         window_bytes: announced window of the stream.
     """
 
@@ -107,12 +107,12 @@ class Call:
         self._credit_bytes = window_bytes // _CREDIT_SHARE
         self._owed_bytes = 0  # used of the stream's window, and not replenished yet
         self._is_whole = False  # a complete message was received
-        self._counted_bytes = 0  # included in the bytes that the connection holds
+        self._counted_bytes = 0  # as included in the connection's held bytes
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._holding = False
         self._remote_done = False
-        self._half_closed = False  # the handler was told of the end
+        self._half_closed = False  # the handler knows the end
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         self._end: tuple[Code, str] | None = None
@@ -125,7 +125,7 @@ class Call:
         return [(name, value) for name, value in given if not name.startswith(":")]
 
     def send(self, message: bytes) -> None:
-        """Send a message, in the same turn of the loop if the peer allows it."""
+        """Send a message, in the same loop iteration if the peer's windows allow it."""
         if self._end is None:
             self._out.append(b"\0" + len(message).to_bytes(4, "big") + message)
             self._out_bytes += PREFIX_BYTES + len(message)
@@ -139,11 +139,11 @@ class Call:
             self._connection.wants_write(self)
 
     def hold(self) -> None:
-        """Pass the handler no messages until `release`; beyond a window's worth none is read."""
+        """Stop passing messages to the handler until `release`; buffer at most a window."""
         self._holding = True
 
     def release(self) -> None:
-        """End a hold."""
+        """End the hold and pass on waiting messages."""
         self._holding = False
         self._deliver()
 
@@ -151,7 +151,7 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether a message is still arriving: the first one, or the rest of a later one."""
+        """Return whether a message is still arriving: the first one, or part of a later one."""
         return self._end is None and (
             not self._is_whole or (self._unframer is not None and self._unframer.midway)
         )
@@ -161,7 +161,7 @@ class Call:
 
         Args:
             data: the piece.
-            flow_bytes: its size in terms of flow control.
+            flow_bytes: its size for flow control.
         """
         self._owed_bytes += flow_bytes
         if data:
@@ -179,7 +179,7 @@ class Call:
             self._connection.guard.messages += 1
             try:
                 self.handler.receive(data[PREFIX_BYTES:])
-            except Exception:  # noqa: BLE001 - a call's guard
+            except Exception:  # noqa: BLE001 - ends only this call
                 self._failed()
         else:
             self._pieces_received(data)
@@ -203,7 +203,7 @@ class Call:
                     self._inbox_bytes += len(message)
                 else:
                     self._hand_over(message)
-        except CallError as error:  # earlier messages count, however the bytes were split
+        except CallError as error:  # earlier messages are handled, however the bytes are split
             self.end(error.code, error.text)
             return
         if unframer.midway and not was_coming and self._end is None:
@@ -273,7 +273,7 @@ class Call:
         self._connection.finished(self, reset=not self._remote_done)
 
     def _taken(self, count: int) -> Sequence[bytes | memoryview]:
-        """Take `count` bytes from the output, which is longer."""
+        """Remove `count` bytes from the output, which is longer, and return them."""
         out, left = self._out, count
         pieces: list[bytes | memoryview] = []
         while left:
@@ -298,7 +298,7 @@ class Call:
         return self._holding or self._out_bytes > _CHOKED_BYTES
 
     def _deliver(self) -> None:
-        """Hand over waiting messages, as far as the handler accepts them."""
+        """Pass waiting messages to the handler until it stops accepting them."""
         while self._inbox and self._end is None and not self._is_stopped():
             message = self._inbox.popleft()
             self._inbox_bytes -= len(message)
@@ -308,7 +308,7 @@ class Call:
             self._half_closed = True
             try:
                 self.handler.half_closed()
-            except Exception:  # noqa: BLE001 - a call's guard
+            except Exception:  # noqa: BLE001 - ends only this call
                 _LOG.exception("a call failed")
         self._account()
         self._credit()
@@ -340,7 +340,7 @@ class Call:
             _LOG.exception("a call failed")
 
     def _account(self) -> None:
-        """Add the held bytes to those of the connection, which are limited."""
+        """Update the connection's held bytes; end the call if they exceed the limit."""
         held = self._inbox_bytes + (self._unframer.held_bytes if self._unframer else 0)
         if held != self._counted_bytes:
             room = self._connection.hold_bytes(held - self._counted_bytes)
@@ -349,7 +349,7 @@ class Call:
                 self.end(Code.RESOURCE_EXHAUSTED, "too many unfinished messages")
 
     def _credit(self) -> None:
-        """Replenish the window once half of it is used and none of that waits here."""
+        """Replenish the window once half of it is used and no message waits here."""
         if self._owed_bytes >= self._credit_bytes and not self._inbox and not self._remote_done:
             self._connection.credit(self, self._owed_bytes)
             self._owed_bytes = 0

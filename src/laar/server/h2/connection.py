@@ -1,7 +1,7 @@
-"""One HTTP/2 connection: an event-loop protocol around jh2's state machine.
+"""One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
-The bytes of one read are handled and answered before the next read. Connections take turns: one
-that has used up its time continues after the others. Messages wait in their calls, for the peer's
+The bytes of one read are handled and answered before the next read. Connections alternate: one that
+has used up its time continues after the others. Messages wait in their calls for the peer's
 windows, for its socket, or for their handlers.
 """
 
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 TURN_S = 0.002
-"""Event loop time that a connection may take at once: some 40 messages of 1 KB. Anything more from
-its peer waits for the other connections' turns, and then in the peer's own socket."""
+"""Seconds of event loop time that a connection may use at once, about 40 messages of 1 KB. Further
+input waits for the turns of other connections, and finally in the peer's socket."""
 
 GREETING_S = 10.0
 """Seconds to wait for the peer's preface and settings."""
 
 LINGER_S = 1.0
-"""Seconds for a peer to read why its connection is being closed."""
+"""Seconds that a peer has to read the reason before its connection is aborted."""
 
 KEEPALIVE_S, ALIVE_S = 30.0, 20.0
-"""A silent peer is pinged after the first, and given up after the second, as in grpc.aio. An Envoy
-whose machine is gone sends no reset; its requests would count as in flight for two hours."""
+"""A peer silent for `KEEPALIVE_S` is pinged, and aborted after `ALIVE_S` more, as in grpc.aio. An
+Envoy whose machine died sends no reset; its requests would count as in flight for two hours."""
 
 SLOW_S = 0.5
-"""Seconds until a peer's timeout is extended while its message is still arriving. An Envoy that
-hears nothing gives up on the picker after 1.8 s, which a long body may take."""
+"""Seconds until a peer's timeout is extended while its message is still arriving. Without an answer
+Envoy gives up on the picker after 1.8 s, and a long body may take longer."""
 
 _UNSENT_BYTES = 256 << 10
 _FRAMES_A_WRITE = 8
 _FLOODED_BYTES = 4 << 20
-"""Limit of unread answers to a peer's control frames."""
+"""Maximum bytes of unread answers to a peer's control frames."""
 
 _PING = b"laar-liv"
 _DRAIN_PING = b"laar-bye"
@@ -67,10 +67,10 @@ _LAST_STREAM = 2**31 - 1
 
 
 class Connection(asyncio.Protocol):
-    """A connection.
+    """A connection of the server.
 
     Args:
-        server: provides the methods and the limits.
+        server: provides methods and limits.
     """
 
     turn_s = TURN_S
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
         self._coming: deque[tuple[float, Call]] = deque()
-        """Calls with a message that may still be arriving, and the time at which it began."""
+        """Calls whose message may still be arriving, with the time at which it began."""
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = False
         self._greeted = False
         self._draining = False  # GOAWAY was sent
-        self._refusing = False  # and the peer has received it
+        self._refusing = False  # the peer has received the GOAWAY
         self._owed_bytes = 0  # used of the connection's window, not replenished yet
         self._held_bytes = 0
         self._heard = True
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _lose_calls(self) -> None:
-        """End all calls, interleaved with the work of other connections."""
+        """End all calls, yielding to other connections in between."""
         end = perf_counter() + self.turn_s
         while self._calls:
             _, call = self._calls.popitem()
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._server.forget(self)
 
     def pause_writing(self) -> None:
-        """Keep answers in their calls: the peer reads slowly."""
+        """Stop writing: the peer reads slowly, so answers stay in their calls."""
         self._unwritable = True
 
     def resume_writing(self) -> None:
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
     # -- for calls -----------------------------------------------------------------------------
 
     def wants_write(self, call: Call) -> None:
-        """Queue a call for writing, at the end of this read or else of this turn of the loop."""
+        """Queue a call for writing at the end of this read, or else of this loop iteration."""
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
@@ -226,24 +226,24 @@ class Connection(asyncio.Protocol):
             self._write_soon()
 
     def credit(self, call: Call, count: int) -> None:
-        """Let the peer send more on a stream."""
+        """Replenish a stream's window."""
         stream = self.h2.streams.get(call.stream_id)
         if stream is not None and stream.open and not self._closing:
             self.h2.increment_flow_control_window(count, call.stream_id)
             self._write_soon()
 
     def hold_bytes(self, count: int) -> bool:
-        """Add to the bytes that calls hold; return False beyond this connection's share."""
+        """Add to the bytes held by calls; return False beyond this connection's share."""
         self._held_bytes += count
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
     def is_coming(self, call: Call) -> None:
-        """Note that a call's message has begun, or is about to."""
+        """Record that a call's message has begun or is expected."""
         if call.reassure is not None:
             self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
-        """Forget a call whose end is written; `reset` tells a peer to stop sending."""
+        """Forget a call whose end is written; `reset` makes the peer stop sending."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._drop(call.stream_id)
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
             call.deadline = self._loop.call_later(seconds, call.expire)
         try:
             call.handler = opened(call)
-        except Exception:  # noqa: BLE001 - a call's guard
+        except Exception:  # noqa: BLE001 - ends only this call
             _LOG.exception("a call could not begin")
             raise CallError(Code.UNKNOWN, "internal error") from None
         self.is_coming(call)
@@ -325,8 +325,8 @@ class Connection(asyncio.Protocol):
         call = self._drop(stream_id)
         if call is not None:
             call.lost()
-        # Envoy resets each stream at its end, and those of clients that leave before a response. It
-        # sends a message with each; only a flood has calls without messages.
+        # Envoy resets each stream at its end, and when a client leaves before a response. It always
+        # sends a message first; only a flood has calls without messages.
         if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
-        """Retry all calls that wait for the connection's window, or for settings."""
+        """Retry all blocked calls, after a change of the connection's window or settings."""
         blocked, self.blocked = self.blocked, {}
         for call in blocked:
             self.wants_write(call)
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._pumping = self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Write what may be written, one frame of each call in turn."""
+        """Write as much as possible, one frame per call in turn."""
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol):
                 if unsent >= _FRAMES_A_WRITE:  # then check whether the socket accepts more
                     unsent = 0
                     transport.write(self.h2.data_to_send())
-        except Exception:  # noqa: BLE001 - a connection's guard
+        except Exception:  # noqa: BLE001 - ends only this connection
             _LOG.exception("a connection failed")
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
             return
@@ -396,7 +396,7 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def _credit(self) -> None:
-        """Replenish the connection's window: what streams may hold is limited separately."""
+        """Replenish the connection's window; held bytes of streams are limited separately."""
         if not self._closing:
             self.h2.increment_flow_control_window(self._owed_bytes)
             self._owed_bytes = 0
@@ -413,23 +413,23 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Send GOAWAY, after all frames written so far."""
+        """Send GOAWAY after all frames already written."""
         assert self._transport is not None
         self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 
     # -- life ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams; the connection closes when the open ones end."""
+        """Send GOAWAY to stop new streams; the connection closes when the open ones end."""
         if self._draining or self._closing or self._transport is None:
             return
         self._draining = True
         self._goaway(_LAST_STREAM)
-        self.h2.ping(_DRAIN_PING)  # the response shows that the peer knows
+        self.h2.ping(_DRAIN_PING)  # the response shows that the peer has received the GOAWAY
         self._pump()
 
     def cut(self) -> None:
-        """End all calls and close."""
+        """End all calls and close the connection."""
         if self._transport is None or self._closing:
             return
         for stream_id, call in tuple(self._calls.items()):
@@ -451,7 +451,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _close(self) -> None:
-        """Close once everything is written, but after `LINGER_S` even if the peer does not read."""
+        """Close once everything is written, or after `LINGER_S` if the peer does not read."""
         assert self._transport is not None
         self._closing = True
         self._transport.close()

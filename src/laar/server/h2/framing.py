@@ -1,4 +1,4 @@
-"""The parts of gRPC over HTTP/2: length-prefixed messages, statuses, timeouts.
+"""The wire format of gRPC over HTTP/2: length-prefixed messages, statuses, timeouts.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 from jh2.hpack import NeverIndexedHeaderTuple
 
 PREFIX_BYTES = 5
-"""Size of each message's prefix: a compression flag and the length."""
+"""Size of a message's prefix: compression flag and length."""
 _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -36,7 +36,7 @@ class Code(IntEnum):
 
 
 class CallError(Exception):
-    """End the call with a status.
+    """Raised to end a call with a status.
 
     Args:
         code: the status.
@@ -50,10 +50,10 @@ class CallError(Exception):
 
 
 class Unframer:
-    """Reassemble messages from pieces of any size.
+    """Reassembles messages from pieces of any size.
 
     Args:
-        longest_bytes: longest message accepted.
+        longest_bytes: maximum length of a message.
     """
 
     __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes", "midway")
@@ -61,7 +61,7 @@ class Unframer:
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
         self._prefix = b""
-        self._missing = 0  # bytes still to come of the current message
+        self._missing = 0  # bytes missing from the current message
         self._pieces: list[bytes] = []
         self.held_bytes = 0
         """Bytes held of an incomplete message."""
@@ -135,7 +135,7 @@ def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
         quoted = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
-        # Controlled by the peer, so it must not enter the table of compressed headers.
+        # Controlled by the peer, so it must not enter the compression table.
         headers.append(NeverIndexedHeaderTuple(b"grpc-message", quoted.encode()))
     return headers
 

@@ -1,10 +1,10 @@
-"""The guard in front of the HTTP/2 library: it reads only each frame's nine-byte header.
+"""The guard in front of the HTTP/2 library, which reads only each frame's nine-byte header.
 
-The library knows which frames peers may send, but does not limit their cost. The limits are here:
-the length of frames before they are buffered, header blocks, and floods of frames that cause work
-to no purpose (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). GOAWAY frames
-are removed: the library would close the connection at once, although open streams may continue.
-Frames accepted by `Library.takes` bypass the library.
+The library checks which frames peers may send, but does not limit their cost. The guard limits the
+length of frames before they are buffered, header blocks, and floods of frames that cause useless
+work (CVE-2019-9511 to -9518, CVE-2023-44487, CVE-2024-27316 and the like). GOAWAY frames are
+removed: the library would close the connection at once, although open streams may continue. Frames
+accepted by `Library.takes` bypass the library.
 
 No I/O: time is an argument.
 """
@@ -18,13 +18,13 @@ FRAME_HEAD = struct.Struct(">HBBBL")
 """A frame's header: its length in two parts, type, flags, stream id."""
 
 MAX_FRAME_BYTES = 1 << 18
-"""Longest frame. HTTP/2 requires at least 16 KB; large bodies cost less in fewer frames."""
+"""Maximum frame length. HTTP/2 requires at least 16 KB; large bodies cost less in fewer frames."""
 
 MAX_HEADER_BLOCK_BYTES = 1 << 16
-"""Longest compressed header block, continuations included."""
+"""Maximum length of a compressed header block, including continuations."""
 
 MAX_CONTINUATIONS = 8
-"""The longest header block takes four frames of 16 KB."""
+"""Maximum continuations of a header block; the longest block takes four frames of 16 KB."""
 
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
@@ -35,10 +35,10 @@ _LIBRARY, _NOBODY = 0, -1
 """Recipients of frames besides the streams."""
 
 _LIBRARY_BYTES = 4096
-"""Maximum bytes of successive frames passed to the library at once, so that a turn can end."""
+"""Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Data frames shorter than this are free only to the extent that they complete messages."""
+"""Minimum length of DATA frames that are always free; shorter ones are free if messages result."""
 
 
 class Frame:
@@ -53,13 +53,13 @@ class Frame:
 
 
 LIBRARY = -1
-"""Used in place of a frame type for bytes that go to the library."""
+"""Used instead of a frame type for bytes for the library."""
 
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
 """Frame types that may bypass the library, each with the flags it must have."""
 
 _FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
-"""Length from which such frames need not be judged; `Connection` judges resets."""
+"""Minimum length at which these frames are not judged; `Connection` judges resets."""
 
 
 class FloodError(Exception):
@@ -84,7 +84,7 @@ class Budget:
         self._at = now
 
     def spend(self, now: float, earned: int = 0) -> bool:
-        """Spend one, after adding those `earned` by useful events; return False if none is left.
+        """Spend one event, after adding those `earned` by useful ones; False if none remains.
 
         The budget never exceeds the burst.
         """
@@ -100,7 +100,7 @@ class Budget:
 
 
 class Share:
-    """A total of which each connection may take up to as much as is left.
+    """A shared total; each connection may take at most as much as it leaves free.
 
     A lone connection may thus take half, and a new one always finds room.
 
@@ -128,12 +128,12 @@ def _takes_none(_kind: int, _stream_id: int, _length: int) -> bool:
 
 
 class Guard:
-    """Inspect one connection's frames as they arrive.
+    """Inspects one connection's frames as they arrive.
 
     Args:
         now: monotonic seconds.
-        takes: whether a frame listed in `_AROUND` bypasses the library, by kind, stream and
-            length; DATA has then been subtracted from the windows.
+        takes: returns whether a frame listed in `_AROUND` bypasses the library, given kind, stream
+            and length; it then subtracts DATA from the windows.
     """
 
     def __init__(self, now: float, takes: Callable[[int, int, int], bool] = _takes_none) -> None:
@@ -155,9 +155,9 @@ class Guard:
         """Inspect received bytes.
 
         Yields:
-            A kind of frame, its stream and the bytes that bypass the library: a piece of DATA, or
-            the payload of another frame. Or `LIBRARY`, 0 and bytes for it. Handle each before
-            asking for the next.
+            The kind of frame, its stream and bytes that bypass the library (a piece of DATA, or the
+            payload of another frame); or `LIBRARY`, 0 and bytes for the library. Handle each before
+            requesting the next.
 
         Raises:
             FloodError: a limit is exceeded.
@@ -213,7 +213,7 @@ class Guard:
             yield LIBRARY, 0, data[since:end]
 
     def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
-        """Judge a frame by its header; most are exempt (`_FREE`)."""
+        """Charge a frame by its header; most are exempt (`_FREE`)."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
         if kind == Frame.GOAWAY:

@@ -1,9 +1,9 @@
-"""Configure jh2 and bypass the parts that are too slow for a busy server.
+"""Configure jh2, and bypass the parts that are too slow for a busy server.
 
-jh2's frame objects cost more than the frames' content. So the frames of a usual call bypass them:
+jh2's frame objects cost more than the frames' content, so the frames of a typical call bypass them:
 `takes` selects frames that are complete, without padding or priority, and valid for their stream,
 and `open`, `close` and `write_data` keep jh2's streams and windows up to date. jh2 handles all
-other frames: the first headers, all ends of streams except resets, all errors.
+other frames: the first headers, ends of streams except resets, errors.
 
 Headers repeat from call to call. A header list that jh2 has accepted is not validated again, and
 response headers are written uncompressed, so they do not change jh2's compression tables.
@@ -29,20 +29,20 @@ from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_B
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
-"""Bytes that a peer may send before laar reads them; the rest of a long body waits there."""
+"""Bytes that a peer may send before laar reads them; more of a long body waits at the peer."""
 
 HEADER_LIST_BYTES = 16 << 10
-"""Limit of header lists, as in gRPC. Above it the call fails; above `MAX_HEADER_BLOCK_BYTES` the
-connection does."""
+"""Maximum size of a header list, as in gRPC. A larger one fails the call; one larger than
+`MAX_HEADER_BLOCK_BYTES` fails the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
 _FIRST_TABLE_BYTES = 4096
 _MOST_LITERAL_BYTES = 126
-"""Greater lengths take more than one byte."""
+"""Maximum length of a literal; greater lengths take more than one byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 _KNOWN_LISTS = _KNOWN_HEADERS = 64
-"""Cached lists of headers, and their maximum length: at most 6 MiB, some 20 KB when Envoy is the
-peer."""
+"""Number of cached header lists, and their maximum length: at most 6 MiB, about 20 KB if Envoy is
+the peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -51,7 +51,7 @@ _RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it has no type information
-    """jh2's connection without costs that grow with open streams or are paid per usual frame."""
+    """jh2's connection without costs per open stream or per typical frame."""
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -66,9 +66,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
     @property
     def open_inbound_streams(self) -> int:
-        """Always 0: the caller limits streams. h2's own walks all streams at each call.
+        """Return 0, since the caller limits streams; the base class walks all streams at each call.
 
-        One stream too many would also end the connection, since the peer may not know the limit.
+        It would also end the connection over the limit, which the peer may not know yet.
         """
         if len(self.streams) >= self._prune_at:
             super().open_inbound_streams  # noqa: B018 - drops the closed ones
@@ -76,11 +76,11 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         return 0
 
     def takes(self, kind: int, stream_id: int, length: int) -> bool:
-        """Return whether a frame bypasses the library; if not, it is for `receive_data`.
+        """Return whether a frame bypasses the library; pass others to `receive_data`.
 
         Args:
-            kind: its type. DATA is then subtracted from the windows; headers are for `open`, a
-                reset for `close`. None has flags, except that headers are marked complete.
+            kind: type of the frame, without flags except END_HEADERS. If it bypasses the library,
+                DATA is subtracted from the windows; pass headers to `open`, a reset to `close`.
             stream_id: its stream.
             length: bytes of its payload.
         """
@@ -116,7 +116,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             try:
                 found = tuple(self.decoder.decode(block, raw=True))
             except BaseException as error:  # a Rust panic is not an Exception
-                _decode_headers(_Failed(error), block)  # raises it as the library's own error
+                _decode_headers(_Failed(error), block)  # raises it as the library's error
                 raise
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
@@ -132,17 +132,17 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
-        """Receive a headers frame; raise as the library does if the headers break a rule."""
+        """Receive a headers frame; raise ProtocolError if the headers break a rule."""
         frames, found = super()._receive_headers_frame(frame)
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
     def forget(self) -> None:
-        """Drop references to this object once its peer is gone, to leave no cycle behind."""
+        """Break reference cycles once the peer is gone."""
         self._frame_dispatch_table.clear()
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
-        """Apply the peer's settings: after a change of its table, headers must start with it."""
+        """Apply the peer's settings: after a change of table size, jh2 must encode the headers."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
         if table is not None and table.new_value != _FIRST_TABLE_BYTES:
             self._table_is_first = False
@@ -188,12 +188,12 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
         self._written += (head, *pieces)
 
     def _flush(self) -> None:
-        """Move the library's own output ahead of what follows."""
+        """Move the library's output ahead of the bytes that follow."""
         self._written.append(self._data_to_send)
         self._data_to_send = bytearray()
 
     def data_to_send(self) -> bytes:
-        """Return the bytes to write, once."""
+        """Return and remove the bytes to write."""
         if self._data_to_send:
             self._flush()
         data = b"".join(self._written)
@@ -202,7 +202,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
 
 
 class _Failed:
-    """A decoder that failed."""
+    """A decoder that raises an earlier error."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -223,12 +223,12 @@ _CONFIG = H2Configuration(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A list of headers valid in HTTP/2. Calls with the same headers share it.
+    """A validated list of headers, shared by calls with the same headers.
 
     Attributes:
         headers: names and values.
-        named: value of each name; the last one if there are several.
-        size_bytes: size in terms of `HEADER_LIST_BYTES`.
+        named: value of each name; the last one if repeated.
+        size_bytes: size to compare with `HEADER_LIST_BYTES`.
         content_length: the announced length, if any.
     """
 
@@ -239,10 +239,10 @@ class Head:
 
 
 def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Validate headers; results for lists that are not long are cached.
+    """Validate headers; cache the results for short lists.
 
     Args:
-        found: names and values, and anything else the decoder returns with them.
+        found: names and values, with any further fields from the decoder.
         is_trailer: whether they end a stream.
 
     Raises:
@@ -274,19 +274,19 @@ def _literal(headers: Headers) -> bytes:
 
 
 def greet(library: Library) -> None:
-    """Make the library announce this side's limits."""
+    """Announce this side's limits to the peer."""
     library.initiate_connection()
     library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """Return a GOAWAY frame. After sending one itself, the library would accept no more frames."""
+    """Return a GOAWAY frame; the library must not send it, since it would then accept no frames."""
     gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
     return gone
 
 
 def new_library(max_streams: int) -> Library:
-    """Return the server's side of one connection."""
+    """Return the state machine for the server side of a connection."""
     library = Library()
     library.local_settings = Settings(
         client=False,

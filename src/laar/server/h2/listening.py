@@ -1,4 +1,4 @@
-"""The server: its sockets, methods and connections, and how it stops."""
+"""The gRPC server: sockets, methods, connections and graceful stop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from laar.server.listener import listener
 _LOG = logging.getLogger(__name__)
 
 _MOST_STREAMS = 100_000
-"""Per connection: as many as the circuit breaker in laar's own bootstraps allows."""
+"""Maximum streams per connection, as in the circuit breaker of laar's bootstraps."""
 
 HELD_BYTES = 512 << 20
-"""Maximum incomplete messages; one connection may have half of it, a dozen bodies of 20 MB."""
+"""Maximum bytes of incomplete messages. A connection may hold half: a dozen bodies of 20 MB."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -30,7 +30,7 @@ _COMPLAIN_EVERY_S = 10.0
 
 
 def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Return an SSL class that reports why handshakes fail, which the event loop hides."""
+    """Return an SSL class that reports failed handshakes, since the event loop hides the reason."""
 
     class Reporting(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -49,14 +49,14 @@ class H2Server:
     """A gRPC server; `bind`, `start` and `stop` work as in grpc.aio.
 
     Args:
-        longest_bytes: longest message accepted.
-        max_streams: concurrent streams per connection; more are refused. All connections together
-            may have twice as many, in fair shares.
-        advertised_streams: stream limit announced to peers; None for `max_streams`. More are
-            served: a burst may arrive before the peer has read the limit, and an Envoy considers
-            a picker broken that refuses a stream.
-        together: other processes listen on the same port.
-        port: its name in the log.
+        longest_bytes: maximum length of a message.
+        max_streams: maximum concurrent streams of a connection. All connections together may have
+            twice as many, in fair shares.
+        advertised_streams: stream limit announced to peers; None for `max_streams`. Streams beyond
+            it are served, since a burst may arrive before the peer has read the limit, and Envoy
+            considers a picker broken if it refuses a stream.
+        together: whether other processes listen on the same port.
+        port: name of the port in the log.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class H2Server:
         await self._listen()
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
-        """Use a certificate from now on; open connections are kept as they are."""
+        """Use a new TLS context for new connections."""
         context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:
             await self._listen()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no new connections or calls; cut the open ones after the grace period."""
+        """Refuse new connections and calls; cut open connections after the grace period."""
         self.stopping = True
         self._close()
         for connection in tuple(self.connections):
@@ -145,7 +145,7 @@ class H2Server:
             self._gone.set()
 
     def complain(self, why: str) -> None:
-        """Log, once in a while, that a connection was closed because of its peer."""
+        """Log that a connection was closed because of its peer, at a limited rate."""
         now = asyncio.get_running_loop().time()
         if now >= self._complained_at + _COMPLAIN_EVERY_S:
             self._complained_at = now
@@ -159,7 +159,7 @@ class H2Server:
         self._listening, self._sockets = [], []
 
     async def _listen(self) -> None:
-        """Listen on the same sockets again: both share one queue, so no client is refused."""
+        """Listen again on the same sockets, whose shared queue keeps clients from being refused."""
         loop = asyncio.get_running_loop()
         before = self._listening
         self._listening = [

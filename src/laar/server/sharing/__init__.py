@@ -1,1 +1,1 @@
-"""The transport of records between pickers: a store."""
+"""Sharing of records between pickers, through a store."""

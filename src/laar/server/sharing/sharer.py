@@ -1,7 +1,7 @@
-"""Sharing in a running picker: its tasks, its store, its snapshots.
+"""Sharing in a running picker: tasks, store and snapshots.
 
-Without a connection to the others the picker works alone and reports a problem. Its own records are
-queued, and sent once it is connected again. Requests never wait for any of this.
+Without a connection to the others the picker works alone and reports a problem. Its records are
+queued, and sent once it is connected again. Requests never wait for sharing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from laar.telemetry.problems import Problems
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""Seconds a start waits for records from the others or the file; then it serves without."""
+"""Maximum seconds that startup waits for records from the others or the file."""
 
 _POLL_S = 0.25
-_AGAIN_S = (0.1, 1.0)  # first and longest wait before it connects again
+_AGAIN_S = (0.1, 1.0)  # first and longest wait before reconnecting
 _LATER = 3.0
-"""Factor by which the ends of requests may wait longer, to be sent along with a decision."""
+"""Factor by which ends of requests may wait longer than decisions, to be sent along with one."""
 _REFUSED = 10.0
-"""Intervals to skip after a rejected snapshot: megabytes that do not fit into a store are a burden
-for the others, too."""
-_SLICE_S = 0.004  # time spent reading before requests get their turn
+"""Intervals to skip after a rejected snapshot: sending megabytes that do not fit into the store
+also burdens the others."""
+_SLICE_S = 0.004  # time spent on received records before yielding to requests
 
 
 def new_origin() -> str:
@@ -60,10 +60,10 @@ def new_origin() -> str:
 
 
 def secret_of(share: Share) -> bytes | None:
-    """Return the key of the hashes from `secret_file`; None without one.
+    """Return the hash key derived from `secret_file`; None without a file.
 
     Raises:
-        SettingError: it can't be read, or is too short for a secret.
+        SettingError: the file can't be read, or its secret is too short.
     """
     if share.secret_file is None:
         return None
@@ -77,18 +77,18 @@ def secret_of(share: Share) -> bytes | None:
 
 
 class Sharer:
-    """Run the sharing of one picker.
+    """Runs the sharing of one picker.
 
     Args:
         director: director of the picker.
         share: the settings.
-        store: carries batches to the others; None for snapshots on disk only.
+        store: transports batches to the others; None for snapshots on disk only.
         snapshot_file: file for snapshots without a store.
-        origin: name of this picker in the store.
+        origin, key: name of this picker in the store, and secret of the hashes.
         clock: monotonic seconds.
         problems: receives lost connections and unusable snapshots.
-        online: reported outcomes.
-        reports: decisions for which outcomes may be reported.
+        online: learner of reported outcomes.
+        reports: decisions whose outcomes may be reported.
         on_cleared: called with the address of an endpoint whose cache is empty.
         on_judged: called with an outcome reported to another picker and accepted here.
     """
@@ -123,13 +123,13 @@ class Sharer:
         )
         self.store = store
         self.endpoints_known = asyncio.Event()
-        """Set once the endpoints are known: snapshots refer to endpoints."""
+        """Set once the endpoints are known, since snapshots refer to endpoints."""
         self.connected = False
         self.sent_bytes = 0
         self.received_bytes = 0
         self.interruptions = 0
         self.restored = 0
-        """Prompts whose blocks came from a snapshot."""
+        """Number of prompts whose blocks were restored from a snapshot."""
         self._settings = settings
         self._has_secret = share.secret_file is not None
         self._file: WholeFile | None = None
@@ -171,14 +171,14 @@ class Sharer:
         return {"share": self._run, "leases": self._poll}
 
     async def warmed(self) -> None:
-        """Wait for records from the others or the file, at most `WARM_S`."""
+        """Wait for records from the others or the file, for at most `WARM_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WARM_S):
                 await self._warm.wait()
 
     async def stop(self) -> None:
-        """Tell the others, save, and close. A picker that returns counts as a new one."""
-        if self._file is not None and self._warm.is_set():  # otherwise it has not been read yet
+        """Save, notify the others, and close. A picker that restarts counts as a new one."""
+        if self._file is not None and self._warm.is_set():  # else the file is still unread
             await self._save(self._file)
         if self.store is None:
             return
@@ -220,7 +220,7 @@ class Sharer:
             pause_s = min(most_s, 2.0 * pause_s)
 
     async def _together(self) -> None:
-        """Share for as long as the connection is open."""
+        """Connect, and share until the connection fails (`StoreError`)."""
         store = self.store
         assert store is not None
         state = await store.open(self.sharing.key, starting=self._starting)
@@ -244,7 +244,7 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Send `flush_ms` after the first news; not woken when idle."""
+        """Send queued records `flush_ms` after the first one; wait without polling."""
         self._due.set()  # records may have been queued before
         while True:
             await self._due.wait()
@@ -258,7 +258,7 @@ class Sharer:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
-        """Send what is queued; batches that failed are sent again, with the same numbers."""
+        """Send the queued records; resend batches that failed, with the same numbers."""
         assert self.store is not None
         if not self._unsent:
             self._unsent = self.sharing.batches(self._clock())
@@ -296,7 +296,7 @@ class Sharer:
             try:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:
-                # No reason to disconnect: if the others can't be reached, sending records fails.
+                # Stay connected: if the store can't be reached, sending records fails, too.
                 self._problems.report("share.snapshot", f"{fault}; a starting picker will be cold")
                 await asyncio.sleep(_REFUSED * SNAPSHOT_INTERVAL_S)
             else:

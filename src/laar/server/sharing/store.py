@@ -1,14 +1,14 @@
 """Redis or Valkey as the transport between pickers: a stream of batches, a snapshot, a key.
 
-All keys have the namespace as their hash tag, so they are on the same node of a cluster:
+All keys have the namespace as their hash tag, so that a cluster has them on one node:
 
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
     laar:{ns}:snapshot   records that a starting picker needs before the stream's entries
     laar:{ns}:turn       expires when the next snapshot is due
     laar:{ns}:key        secret of the hashes, unless a `secret_file` is given
 
-Sending, receiving and everything else use a connection each. Replies are awaited for at most a
-second, except for those about snapshots.
+There are three connections: for sending, for receiving, and for other commands. The timeout of a
+reply is a second, except for snapshots.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
-"""Longest time a starting picker waits for the snapshot; then it shares without one."""
+"""Maximum seconds that a starting picker waits for the snapshot; then it shares without one."""
 _OTHERS_S = 2.5
-"""Time a starting picker gives the others to provide a key: if the store was emptied, their prompts
-are hashed with the key that it has lost. They retry within two seconds."""
+"""Seconds that a starting picker gives the others to provide a key: if the store was emptied, they
+still use the key it lost, and offer it again within two seconds."""
 _SLOWEST_BYTES_S = 1e6
-"""Lowest speed expected for writing a snapshot: 20 MB do not mean that a link is dead."""
+"""Lowest speed expected for writing a snapshot, so that 20 MB on a slow link do not time out."""
 _BLOCK_MS = 1000
 _PAUSE_S = 0.003
-"""Shortest time between two reads, so that the batches of many pickers arrive together."""
+"""Minimum seconds between two reads, so that the batches of many pickers arrive together."""
 _AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
-_KEPT_S = 86_400  # without pickers the store forgets everything in a day
+_KEPT_S = 86_400  # without pickers, keys expire in a day
 
 
 class StoreError(Exception):
-    """The others cannot be reached now; the message gives the reason and the remedy."""
+    """The store cannot be used now; the message has the reason."""
 
 
 class StartState(NamedTuple):
-    """The key and the snapshot found when the connections were opened.
+    """The key and snapshot found when the connections were opened.
 
     Args:
-        key: secret of the hashes, used by all.
-        snapshot: the others' records, for a starting picker; None if there are none.
+        key: secret of the hashes, shared by all pickers.
+        snapshot: the others' records, for a starting picker; None without a snapshot.
     """
 
     key: bytes
@@ -62,28 +62,28 @@ class StartState(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A batch of another picker, and its age in seconds."""
+    """A batch from another picker, and its age in seconds."""
 
     data: bytes
     age_s: float
 
 
 class StoreState(NamedTuple):
-    """A store's state: seconds to reply, and seconds since its last record, None without any."""
+    """A store's state: seconds to reply, and seconds since its last record (None without one)."""
 
     took_s: float
     record_age_s: float | None
 
 
 class Store:
-    """Carry batches in one order for all: a picker that writes has read all earlier batches.
+    """Transports batches in one order for all: a snapshot's writer has read all earlier batches.
 
     Every method except `close` raises `StoreError` if the store cannot be used.
 
     Args:
         share: the store's address and credentials.
         settings: namespace and times.
-        origin: name of this picker; its own entries are not received.
+        origin: name of this picker, whose entries are not received.
         secret: secret of the hashes, from the settings; None to use the one in the store.
 
     Raises:
@@ -113,11 +113,11 @@ class Store:
         self._renew()
         self.place = "0-0"
         self._used = b""  # the key in use
-        self._clock_ms = 0.0  # the store's clock minus the loop's
-        self._sent: deque[tuple[float, str]] = deque()  # positions by loop time, for trimming
+        self._clock_ms = 0.0  # offset of the store's clock from the loop's
+        self._sent: deque[tuple[float, str]] = deque()  # loop times and positions, for trimming
 
     def _renew(self) -> None:
-        """Create new connections, with the current contents of the password and TLS files."""
+        """Create new connections, with the current content of the password and TLS files."""
         from redis.asyncio import ConnectionPool
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -138,9 +138,9 @@ class Store:
         self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
 
     async def open(self, key: bytes, *, starting: bool) -> StartState:
-        """Open the connections, and offer a key if the others have none.
+        """Open the connections, and store `key` if there is none.
 
-        If `starting`, fetch the snapshot, and receive the batches since then.
+        If `starting`, fetch the snapshot; `receive` then begins with the oldest batches kept.
         """
         await self.close()
         try:
@@ -149,7 +149,7 @@ class Store:
             raise StoreError(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._sent.clear()
-        # A full store accepts no entries, and would stay full because of this stream's.
+        # A full store accepts no entries, so old ones would keep it full.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         if starting and self._secret is None and not await self._ask("EXISTS", self._key):
             await asyncio.sleep(_OTHERS_S)
@@ -160,12 +160,12 @@ class Store:
             self.place = self._oldest
         last = await self._last()
         if last is None or last < _number(self.place):
-            self.place = "0-0"  # the store lost its entries: an older position is beyond its end
+            self.place = "0-0"  # the store lost its entries; the position is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
         return StartState(key=self._used, snapshot=snapshot)
 
     async def _fetched(self) -> bytes | None:
-        """Return the snapshot, if there is one and it arrives in time."""
+        """Return the snapshot; None if there is none, or it does not arrive in time."""
         if not 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
             return None
         try:
@@ -177,14 +177,14 @@ class Store:
         return data
 
     async def _agreed(self, key: bytes) -> bytes:
-        """Return the key that all pickers use: `key` if the store has none."""
+        """Return the key that all pickers use; store `key` if there is none."""
         if self._secret is not None:
             return key
         await self._ask("SET", self._key, key.hex(), "NX")
         return _key(await self._ask("GET", self._key))
 
     async def probe(self) -> StoreState:
-        """Return the store's state without changing it. Raises `StoreError`."""
+        """Return the store's state without changing it."""
         began = time.perf_counter()
         now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
@@ -192,20 +192,20 @@ class Store:
         return StoreState(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
 
     async def _last(self) -> tuple[int, int] | None:
-        """Return the position of the last entry."""
+        """Return the position of the last entry; None without entries."""
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
     def after(self, place: str) -> None:
-        """Receive only the batches after a snapshot's position, which the snapshot lacks."""
+        """Receive only the batches after a snapshot's position: earlier ones are included in it."""
         if _number(place) > _number(self.place):
             self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """Send the batches; return when all have been sent."""
+        """Append the batches to the stream."""
         add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
         *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
-        # The store's clock drifts, and may be adjusted while this picker is connected.
+        # The store's clock drifts, and may be adjusted during the connection.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
         self._note_sent(place.decode())
 
@@ -224,7 +224,7 @@ class Store:
                 await asyncio.sleep(pause_s)
 
     def _others(self, place: bytes, parts: list[bytes]) -> Iterator[Received]:
-        """Yield the batch in an entry, if it is another picker's."""
+        """Yield the batch in an entry, unless this picker sent it."""
         fields = dict(zip(parts[::2], parts[1::2], strict=True))
         if fields.get(b"o") != self._origin:
             age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
@@ -232,8 +232,8 @@ class Store:
 
     async def is_my_turn(self) -> bool:
         """Return whether a snapshot is due and this picker should write it."""
-        await self._other.disconnect(nowait=True)  # a store may have closed an idle one
-        # An emptied store has lost the key, and a starting picker provides another.
+        await self._other.disconnect(nowait=True)  # the store may have closed it as idle
+        # If the store was emptied, a starting picker may have provided another key.
         if await self._agreed(self._used) != self._used:
             raise StoreError(f"the store {self._where} has another key for hashes")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
@@ -261,9 +261,9 @@ class Store:
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
     def _note_sent(self, place: str) -> None:
-        """Remember a position each second: the milliseconds in positions do not measure time.
+        """Remember a position each second, since the milliseconds in positions do not measure time.
 
-        They stand still while the store's clock catches up after being set back, and jump ahead.
+        They stand still after the store's clock is set back, and jump when it is set ahead.
         """
         now_s, sent = asyncio.get_running_loop().time(), self._sent
         if sent and _number(place) < _number(sent[-1][1]):
@@ -294,7 +294,7 @@ class Store:
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
-            await connection.disconnect(nowait=True)  # or a late reply would be read as the next
+            await connection.disconnect(nowait=True)  # else a late reply would be read as the next
             raise self._unusable(fault) from None
 
     def _unusable(self, fault: BaseException) -> StoreError:
@@ -303,10 +303,10 @@ class Store:
 
 
 def _tls(share: Share) -> dict[str, Any]:
-    """Return the client's TLS options; the store's name and authority are always verified.
+    """Return the client's TLS options; the store's certificate is always verified.
 
     Raises:
-        SettingError: a file cannot be used; without this check each connection would fail.
+        SettingError: a file cannot be used; otherwise each connection would fail.
     """
     try:
         context = ssl.create_default_context(cafile=share.ca_file)
