@@ -79,12 +79,12 @@ Exit status 2 means a fault that the user can correct; the message names it and 
 
 STREAM_HEAD = """# A stream's phases
 
-Envoy opens one ext_proc stream for each HTTP request. These are all its phases, and the events that
-move between them: the table `TRANSITIONS` in `src/laar/protocol/stream/phases.py`, written out by
-`python docs/reference/generate.py`. Which of several phases follows depends on the event's content.
+Envoy opens one ext_proc stream for each HTTP request. This page lists a stream's phases and the
+events that move between them; `python docs/reference/generate.py` makes it from `TRANSITIONS` in
+`src/laar/protocol/stream/phases.py`. If several phases can follow, the event's content decides.
 
-The request and its answer run side by side, each in a half of its own, for an answer may begin
-before a long upload ends. An event that has no row in the present phases is counted
+The request and its answer run in parallel, each in its own half, since an answer may begin
+before a long upload ends. An event that has no row in the current phases is counted
 (`laar_ignored_messages_total`) and ignored.
 """
 
@@ -417,7 +417,7 @@ def stream_page() -> str:
     """The phases of a stream, and the events."""
     lines = [STREAM_HEAD]
     for half, phases, more in (
-        ("The request's half", RequestPhase, " `OVER` here ends the answer's half too."),
+        ("The request's half", RequestPhase, " Its `OVER` also ends the answer's half."),
         ("The answer's half", ResponsePhase, ""),
     ):
         lines.append(f"\n## {half}\n\nIt begins with `HEADERS`.{more}\n")

@@ -162,7 +162,7 @@ def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> 
     most = [
         max(less(claim, load) for load in loads) for claim in ("ttft-no-worse", "tpot-no-worse")
     ]
-    assert "p95 TTFT and p95 TPOT are at some load {} % and {} % below".format(*most) in page
+    assert "p95 TTFT and p95 TPOT are up to {} % and {} % lower".format(*most) in page
     unlike = ("light", "many documents", "all of both")
     slower = [-less("tpot-no-worse", load) for load in unlike]
     higher = "p95 TPOT is {} % (light), {} % (many documents) and {} % (all of both) higher"

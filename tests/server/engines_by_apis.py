@@ -196,17 +196,17 @@ _HEAD = """# Engines by APIs
 
 Made by `tests/server/test_engines_by_apis.py`: eight stand-ins with a model each, which have
 the routes, usage and metrics pages that each engine documents, behind laar and a real Envoy in
-all shapes. They are no engines: what a release does otherwise than its documentation says is
+all shapes. They are not real engines, so deviations of a release from its documentation are
 not seen here. `make test-vllm` runs real vLLM engines.
 
 ## What laar does with a request
 
-* **priced**: it goes to the engine that has the model, and of several to the one where it costs
-  least: the prompt is read, and the prefix that each has in its cache is counted.
-* **routed**: it goes to an engine that has the model. Its prompt is not read.
+* **priced**: laar reads the prompt and sends it to the engine of its model where it costs least,
+  with the prefix that each engine has cached taken into account.
+* **routed**: it goes to an engine of its model. laar does not read the prompt.
 * **any**: the body names no model, so it may go to any engine of the fleet. Put such engines
-  behind an Envoy of their own, or use OpenAI's API.
-* **laar**: laar answers, with the names of the whole fleet.
+  behind a separate Envoy, or use OpenAI's API.
+* **laar**: laar answers itself, with the names of the whole fleet.
 * **—**: the engine documents no such API. laar routes the request by its model, and the client
   gets the engine's 404.
 
@@ -215,10 +215,10 @@ not seen here. `make test-vllm` runs real vLLM engines.
 _USAGE = """
 ## What laar reads from an answer
 
-The tokens of the prompt, and how many of them the engine found in its cache, which corrects
-laar's estimate. A stream has them if the request says `stream_options: {"include_usage":
+laar reads the prompt's tokens, and how many of them the engine found in its cache, to correct
+its estimate. A stream has them if the request has `stream_options: {"include_usage":
 true}`. In the shapes `sidecar` and `standalone` laar reads a sample of the answers
-(`bodies.sample_answers`). vLLM names cached tokens with `--enable-prompt-tokens-details`,
+(`bodies.sample_answers`). vLLM reports cached tokens with `--enable-prompt-tokens-details`,
 SGLang with `--enable-cache-report`.
 
 """
@@ -233,7 +233,7 @@ _REACH = """
 _TAIL = """
 *hosted* is any service with OpenAI's API behind https, a base path and a key: `address:
 https://HOST/openai/v1`, `ca_file`, `sni` and `key_file`
-([how](../guides/vllm.md#engines-with-https-a-base-path-or-a-key)). A client's own key never
-reaches it, and its key reaches no other engine; the same test sees to that. All eight may stand
-in one file, also for the same model.
+([how](../guides/vllm.md#engines-with-https-a-base-path-or-a-key)). A client's key never
+reaches it, and its key reaches no other engine; the same test checks both. One endpoints file may
+list all eight, even for the same model.
 """
