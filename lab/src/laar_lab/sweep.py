@@ -144,7 +144,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
         directory: shared with workers on other machines; runs of other sources, files or cases in
             it are left alone. None stores nothing.
         read: files, and directories of files, that the runs read.
-        """
+    """
     token = _kept.set(directory / _state(read) if directory else None)
     try:
         yield
