@@ -9,7 +9,7 @@ effect from that of the order.
 
 The fleet's capacity is measured by the time that thousands of simultaneous requests take. The first
 token of every answer is seen, as in the gateway shape; in one row only of the answers that the
-standalone shape reads by default: one in a hundred, and one per second.
+native shape reads by default: one in a hundred, and one per second.
 """
 
 from __future__ import annotations

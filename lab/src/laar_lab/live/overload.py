@@ -14,7 +14,7 @@ this machine reaches that capacity. Then the load meets a fresh fleet per order 
 must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints. Times
 are in the fleet's seconds: real ones divided by the time scale.
 
-The standalone shape reads as many answers as by default, one in a hundred and one per second of the
+The native shape reads as many answers as by default, one in a hundred and one per second of the
 fleet; the report shows how many. In the gateway shape the picker sees all of them.
 """
 

@@ -34,7 +34,7 @@ class FleetSettings:
         quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
-            shape; `sampled` if only of the answers that it reads, as in the standalone shape.
+            shape; `sampled` if only of the answers that it reads, as in the native shape.
         fallbacks: endpoints that Envoy may turn to if one refuses or breaks off before its first
             byte.
         health: rules for excluding endpoints; None considers all healthy.
