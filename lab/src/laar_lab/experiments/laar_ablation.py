@@ -79,7 +79,7 @@ VARIANTS = (
 SHARED = 4
 """Questions per document in the table about caches."""
 
-_WARM_UP_QUERIES = 900  # of 1,650: fewer than 2,000 requests with a wrong artifact
+_WARM_UP_QUERIES = 900  # of 1,650; they take fewer than 2,000 requests with a wrong artifact
 _FEW_USERS = 2
 
 _RIGHT, _WRONG = "right artifact", "wrong artifact"

@@ -80,7 +80,6 @@ class Load:
         both: number of endpoints that do both.
         talks_per_s: rate of conversation requests.
         documents_per_s: rate of requests with a document.
-        documents_per_s: requests with a document.
     """
 
     prefill: int

@@ -50,7 +50,7 @@ NAMED = ("conversations-short", "conversations-overload", "conversations-paralle
 """Real chats on caches that fill, which also run with session names."""
 
 PAST_THE_CLIFF = "agents-short"
-"""Its sessions need 2.2 million tokens, and the caches have room for 2 (decision 14)."""
+"""Its sessions need 2.2 million tokens, and the caches have room for 2 million (decision 14)."""
 
 _OWN_BLOCK = 40
 """A block at which prompts of different conversations differ, as system prompts are shorter."""

@@ -42,8 +42,7 @@ class Tally:
         results: each question with its outcome.
         faults: violations of the contract.
         engine_s: engine seconds of its requests without queueing; None if the endpoints' metrics
-        can't
-            be read.
+            can't be read.
         served_s: the same with queueing: from a request's arrival at its engine to its end.
     """
 

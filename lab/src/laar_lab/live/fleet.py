@@ -27,6 +27,7 @@ class Fleet:
 
     Args:
         url: URL of Envoy.
+        admin_url: URL of the picker's admin port.
         models: model of each endpoint by address.
         envoy: Envoy's process.
         picker: the picker's process.

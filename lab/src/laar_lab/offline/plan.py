@@ -109,10 +109,11 @@ def plan_lines(
 ) -> tuple[list[bytes], PlanReport]:
     """Plan request bodies.
 
-    lines: one JSON body each, without the line end; empty ones are dropped. Unusable lines are
-        passed on unchanged, at the end.
-    settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
-    capacity_docs: capacity of the cache assumed for the hits; None for no limit.
+    Args:
+        lines: one JSON body each, without the line end; empty ones are dropped. Unusable lines are
+            passed on unchanged, at the end.
+        settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
+        capacity_docs: capacity of the cache assumed for the hits; None for no limit.
 
     Returns:
         The lines in sending order, and the report.

@@ -91,7 +91,7 @@ class AccuracySurface(BaseModel):
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 
     def accuracy(self, model: str, language: str, length_tokens: int) -> float:
-        """Return P(correct) of a cell, at the next tabulated length, or the last one.
+        """Return P(correct) of a cell, at the next tabulated length, or the longest one.
 
         A language that the fleet file lacks counts as the first one.
         """

@@ -51,7 +51,7 @@ that are part of slack order, and none."""
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
 _LIGHT_TOKENS = 2000.0
-"""A fifth of a request's average weight."""
+"""A fifth of a request's average weight, so that enough requests are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,7 @@ class Slack(Fcfs):
         ]
         for seq, _ in plan:
             seq.line = None
-        return Plan(True, plan, steady=False)  # slack moves with time
+        return Plan(True, plan, steady=False)  # slack changes with time
 
     def victim(self, running: list[Seq]) -> Seq:
         """Return the newest prefilling sequence, or else the newest of all."""

@@ -56,8 +56,7 @@ class VirtualFleet:
 
     Raises:
         SettingError: there are no endpoints, two share a name, a block size is not a multiple of
-            16, a
-            policy or parameter is unknown, or flow control is set with several pickers.
+            16, a policy or parameter is unknown, or flow control is set with several pickers.
     """
 
     def __init__(
