@@ -40,7 +40,7 @@ FITTED = 0.8
 """Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: mean and worst gain on unseen tasks (of 1), shares of the told gain and of known unlike."""
+"""Bounds: mean and worst gain on unseen tasks (of 1), share of told gain, share of known unlike."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
 """Bounds: the fit's estimate minus the actual gain, and calibration errors."""
