@@ -104,7 +104,7 @@ class Claim:
 
     @property
     def begins(self) -> float | None:
-        """Return the effect beyond which the direction is right, or None if there is none."""
+        """The effect beyond which the direction is right, or None if there is none."""
         if self.kind is not None:
             return self.kind
         none = _NONE.get(self.effect)
@@ -169,7 +169,7 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """Word the outcome for the results table."""
+        """The outcome in the words of the results table."""
         if self.outcome == "no verdict":
             return f"no verdict: needs {self.claim.seeds} seeds"
         if not self.claim.paper:
@@ -184,7 +184,7 @@ class Judged:
 
     @property
     def ours(self) -> str:
-        """Format the effect with its interval."""
+        """The effect with its interval."""
         if self.claim.effect == "every":
             return f"{self.effect:.4g} at most" if self._below else f"{self.effect:.4g} at least"
         if self.low == self.high or self.low != self.low:
@@ -193,7 +193,7 @@ class Judged:
 
     @property
     def power(self) -> str:
-        """Describe the effect that the seeds could have shown; empty if unknown."""
+        """The effect that the seeds could have shown, as text; empty if unknown."""
         if self.claim.effect == "every" or self.detectable != self.detectable:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
@@ -205,7 +205,7 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        """Word the verdict as a full sentence."""
+        """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
         asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
         told = f"{self.claim.metric} {self.ours}{where}, {asked}"

@@ -28,7 +28,7 @@ class _Program:
 
 @dataclass(slots=True)
 class Gate:
-    """Admit sessions while their contexts fit; variants differ in whom they evict and admit next.
+    """Admits sessions while their contexts fit; variants differ in which they evict and admit next.
 
     Args:
         fleet: fleet that gets the requests.

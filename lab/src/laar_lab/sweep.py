@@ -87,7 +87,7 @@ def grid(
 
 
 class _Lines:
-    """Print progress as lines if there is no terminal for a bar."""
+    """Prints progress as lines if there is no terminal for a bar."""
 
     def __init__(self, label: str, total: int, console: Console) -> None:
         self._label, self._total, self._console = label, total, console

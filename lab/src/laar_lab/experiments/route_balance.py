@@ -64,7 +64,7 @@ _FIGURES = {
 
 
 class WeightedSum:
-    """Score by a sum of quality, time and price, each relative to the best or the worst."""
+    """Scores by a sum of quality, time and price, each relative to the best or the worst."""
 
     def __init__(self, quality: float, time: float, price: float) -> None:
         self._quality, self._time, self._price = quality, time, price

@@ -141,7 +141,7 @@ def _compared(
 
 
 def sentence(ours: Contestant, theirs: Contestant) -> str:
-    """Word the difference with its interval, or that no difference is shown."""
+    """Return a sentence with the difference and its interval, or that none is shown."""
     estimate, low, high = saved(ours, theirs)
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
@@ -169,7 +169,7 @@ def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], lis
 
 
 def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
-    """Word our share of correct answers at the first mark, compared with the best of the others."""
+    """Return a sentence that compares the shares of correct answers at the first mark."""
     mark = MARKS_S[0]
     best = max(others, key=lambda one: one.within(mark))
     gain, low, high = more_within(ours, best, mark, comparisons=len(others))

@@ -14,7 +14,7 @@ from laar.policies.ranking import least, ranks
 
 
 class LeastRequest:
-    """Prefer the fewest requests: the larger of the engine's last scrape and laar's count."""
+    """Prefers the fewest requests: the larger of the engine's last scrape and laar's count."""
 
     def score(self, view: View) -> Floats:
         """Rank by requests, breaking ties at random."""
@@ -22,11 +22,11 @@ class LeastRequest:
 
 
 class PrefixCache:
-    """Prefer the longest matching prefix among endpoints that are not overloaded.
+    """Prefers the longest matching prefix among endpoints that are not overloaded.
 
-    If the running requests differ by more than `imbalance`, choose the least loaded. Otherwise sort
-    the endpoints by match, then by running requests, and choose the first that has some match and
-    at most `mean + stdevs * sigma` running; if there is none, choose the least loaded.
+    If the running requests differ by more than `imbalance`, the least loaded is chosen. Otherwise
+    the endpoints are sorted by match, then by running requests, and the first with some match and
+    at most `mean + stdevs * sigma` running is chosen, or the least loaded if there is none.
 
     The load is the scraped one, however old, because that is part of the policy.
 

@@ -15,7 +15,7 @@ from laar.policies.ranking import least, ranks
 
 
 class Dynamo:
-    """`overlap_weight * (uncached + prefills in flight) + contexts in flight`, least first.
+    """Prefers the least `overlap_weight * (uncached + prefills in flight) + contexts in flight`.
 
     Contexts are the prompts in flight. The documentation does not say whether a block shared by two
     of them counts once, so `shared_weight` weighs the tokens of a context that were cached when

@@ -12,7 +12,7 @@ from laar.policies.simple import PREFIX_CHARS
 
 
 class LeastLoad:
-    """Prefer the least `running + waiting + KV tokens in use + queued tokens`.
+    """Prefers the least `running + waiting + KV tokens in use + queued tokens`.
 
     Requests and tokens are added as in its source, so tokens dominate. Values that were never
     scraped count as 0, as they do there.
@@ -30,7 +30,7 @@ class LeastLoad:
 
 
 class SimpleSessionAffinity:
-    """Hash the prompt's first 256 tokens, modulo the number of candidates.
+    """Hashes the prompt's first 256 tokens, modulo the number of candidates.
 
     It ignores sessions: conversations with the same system prompt go to one endpoint.
     """

@@ -25,7 +25,7 @@ _WEIGHTS = PublishedWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_token
 
 
 class LaarPaper:
-    """Score by the published cost."""
+    """Scores by the published cost."""
 
     def score(self, view: View) -> Floats:
         """Price the candidates, store the terms in the view, and turn costs into scores."""

@@ -27,10 +27,10 @@ _WEIGHTS = CostWeights()
 
 
 class PredictedLatency:
-    """Apply `prefix-cache-affinity-filter` twice, then `latency-scorer` without objectives.
+    """Applies `prefix-cache-affinity-filter` twice, then `latency-scorer` without objectives.
 
-    For each of the `thresholds` in turn, keep only the endpoints that hold at least that share of
-    the prompt, if there are any, unless the best of them is predicted to answer
+    For each of the `thresholds` in turn, it keeps only the endpoints that hold at least that share
+    of the prompt, if there are any, unless the best of them is predicted to answer
     `max_ttft_penalty_ms` later than the best of the others. If some of those kept are idle, only
     these score. The shortest prediction scores best; equal predictions have no weight.
     """

@@ -33,7 +33,7 @@ _CHUNK_TOKENS = 8.0
 
 
 class PrefixAware:
-    """Prefer the longest matching prefix, with a valve for saturated endpoints.
+    """Prefers the longest matching prefix, with a valve for saturated endpoints.
 
     Args:
         min_match_chunks: shortest match that is worth following.

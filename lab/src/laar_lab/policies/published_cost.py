@@ -47,7 +47,7 @@ class PublishedWeights(CostWeights):
 
 
 class ExpectedTime:
-    """Score by the published cost.
+    """Scores by the published cost.
 
     Args:
         weights: weights of the cost's terms.

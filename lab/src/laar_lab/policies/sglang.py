@@ -28,7 +28,7 @@ _MAX_SESSIONS = 65_536
 
 
 class CacheAware:
-    """Prefer the best match if it is long enough, unless load is out of balance.
+    """Prefers the best match if it is long enough, unless load is out of balance.
 
     Load is out of balance if requests in flight differ by more than `balance_abs_threshold` and
     the most exceed `balance_rel_threshold` times the fewest. Then, or if the best match is at most
@@ -68,7 +68,7 @@ class CacheAware:
 
 
 class Vetoed:
-    """Apply a rule to the endpoints that are not overloaded, or to all if every one is.
+    """Applies a rule to the endpoints that are not overloaded, or to all if every one is.
 
     Args:
         rule: the rule.
@@ -95,7 +95,7 @@ class Vetoed:
 
 
 class SessionsFirst:
-    """Prefer a session's last endpoint, then apply another rule.
+    """Prefers a session's last endpoint, then applies another rule.
 
     A session seen within the last hour stays on its endpoint, unless load is out of balance.
 
@@ -130,7 +130,7 @@ class SessionsFirst:
 
 
 class Lmetric:
-    """Prefer the least `uncached tokens * (requests in flight + 1)`. There is nothing to tune."""
+    """Prefers the least `uncached tokens * (requests in flight + 1)`. There is nothing to tune."""
 
     def score(self, view: View) -> Floats:
         """Rank by the product, breaking ties at random."""

@@ -140,7 +140,7 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
-    """Word where ours is better, where it is worse, and where no difference is shown."""
+    """Return a sentence: where ours is better, where worse, and where no difference is shown."""
     said: dict[str, list[str]] = {"better": [], "worse": [], "": []}
     for name, ratio in ratios(turns, ours, theirs).items():
         verdict = ratio.verdict(more_is_better=name in _MORE_IS_BETTER)

@@ -48,7 +48,7 @@ class MeasuredAssessor:
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Ignore the usage: lengths are exact."""
+        """Ignore the usage, as lengths are exact."""
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 
 
 class Collectors:
-    """Scrape and probe every endpoint in the background of a run.
+    """Scrapes and probes every endpoint in the background of a run.
 
     The picker has been up for a while: everything was read once, and the intervals are out of step.
 
