@@ -24,7 +24,7 @@ POWER = 0.8
 """Probability of showing an effect of the size reported as detectable."""
 
 _NO_SCATTER = 1e-12
-_SMALLEST = 1e-9  # argument of a logarithm
+_SMALLEST = 1e-9  # smallest argument of a logarithm
 
 
 @dataclass(frozen=True, slots=True)
