@@ -1,28 +1,28 @@
-"""Claims: declared beside an experiment before it runs, judged by one rule after it.
+"""Claims declared before an experiment runs, and the one rule that judges them afterwards.
 
-A claim states its metric, its direction, its bound and its number of seeds. An experiment returns
-its evidence, one number (or a pair of numbers) a seed, and never decides itself whether the claim
+A claim states its metric, direction, bound and number of seeds. An experiment returns its
+evidence, one number (or a pair of numbers) per seed, and never decides itself whether the claim
 held. Effects:
 
-* `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 asks for a tenth less; one
-  of 1.03 is a non-inferiority margin of 3 %.
+* `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 requires a 10 % reduction;
+  one of 1.03 is a non-inferiority margin of 3 %.
 * `difference`: ours - theirs, paired by seed.
-* `level`: a number of ours alone.
-* `every`: the bound holds for each seed's number; for exact figures, and for forbidden events.
+* `level`: ours alone.
+* `every`: each seed's number keeps the bound; for exact figures and forbidden events.
 
-All but `every` are one-sided t tests of "the bound is not kept". Where a claim is about several
-parts (loads, rivals), `all` must be shown, which needs no correction, or `any`, which is corrected
+All but `every` are one-sided t tests of "the bound is not kept". If a claim has several parts
+(loads, rivals), either `all` must be shown, which needs no correction, or `any`, which is corrected
 for their number. Claims of one family are corrected by Holm's procedure.
 
 With fewer seeds than the claim names there is no verdict. Outcomes:
 
 * `shown`: the bound is kept.
-* `in kind`: it is not shown, but the direction is (a ratio on the right side of 1, say).
+* `in kind`: the bound is not shown, but the direction is (a ratio on the right side of 1, say).
 * `contrary`: the opposite of the direction is shown.
 * `open`: none of these.
 
-A paper's claim is then reproduced, reproduced in kind, contradicted, or not reproduced; ours go
-beyond the paper, shown or not.
+For a paper's claim this reads as reproduced, reproduced in kind, contradicted or not reproduced;
+for a claim of laar itself, as beyond the paper, shown or not.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ Direction = Literal["below", "above"]
 Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
 
 ALONE = "alone"
-"""The family of claims that are tested each by itself."""
+"""The family of claims that are tested individually, without correction."""
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
-"""Most seeds to suggest. Where more are needed, the effect is at the bound, and no number settles
-it."""
+"""Most seeds to suggest. Beyond that the effect is practically at the bound and no number of seeds
+settles it."""
 _NONE = {"ratio": 1.0, "difference": 0.0}
-"""The effect where nothing differs."""
+"""The effect if ours and theirs are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +66,20 @@ class Claim:
     """A claim, declared before the run.
 
     Args:
-        name: its name in tables and files; unique in its experiment.
-        says: the claim, one sentence.
-        metric: the metric that the effect is of, with its unit.
-        effect: comparison of ours and theirs; see the module's text.
+        name: name in tables and files; unique in its experiment.
+        says: the claim, in one sentence.
+        metric: the metric and its unit.
+        effect: how ours and theirs are compared; see the module's docstring.
         direction: side of the bound on which the effect should be.
-        bound: the effect asked for.
-        seeds: needed for a verdict.
+        bound: the required effect.
+        seeds: number needed for a verdict.
         paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or any.
-        family: claims that are corrected together; `ALONE` for none.
-        kind: value at which the direction begins; by default where nothing differs. None for a
-            level: a figure that is missed contradicts nothing.
-        why: the known reason why it comes out otherwise than claimed.
+        family: name shared by claims that are corrected together; `ALONE` for no correction.
+        kind: effect beyond which the direction is right; by default, no difference. None for a
+            level: missing a figure contradicts nothing.
+        why: the known reason for a result other than claimed.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Claim:
 
     @property
     def begins(self) -> float | None:
-        """The effect from which on the direction is right; None where there is no such thing."""
+        """The effect beyond which the direction is right, or None if there is none."""
         if self.kind is not None:
             return self.kind
         none = _NONE.get(self.effect)
@@ -116,7 +116,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One part's numbers, one a seed; theirs only where two are compared."""
+    """One part's numbers, one per seed; `theirs` only if two contestants are compared."""
 
     ours: Sequence[float]
     theirs: Sequence[float] = ()
@@ -127,17 +127,17 @@ Runs = Sequence[Mapping[str, float]]
 
 
 def paired(ours: Runs, theirs: Runs, name: str) -> Seen:
-    """One number of two contestants."""
+    """Return one number of two contestants, for each seed."""
     return Seen([run[name] for run in ours], [run[name] for run in theirs])
 
 
 def level(ours: Runs, name: str) -> Seen:
-    """One number of one contestant."""
+    """Return one number of one contestant, for each seed."""
     return Seen([run[name] for run in ours])
 
 
 Evidence = Mapping[str, Mapping[str, Seen]]
-"""The numbers measured for each claim, by its name, by part."""
+"""The numbers measured for each part of each claim, by claim name and part name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +145,16 @@ class Judged:
     """A claim and its result.
 
     Args:
-        claim: as declared.
-        outcome: see the module's text.
-        part: the one that decides: the weakest of all, or the strongest of any.
+        claim: the claim as declared.
+        outcome: see the module's docstring.
+        part: the deciding part: the weakest of all, or the strongest of any.
         effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
         low: lower end of its 95 % interval.
         high: upper end of the interval.
         seeds: number of seeds that ran.
-        detectable: effect that these seeds could have shown, in per cent of a ratio, else in the
-            unit.
-        wanted: seeds that an effect as seen would need, where it is open.
+        detectable: smallest effect that these seeds could have shown; a ratio in per cent,
+            otherwise in the effect's unit.
+        wanted: number of seeds that would settle the observed effect.
     """
 
     claim: Claim
@@ -169,7 +169,7 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """In the words of the results' table."""
+        """The outcome in the words of the results table."""
         if self.outcome == "no verdict":
             return f"no verdict: needs {self.claim.seeds} seeds"
         if not self.claim.paper:
@@ -193,7 +193,7 @@ class Judged:
 
     @property
     def power(self) -> str:
-        """The effect that the seeds could have shown, as text; empty where it is not known."""
+        """The effect that the seeds could have shown, as text; empty if unknown."""
         if self.claim.effect == "every" or self.detectable != self.detectable:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
@@ -218,23 +218,23 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part, its numbers turned such that the claim says: the mean is below 0."""
+    """One part's estimate and its p values: bound kept, direction right, direction opposite."""
 
     name: str
     effect: float
     low: float
     high: float
-    values: Sequence[float]  # in the unit of the test
+    values: Sequence[float]  # in the unit of the test: logarithms for a ratio
     shown_p: float
     kind_p: float
     contrary_p: float
 
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
-    """Judge each claim by its evidence, and the claims of a family together.
+    """Judge each claim by its evidence, correcting the claims of a family together.
 
     Raises:
-        ValueError: evidence is missing, or is of no claim.
+        ValueError: a claim has no evidence, or evidence belongs to no claim.
     """
     names = [claim.name for claim in claims]
     if sorted(names) != sorted(evidence):
@@ -331,13 +331,13 @@ def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcom
 
 
 def _percent(claim: Claim, log: float) -> float:
-    """Per cent of a ratio so far from the bound: less where the claim asks for less."""
+    """Convert a log distance from the bound to per cent, downward if the direction is below."""
     return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
 
 
 def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
     pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
-    ends = [float(pick(one.ours)) for one in seen.values()]  # NaN where any is: that holds nothing
+    ends = [float(pick(one.ours)) for one in seen.values()]  # NaN if any is; fails the bound
     worst = ends[place(ends)]
     part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound

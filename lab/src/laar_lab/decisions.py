@@ -1,19 +1,19 @@
-"""laar's own decision log as a trace: the traffic that a picker saw, sent again.
+"""Replay laar's own decision log as a trace of the traffic that a picker saw.
 
-The log gives each request's time of decision, its length (the engine's count where its answer was
-read, else the estimate for the endpoint that was picked), the name it asked for, its language,
-length bucket and task, the models that had been tried, and each model's P(correct) as estimated
-then. So a policy that prices accuracy decides on the numbers the picker had.
+The log gives each request's decision time, its length (the engine's count if its answer was read,
+otherwise the estimate for the picked endpoint), the requested model, its language, length bucket
+and task, the models already tried, and each model's P(correct) as estimated at the time. A policy
+that prices accuracy therefore decides on the same numbers as the picker did.
 
-The following is lost, since a log holds nothing of any prompt:
+A log contains no prompts, so some information is lost:
 
-- Prefixes and sessions are unknown. Each prompt shares nothing with another, so caches and the
-  policies that follow them are of no use; beliefs about cached tokens can't be replayed.
-- Most answers' lengths are not known (`bodies.sample_answers`). Those have the length of one of the
-  last known ones, by chance; before the first, `UNKNOWN_ANSWER_TOKENS`.
-- Opaque requests have no length, and are left out. Refused ones were never decided on.
-- A name that no endpoint of the new fleet serves, an alias as well, stands for all its models. One
-  the log has no probability of has the mean of the others'.
+- Prefixes and sessions are unknown. No two prompts share a prefix, so caches and policies that
+  follow them are of no use, and cache estimates can't be replayed.
+- Most answers' lengths are unknown (`bodies.sample_answers`). Such an answer gets a random one of
+  the last known lengths; before the first is known, `UNKNOWN_ANSWER_TOKENS`.
+- Opaque requests have no length and are left out. Refused requests are not in the log.
+- A model name (or alias) that no endpoint of the new fleet serves stands for all its models. A
+  model without a logged probability gets the mean of the others.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Lines held at a time to sort them by their decisions, at a kilobyte each: they come in the order
-in which requests ended. A request that took longer than all these is sent late."""
+"""Lines held to sort them by decision time, at a kilobyte each; the log has them in the order in
+which requests ended. A request that outlasts all of these is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
-"""Stand-in while no answer's length is known."""
+"""Output length assumed until a first answer's length is known."""
 
 _KEPT_ANSWERS = 1024
 _BLOCKS_EACH = -(-MAX_TOKENS // BLOCK_TOKENS)
@@ -50,9 +50,9 @@ class LoggedRequest:
     """One decision of the log.
 
     Args:
-        arrival: the request to send, and its time.
-        cell: the cell that it was priced by.
-        probability: P(correct) by model, as estimated then, given the models already tried.
+        arrival: the request to send and its time.
+        cell: the accuracy cell of the request.
+        probability: P(correct) by model as estimated at the time, given the models already tried.
     """
 
     arrival: Arrival
@@ -61,10 +61,10 @@ class LoggedRequest:
 
 
 def is_decision_log(path: Path) -> bool:
-    """Return whether the first line is a decision or its outcome.
+    """Return whether the file's first line is a decision or an outcome.
 
     Raises:
-        SettingError: it can't be read, or the line is not a JSON object.
+        SettingError: the file can't be read, or the line is not a JSON object.
     """
     return any(
         entry.keys() & {"candidates", "decision_id"} for _, entry in islice(entries(path), 1)
@@ -72,14 +72,14 @@ def is_decision_log(path: Path) -> bool:
 
 
 def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
-    """Yield the decisions in order of time, rotated files (``<path>.1`` and older) first.
+    """Yield the decisions in order of time; rotated files (``<path>.1`` and older) come first.
 
     Args:
         path: the log.
-        time_scale: stretches the time between requests; above 1 is a lighter load.
+        time_scale: factor on the time between requests; above 1 is a lighter load.
 
     Raises:
-        SettingError: a file can't be read, or a line is wrong; names line and field.
+        SettingError: a file can't be read, or a line is invalid; names the line and field.
     """
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")
@@ -110,7 +110,7 @@ def _in_order(requests: Iterable[LoggedRequest]) -> Iterator[LoggedRequest]:
 
 
 def _requests(path: Path) -> Iterator[LoggedRequest]:
-    """Yield the log's lines, times as they stand there, prompts without blocks."""
+    """Yield the log's requests in file order, with logged times and prompts without blocks."""
     rotated = (path.with_name(f"{path.name}.{age}") for age in count(1))
     older = list(takewhile(Path.is_file, rotated))
     rng = random.Random("answers")
@@ -168,7 +168,7 @@ def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedR
 
 
 class LoggedAssessor(MeasuredAssessor):
-    """Uses this fleet's speeds, and for its models the estimates logged at each decision.
+    """Assessor with this fleet's speeds and the P(correct) logged at each decision.
 
     Args:
         sites: the fleet.
@@ -180,7 +180,7 @@ class LoggedAssessor(MeasuredAssessor):
         self._next: LoggedRequest | None = None
 
     def arrivals(self, logged: Iterable[LoggedRequest]) -> Iterator[Arrival]:
-        """Yield the requests to send; each must be decided on before the next is taken."""
+        """Yield the requests to send; decide each one before advancing to the next."""
         for self._next in logged:
             arrival = self._next.arrival
             yield arrival if arrival.model in self._models else replace(arrival, model="auto")
@@ -188,7 +188,7 @@ class LoggedAssessor(MeasuredAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Return the estimates that the log holds for the request that is decided on."""
+        """Return the estimates that the log holds for the current request."""
         known = super().assess(request, models, tried, now)
         if self._next is not None:
             said = self._next.probability

@@ -1,4 +1,4 @@
-"""An experiment's declaration, with its claims: a YAML file beside its module, written before runs.
+"""Read an experiment's declaration and claims from the YAML file beside its module.
 
     gorgo-live:
       about: Frozen weights have a better tail than a climb on live traffic
@@ -12,9 +12,9 @@
           published: 7.2 s live against 2.1 s frozen
           paper: GORGO, section 6, freezing
 
-`asks` names the effect, the direction and the bound of a claim; a bound may be a quotient, such as
-8.9/13.7. A claim has the experiment's `seeds` and, if it has a published figure, its `source` for
-`paper`, unless it says otherwise. All other keys are the arguments of `Experiment` and `Claim`.
+`asks` gives the effect, direction and bound of a claim; a bound may be a quotient, such as
+8.9/13.7. By default a claim has the experiment's `seeds` and, if it has a published figure, its
+`source` as `paper`. All other keys are the arguments of `Experiment` and `Claim`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from laar_lab.report import Report
 
 
 def declared(module: str, runs: Mapping[str, Callable[[Scope], Report]]) -> tuple[Experiment, ...]:
-    """Return the experiments that a module's YAML file declares, each with the function it runs.
+    """Return the experiments declared in a module's YAML file, each with its run function.
 
     Raises:
-        ValueError: the file declares others than those that have a function.
+        ValueError: the file does not declare exactly the experiments in `runs`.
     """
     package, _, name = module.rpartition(".")
     text = files(package).joinpath(f"{name}.yaml").read_text("utf-8")

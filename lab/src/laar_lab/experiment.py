@@ -1,9 +1,9 @@
-"""An experiment: a grid of runs, a table, and claims that are declared before it runs.
+"""An experiment: a grid of runs, tables, and claims declared before it runs.
 
 Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`, and a YAML file beside
-it that declares them (`laar_lab.declared`); that is all it takes to be listed, run, judged and to
-have a row in docs/results. Its function returns tables and, for each declared claim, the numbers by
-seed; `laar_lab.claims` judges them.
+it that declares them (`laar_lab.declared`). Nothing else is needed to be listed, run, judged and
+given a row in docs/results. Its function returns tables and, for each declared claim, the numbers
+by seed; `laar_lab.claims` judges them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar_lab.claims import Claim, Judged, judge
 from laar_lab.report import Report
 
 FIRST_SEED = 1000
-"""First seed of experiments by default; artifacts that come with laar are fitted on seed 0."""
+"""First seed of experiments by default; the artifacts shipped with laar are fitted on seed 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,13 @@ class Scope:
     """The part of an experiment to run.
 
     Args:
-        seeds: every policy runs on each.
-        quick: a smoke test: small, and without a verdict.
+        seeds: seeds that each policy runs on.
+        quick: whether this is a smoke test: small, without a verdict.
         data: directory with real traffic, for experiments that can use it.
-        policies: policies to run in place of the experiment's own, where it takes this option.
-        workloads: the same for workloads.
-        fleet: file of the simulated models; None for the one of the package.
-        records: graded answers of real models, where an experiment takes these for questions.
+        policies: policies to run instead of the experiment's own, if it accepts this option.
+        workloads: workloads to run instead of the experiment's own, if it accepts this option.
+        fleet: file of the simulated models; None for the packaged file.
+        records: graded answers of real models, for experiments that can use them as questions.
     """
 
     seeds: tuple[int, ...]
@@ -49,17 +49,17 @@ class Experiment:
     """One experiment.
 
     Args:
-        name: its name on the command line.
-        about: its subject, one sentence.
-        claims: the claims that are judged; empty where nothing is.
+        name: name on the command line.
+        about: subject, in one sentence.
+        claims: claims to judge; may be empty.
         source: as in "GORGO, section 3"; "decision 13" or "no paper" for laar's own.
-        run: makes the report.
-        seeds: number of seeds by default; at least as many as each claim needs.
+        run: function that makes the report.
+        seeds: default number of seeds; at least as many as each claim needs.
         quick_seeds: number of seeds of the smoke test.
-        minutes: minutes of one core for a seed, about.
-        needs_data: it runs on `--data` alone.
-        first_seed: the first of its seeds by default.
-        takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
+        minutes: approximate minutes per seed on one core.
+        needs_data: whether it runs only with `--data`.
+        first_seed: default first seed.
+        takes: options of `laar lab run` that only some experiments accept: `data`, `policies`,
             `workloads`, `fleet`, `records`.
         has_figure: whether its report has charts for `--plot`.
     """
@@ -78,7 +78,7 @@ class Experiment:
     has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
-        """Return the verdicts; none of a smoke test, nor of chosen policies or workloads."""
+        """Return the verdicts; empty for smoke tests and for chosen policies or workloads."""
         chosen = scope.quick or scope.policies or scope.workloads
         return [] if chosen else judge(self.claims, report.evidence)
 
@@ -98,10 +98,10 @@ class Experiment:
         fleet: Path | None = None,
         records: Path | None = None,
     ) -> Scope:
-        """Return the scope for a number of seeds, by default the experiment's own.
+        """Return the scope for a number of seeds, by default the experiment's default.
 
         Raises:
-            SettingError: the experiment has no such option.
+            SettingError: the experiment does not accept one of the options.
         """
         given: dict[str, Any] = {
             "data": data,
@@ -119,5 +119,5 @@ class Experiment:
 
 
 def spoken_time(hours: float) -> str:
-    """Hours, or minutes where they are few."""
+    """Format a duration in hours, or in minutes if below one hour."""
     return f"{hours:.1f} h" if hours >= 1.0 else f"{max(1.0, 60.0 * hours):.0f} min"

@@ -1,4 +1,4 @@
-"""Draws a report's charts with matplotlib, one panel each."""
+"""Draw a report's charts with matplotlib, one panel each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PANEL_INCHES = (6.4, 4.2)
 
 
 FEWEST_RUNS = 5
-"""Fewest runs for error bars: below it an interval shows the t distribution, not the figure."""
+"""Fewest runs for error bars; with fewer, an interval mostly reflects the t distribution."""
 
 _HEADROOM = 1.25
 
 
 def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> None:
-    """Write the figure; the file's ending sets the format.
+    """Write the figure to a file; the suffix sets the format.
 
     Args:
         report: the report with the charts to draw.
-        path: path of the file.
+        path: output file.
         title: title above all panels.
-        runs: runs behind the estimates; no error bars below `FEWEST_RUNS`. None: as they are.
+        runs: runs per estimate; below `FEWEST_RUNS` no error bars are drawn. None draws them.
 
     Raises:
         SettingError: there is nothing to draw, the format is unknown, or the file can't be written.
@@ -72,9 +72,9 @@ def _panel(axis: Any, chart: Chart, *, bars: bool) -> None:
 
 
 def limits(chart: Chart) -> tuple[float, float]:
-    """The ends of the y axis: those of the means, so that one wide interval flattens no panel.
+    """Return the y axis limits, set by the means so that no wide interval flattens the panel.
 
-    A panel of values that cannot be negative begins at 0, even if an interval does not.
+    The axis starts at 0 unless a mean is negative, even if an interval goes below 0.
     """
     means = [value.mean for values in chart.series.values() for value in values]
     known = [mean for mean in means if isfinite(mean)] or [0.0]

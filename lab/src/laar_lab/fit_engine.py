@@ -1,7 +1,7 @@
-"""`laar lab fit-engine`: the engine model fitted to an endpoint, and how far to trust it.
+"""`laar lab fit-engine`: fit the engine model to an endpoint and check the fit.
 
-The profile that comes of it stands in a fleet file as any other does, so that `laar lab replay`
-answers for engines as they are. The verdict is about points that the fit did not see.
+A fleet file can name the fitted profile like any other, so `laar lab replay` predicts how real
+engines behave. The check uses points that the fit did not see.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from laar_lab.sim.fleet import BLOCK_TOKENS
 from laar_lab.statistics import Estimate
 
 RANK_CORRELATION = 0.9
-_LEAST_TOKENS = 2048  # of the longest prompt: below it nothing but overheads would be fitted
-_SPARE_TOKENS = 64  # of the context, for the answer
+_LEAST_TOKENS = 2048  # of the longest prompt; shorter ones would only fit overheads
+_SPARE_TOKENS = 64  # reserved in the context for the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class FitSettings:
 
     Args:
         url: URL of the endpoint, with or without the ``/v1``.
-        model: the name to ask for; None for the first it lists.
+        model: model to request; None for the first one listed.
         longest: tokens of the longest prompt.
         max_num_batched_tokens: the engine's setting; no endpoint reports it.
         repeat: measurements of each point; the fastest counts.
-        tolerance: how far from the measured time the model may be, relative.
-        headers: sent with each request.
+        tolerance: largest relative error of the model.
+        headers: HTTP headers sent with each request.
     """
 
     url: str
@@ -64,11 +64,11 @@ class Fitted:
 
 
 def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> Fitted:
-    """Measures, fits and checks.
+    """Measure the endpoint, fit the engine model and check the fit.
 
     Args:
         settings: endpoint and extent of the measurement.
-        progress: called with the points done and the points in all.
+        progress: called with the measurements done and the total.
 
     Raises:
         SettingError: the endpoint does not answer, or its context is too short.
@@ -117,7 +117,7 @@ async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One time measured and the model's."""
+    """A measured time and the model's prediction."""
 
     point: Point
     name: str
@@ -210,7 +210,7 @@ def _label(row: _Row) -> str:
 
 
 def _constants(profile: EngineProfile) -> dict[str, float]:
-    """Return the fitted ones, seconds."""
+    """Return the fitted constants in seconds."""
     settings = profile.settings
     return {
         **asdict(cast("LinearCost", profile.cost)),
@@ -220,7 +220,7 @@ def _constants(profile: EngineProfile) -> dict[str, float]:
 
 
 def check_out(path: Path | None) -> None:
-    """Refuse a file that could not be named or written, before anything is measured.
+    """Reject a file that can't be named in a fleet or written, before anything is measured.
 
     Raises:
         SettingError: the name does not end in ``.yaml``, or its directory is missing.
@@ -232,7 +232,7 @@ def check_out(path: Path | None) -> None:
 
 
 def write_profile(fitted: Fitted, path: Path) -> None:
-    """Write the profile as a file that a fleet file and `laar sim-endpoint` can name."""
+    """Write the profile to a file that a fleet file and `laar sim-endpoint` can name."""
     profile, settings = fitted.profile, fitted.profile.settings
     source = f"fitted to a running engine, prompts of up to {fitted.longest} tokens"
     linear = {

@@ -1,13 +1,13 @@
 """Key-value look-ups: the workload of LAAR's evaluation (LAAR, sections 3.1 and 6.1).
 
-A prompt is one JSON object of random UUID keys and values, cut to a length in tokens, and a
+A prompt is a JSON object of random UUID keys and values, cut to a length in tokens, followed by a
 question for the value of one key. Lead-in and question exist in English, Japanese and Chinese; the
-middle is UUIDs in every language. An answer is correct if it holds the value.
+part between them is UUIDs in every language. An answer is correct if it contains the value.
 
 A query is a seed, not a text: 100 queries in each of 15 cells would be 150 MB of prompts, so
-`Query.prompt` builds its text each time it is read (about 5 ms at 64K tokens), while the key and
-the answer come from the seed alone. Every cell, split and seed has its own keys, hence no prefix
-beyond the lead-in is ever shared between two queries.
+`Query.prompt` builds its text on each read (about 5 ms at 64K tokens), while the key and the answer
+come from the seed alone. Every cell, split and seed has its own keys, so no two queries share a
+prefix beyond the lead-in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import orjson
 from laar_lab.tokens import ASCII_PER_TOKEN, count_tokens
 
 TASK = "kv-lookup"
-"""What the picker calls such a prompt (`laar.accuracy.features`)."""
+"""The picker's name for the task of such prompts (`laar.accuracy.features`)."""
 
 LANGUAGES = ("en", "ja", "zh")
 LENGTHS_TOKENS = (4096, 8192, 16384, 32768, 65536)
@@ -51,7 +51,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """Return the words of a language; English ones that name it if it has none."""
+    """Return the wording of a language; by default, English wording that names it."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)
@@ -72,14 +72,14 @@ _PAIR_CHARS = 2 * _UUID_CHARS + len('"": "", ')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question with its answer.
+    """One question and its answer.
 
     Args:
-        id: unique over cells, splits and seeds.
+        id: unique across cells, splits and seeds.
         language: language of the lead-in and the question.
-        length_tokens: the cell; the prompt is the longest that fits, by `count_tokens`.
-        key: the UUID that is asked for; it also names the query's difficulty in the lab.
-        answer: the UUID stored under it.
+        length_tokens: length of the cell; the prompt is the longest that fits, by `count_tokens`.
+        key: the UUID to look up; it also names the query's difficulty in the lab.
+        answer: the UUID stored under the key.
     """
 
     id: str
@@ -90,12 +90,12 @@ class Query:
 
     @property
     def prompt(self) -> str:
-        """The text of the user's message, built again on each read."""
+        """The text of the user's message, rebuilt on each read."""
         words = _wording(self.language)
         question = f"\n\n{words.before_key}{self.key}{words.after_key}"
         frame = f"{words.lead_in}{{}}{question}"
-        # Only ASCII is added to the frame, so the pairs' room is exact but for rounding: the frame
-        # may end inside a token, which a pair then completes.
+        # Only ASCII is added to the frame, so the room for pairs is exact except for rounding: if
+        # the frame ends inside a token, a pair completes that token.
         room_chars = (self.length_tokens - count_tokens(frame)) * ASCII_PER_TOKEN
         pairs = room_chars // _PAIR_CHARS
         rng = random.Random(self.id)  # str seeds are hashed by SHA-512: stable across processes
@@ -106,7 +106,7 @@ class Query:
 
 
 class Solution(NamedTuple):
-    """The answer of a perfect model to a look-up prompt, with the prompt's features."""
+    """A perfect model's answer to a look-up prompt, with the prompt's features."""
 
     key: str
     value: str
@@ -122,10 +122,10 @@ def queries(
     seed: int = 0,
     split: Split = "evaluate",
 ) -> list[Query]:
-    """Look-ups for each language and length, in cell order.
+    """Return look-ups for each language and length, in cell order.
 
     The two splits of one seed share no query: "fit" is for learning, "evaluate" for reported
-    figures. Lengths from 100 tokens up make sense; shorter ones have no room for a pair.
+    figures. Lengths below 100 tokens have no room for a pair.
     """
     drawn = []
     for language in languages:
@@ -146,7 +146,7 @@ def queries(
 
 
 def write_questions(asked: Iterable[Query], path: Path) -> None:
-    """Write look-ups as questions with checks, one a line, for `laar measure --task`."""
+    """Write look-ups as questions with checks, one per line, for `laar measure --task`."""
     with path.open("wb") as file:
         for query in asked:
             question = {
@@ -159,7 +159,7 @@ def write_questions(asked: Iterable[Query], path: Path) -> None:
 
 
 def solve(prompt: str) -> Solution | None:
-    """Find the asked key, its value, the language and the length; None for any other prompt."""
+    """Find the requested key, its value, the language and the length; None for any other prompt."""
     tail = prompt[-_QUESTION_CHARS:]
     for language, question in _QUESTIONS.items():
         if asked := question.search(tail):
@@ -184,5 +184,5 @@ def _uuids(rng: random.Random, count: int) -> list[str]:
 
 
 def _uuid(digits: str) -> str:
-    """32 hexadecimal digits in the form of a version 4 UUID."""
+    """Format 32 hexadecimal digits as a version 4 UUID."""
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

@@ -1,8 +1,8 @@
-"""The demo's artifact: the simulated fleet measured and fitted without a server in between.
+"""Measure and fit the simulated fleet without a server in between, for the demo's artifact.
 
-Each model of a fleet file is asked the first split of look-ups through its `Answerer`, and the
-outcomes go through the fit that `laar fit` runs. Latencies are the file's: prompt tokens times
-seconds per token, then the answer's tokens; an idle engine, nothing cached.
+Each model of a fleet file answers the first split of look-ups through its `Answerer`, and the
+outcomes go through the same fit as `laar fit`. Latencies come from the file: prompt tokens times
+seconds per token, then the answer's tokens; the engine is idle and nothing is cached.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from laar_lab.sim.answers import AccuracySurface, Answerer
 from laar_lab.tokens import count_tokens
 
 DEFAULT_CREATED = "2026-01-01"
-"""The date noted in the artifact that comes with the package: fixed, so that it can be compared."""
+"""Creation date in the packaged artifact; fixed, so that artifacts can be compared."""
 
 
 def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator[MeasuredOutcome]:
-    """Every model's outcome on every query."""
+    """Yield every model's outcome on every query."""
     answerers = [Answerer(surface, model) for model in surface.models]
     for query in asked:
         prompt = query.prompt
@@ -48,7 +48,7 @@ def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator
 def measure_fleet(
     surface: AccuracySurface, *, seed: int = 0, per_cell: int = 50, created: str = DEFAULT_CREATED
 ) -> Fit:
-    """Fit a fleet file's models on the first split of look-ups."""
+    """Fit the models of a fleet file on the first split of look-ups."""
     asked = queries(
         languages=surface.languages,
         lengths_tokens=surface.lengths_tokens,
@@ -62,5 +62,5 @@ def measure_fleet(
 
 
 def default_artifact() -> bytes:
-    """Return the package's artifact, as it was fitted on the package's fleet file."""
+    """Return the packaged artifact, which was fitted on the packaged fleet file."""
     return (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()

@@ -1,7 +1,7 @@
-"""Gates for sessions as other routers have them; their formulas are in `laar_lab.policies`.
+"""Session gates of other routers; their formulas are in `laar_lab.policies`.
 
-By their documents of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692), and vLLM router
-0.1.17 with program scheduling. None of their code was read.
+Built from their documentation of November 2026: ThunderAgent in Dynamo 1.6 (arXiv 2602.13692) and
+vLLM router 0.1.17 with program scheduling. None of their code was read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TICK_S = 1.0
 
 @dataclass(slots=True)
 class _Program:
-    """A session as a gate knows it."""
+    """A session as the gate sees it."""
 
     tokens: int
     inside: bool = False
@@ -28,13 +28,13 @@ class _Program:
 
 @dataclass(slots=True)
 class Gate:
-    """Lets sessions in while their contexts fit; what differs is who goes out, and who is next.
+    """Admits sessions while their contexts fit; variants differ in which they evict and admit next.
 
     Args:
-        fleet: gets the requests.
-        room_tokens: what may be inside.
-        idle_s: a session idle for so long may be put out for one that waits.
-        fades: count an idle session's context for half as much with each second (ThunderAgent).
+        fleet: fleet that gets the requests.
+        room_tokens: total context of the admitted sessions, at most.
+        idle_s: idle time after which a session may be evicted for a waiting one.
+        fades: halve the weight of an idle session's context every second (ThunderAgent).
     """
 
     fleet: VirtualFleet
@@ -45,7 +45,7 @@ class Gate:
     _queue: list[tuple[Request, Arrival, Callable[[Exchange], None]]] = field(default_factory=list)
 
     def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
-        """Send a turn now, or when its session is let in."""
+        """Send a turn now, or once its session is admitted."""
         program = self._known.setdefault(request.session, _Program(0))
         program.tokens = arrival.prompt.prompt_tokens + arrival.prompt.output_tokens
         if not program.inside:

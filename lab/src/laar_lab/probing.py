@@ -1,8 +1,8 @@
-"""Measures a running engine over HTTP: vLLM, or what speaks like it.
+"""Measure a running engine over HTTP: vLLM, or any engine with the same API.
 
-Prompts are random token ids, new ones each time, so the engine's prefix cache holds nothing but
-the prompts put there for the measurement. Of several repeats the fastest counts: other work on the
-machine only adds. Rounds go over all points, so that a busy spell does not hit one point alone.
+Prompts are random token ids, new ones each time, so the engine's prefix cache holds only the
+prompts put there for the measurement. Of several repeats the fastest counts, because other work on
+the machine only adds time. Each round visits all points, so a busy spell does not hit one alone.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from laar_lab.sim.engine.fitting import Facts, Point, Seen
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""Share of the first prompt's time after which the other prompts are sent. Sent at the same moment,
-they would join the first one's iteration by chance."""
+"""Share of the first prompt's time after which the other prompts are sent. Sent simultaneously,
+they would join the first one's iteration or not by chance."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
-"""Prompts up to `SHORT_TOKENS` are asked `OFTEN` times in a round: they take milliseconds, where
-other work on the machine is the largest part."""
+"""Prompts up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so other
+work on the machine dominates a single measurement."""
 
 _MAX_PAGE_BYTES = 16 << 20
 _IDS = (1000, 3)
-"""Ids to draw from, and the first: there in every vocabulary, and none that ends an answer."""
+"""End and start of the token ids to draw: in every vocabulary, and none ends an answer."""
 
 _UNDER_WAY = re.compile(
     r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\d+(?:\.\d+)?)$", re.MULTILINE
 )
-_DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's on a GPU, and a million tokens
+_DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's block size on a GPU; a million tokens
 
 
 async def facts_of(
     session: aiohttp.ClientSession, url: str, model: str | None, batched_tokens: int
 ) -> tuple[Facts, int]:
-    """Return the facts that the endpoint reports, and its longest prompt and answer together.
+    """Return the facts that the endpoint reports, and its context length (0 if not reported).
 
     Raises:
-        SettingError: it does not answer, or does not serve the model.
+        SettingError: the endpoint does not answer, or does not serve the model.
     """
     try:
         listed = orjson.loads(await _page(session, f"{url}/v1/models"))
@@ -82,21 +82,21 @@ async def measure(
     repeat: int,
     progress: Callable[[], None],
 ) -> Mapping[Point, Seen]:
-    """Ask each point `repeat` times; `progress` is called after each.
+    """Measure each point `repeat` times; `progress` is called after each measurement.
 
     Raises:
-        SettingError: the endpoint refuses a prompt, or breaks an answer off.
+        SettingError: the endpoint rejects a prompt, or aborts an answer.
     """
     seen: dict[Point, Seen] = {}
-    rng = Random()  # seeded by the system: other prompts in each run
-    await _ask(session, url, model, _prompt(rng, 64), 2)  # the cost of the very first request
+    rng = Random()  # seeded by the system: new prompts in each run
+    await _ask(session, url, model, _prompt(rng, 64), 2)  # absorbs the first request's cost
     for _ in range(repeat):
         for point in points:
             short = (point.prompt_tokens - point.cached_tokens) * point.together <= SHORT_TOKENS
             prompts: list[list[int]] = []
             for _ in range(OFTEN if short else 1):
                 if not prompts or point.cached_tokens < point.prompt_tokens:
-                    count = point.together + (point.together > 1)  # one to be asked alone
+                    count = point.together + (point.together > 1)  # one more to send alone
                     prompts = [_prompt(rng, point.prompt_tokens) for _ in range(count)]
                     if point.cached_tokens:
                         await _ask(session, url, model, prompts[0][: point.cached_tokens], 1)
@@ -107,7 +107,7 @@ async def measure(
 
 
 def _better(one: Seen, other: Seen) -> Seen:
-    """Return the one whose last first token came sooner, and the sooner end of both."""
+    """Return the measurement whose last TTFT is shorter, with the shorter answer time of both."""
     best = min(one, other, key=lambda seen: max(seen.ttft_s))
     return replace(best, answer_s=min(one.answer_s, other.answer_s))
 
@@ -145,7 +145,7 @@ async def _ask(
     tokens: int,
     delay_s: float = 0.0,
 ) -> tuple[float, float, int | None]:
-    """Return the seconds to the first and to the last token, and the cached ones it reports."""
+    """Return the seconds to the first and last token, and the reported number of cached tokens."""
     body = {
         "model": model,
         "prompt": prompt,

@@ -1,10 +1,10 @@
-"""A user's own traffic against a user's own fleet, under any policies: `laar lab replay`.
+"""`laar lab replay`: a user's own traffic against a user's own fleet, under any policies.
 
 The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions`) or laar's
-decision log (`laar_lab.decisions`, with a list of its limits); the first line shows which.
+decision log (`laar_lab.decisions` lists its limits); the first line decides which.
 
-Sessions are sent as a closed loop: a number at a time, each request after the answer before it.
-Everything else is sent when it is due, up to a number in flight, as a client's connections allow.
+Sessions run as a closed loop: a fixed number at a time, each request after the previous answer.
+Everything else is sent when due, with a limit on requests in flight, like a client's connections.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class Replay:
     """A trace to send, and the fleet to send it to.
 
     Args:
-        trace: the file; gzipped where its name ends in ``.gz``.
-        fleet: description of the fleet; None for `endpoints` of `engines`.
-        engines: profiles, dealt out to the endpoints in turn; `name@2.5` is 2.5 times slower.
+        trace: the trace file; gzipped if its name ends in ``.gz``.
+        fleet: fleet file; None for `endpoints` endpoints of `engines`.
+        engines: profiles, assigned to the endpoints in turn; `name@2.5` is 2.5 times slower.
         endpoints: number of endpoints.
-        closed_loop: send sessions as a closed loop, where the file has sessions.
+        closed_loop: send sessions as a closed loop, if the file has sessions.
         sessions: number of sessions at a time; None for all of them.
-        ramp_s: seconds over which the first of them begin.
+        ramp_s: seconds over which the first sessions begin.
         max_pause_s: longest pause within a session.
         until_s: virtual seconds after which nothing is sent.
-        limit: requests that are sent at most; None for all.
-        time_scale: stretches the time between requests, and pauses.
+        limit: maximum number of requests; None for all.
+        time_scale: factor on the time between requests, and on pauses.
         block_tokens: prompt tokens for each of `hash_ids`.
-        max_in_flight: the client's cap, open loop.
-        seed: seed of the network, ties and sampling; other than 0 also of the sessions' order.
+        max_in_flight: the client's limit in an open loop.
+        seed: seed of the network, ties and sampling; unless 0, also of the sessions' order.
     """
 
     trace: Path
@@ -80,10 +80,10 @@ class Replay:
     seed: int = 0
 
     def described(self) -> FleetFile:
-        """Return the fleet.
+        """Return the description of the fleet.
 
         Raises:
-            SettingError: something is wrong with it, or it is given twice or not at all.
+            SettingError: the fleet is invalid, or is given twice or not at all.
         """
         if (self.fleet is None) == (not self.engines):
             raise SettingError("give either --fleet FILE or --engine PROFILE")
@@ -93,22 +93,22 @@ class Replay:
 
     @property
     def files(self) -> list[Path | None]:
-        """The files that a run reads."""
+        """The files that a run reads, some of them None."""
         profiles = [end.profile for end in self.described().endpoints]
         own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
         return [self.trace, self.fleet, *own]
 
 
 def replay(given: Replay, policies: Sequence[str]) -> Report:
-    """Run the trace once for each policy, `name` or `name:parameter=value,...`.
+    """Run the trace once per policy, given as `name` or `name:parameter=value,...`.
 
     Raises:
-        SettingError: something is wrong with the trace, the fleet or a policy's name; or nothing is
-            sent.
+        SettingError: the trace, the fleet or a policy's name is invalid, or there is nothing to
+            send.
     """
     for policy in policies:
         parse_policy(policy)
-    given.described()  # faults are reported before anything runs
+    given.described()  # report errors before anything runs
     is_log = is_decision_log(given.trace)
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
@@ -147,7 +147,7 @@ def _table(title: str, shown: dict[str, str], results: dict[str, dict[str, float
 
 
 def replay_one(given: Replay, policy: str) -> dict[str, float]:
-    """One policy's numbers."""
+    """Return the metrics of one policy."""
     described = given.described()
     sites = described.sites()
     tally = Tally()
@@ -194,7 +194,7 @@ def _hold(given: Replay, virtual: VirtualFleet, tally: Tally) -> None:
 
 
 def _first(recorded: Sequence[Recorded], limit: int) -> Iterator[Recorded]:
-    """Sessions until they have `limit` requests; the last one is cut."""
+    """Yield sessions until they have `limit` requests; the last one is cut."""
     for each in recorded:
         if limit <= 0:
             return

@@ -1,7 +1,7 @@
-"""An experiment's report: tables, evidence for its claims, charts; printed, and as JSON.
+"""An experiment's report: tables, evidence for its claims, and charts; printed, and as JSON.
 
-The JSON of one seed list is the same bytes each time. Wall-clock times are therefore no part of it:
-such figures are remarks, which are only printed.
+The JSON is byte-identical for identical seeds. Wall-clock times are therefore left out; they are
+remarks, which are only printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar_lab.claims import Evidence, Judged, Runs
 from laar_lab.statistics import Estimate, means
 
 Value = str | float | int | Estimate
-"""A value of a table's cell."""
+"""The value of a table cell."""
 
 Key = TypeVar("Key", bound="str | tuple[str | float, ...]")
 
@@ -28,10 +28,10 @@ class Table:
     """Rows under columns; the first column names the row.
 
     Args:
-        title: names the numbers, with their unit.
+        title: describes the numbers and their unit.
         columns: headings.
-        rows: as many values each as there are columns.
-        digits: behind the point of floats and estimates.
+        rows: rows with one value per column.
+        digits: decimal places of floats and estimates.
     """
 
     title: str
@@ -42,12 +42,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Something exact that a tool finds held or not; claims over seeds are `laar_lab.claims`.
+    """An exact check made by a tool; claims over seeds are in `laar_lab.claims`.
 
     Args:
-        claim: the promise, one sentence.
-        held: whether it was.
-        seen: the numbers.
+        claim: the expectation, in one sentence.
+        held: whether it held.
+        seen: the measured numbers.
     """
 
     claim: str
@@ -69,16 +69,16 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An experiment's outcome; `remarks` may differ from run to run.
+    """An experiment's report; `remarks` may differ from run to run.
 
     Args:
         tables: tables for reading.
         evidence: numbers for each declared claim; the report does not decide whether it held.
-        numbers: by seed, of every contestant in every metric of every case, where `evidence` has
-            the best rivals only.
-        checks: exact checks, of tools.
+        numbers: numbers by case, metric and contestant, one per seed; given if `evidence` has only
+            the best rivals.
+        checks: exact checks made by tools.
         charts: panels of its figure.
-        remarks: printed, and not stored.
+        remarks: lines to print but not to store.
     """
 
     tables: Sequence[Table]
@@ -90,7 +90,7 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether every check did."""
+        """Whether every check held."""
         return all(check.held for check in self.checks)
 
 
@@ -101,7 +101,7 @@ def means_table(
     shown: Mapping[str, str],
     digits: int = 2,
 ) -> Table:
-    """Return a row for each case: its key under `heads`, then the means of what is shown."""
+    """Return a table with a row for each case: its key under `heads`, then its means of `shown`."""
     columns = heads if isinstance(heads, tuple) else (heads,)
     rows: list[tuple[Value, ...]] = [
         (*(key if isinstance(key, tuple) else (key,)), *means(of, shown))
@@ -132,14 +132,14 @@ def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> Non
 
 
 def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
-    """Verdicts for `dump`."""
+    """Return the verdicts as records for `dump`."""
     return [
         {"name": one.claim.name, "verdict": one.verdict, "seen": one.sentence} for one in judged
     ]
 
 
 def dump(report: Report, **about: object) -> bytes:
-    """Return the report as JSON, `about` on top."""
+    """Return the report as JSON, preceded by `about`."""
     data = {
         **about,
         **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),

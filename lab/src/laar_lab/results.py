@@ -1,7 +1,7 @@
-"""The stored results: numbers of each claim by seed, and the page that is made of them.
+"""The stored results: each claim's numbers by seed, and the page generated from them.
 
-One file an experiment holds the numbers by seed, with commit, date and command. Verdicts are not
-stored: each is judged from the stored numbers by the claim as it is declared now, so the two cannot
+There is one file per experiment with the numbers by seed, commit, date and command. Verdicts are
+not stored: they are judged from the stored numbers by the claims as declared now, so the two cannot
 drift apart.
 """
 
@@ -64,15 +64,15 @@ Figures of the papers that no experiment tests are in [missing](missing.md).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What came of a stored run's first seed with later code.
+    """Result of rerunning a stored run's first seed with later code.
 
     Args:
         code: digest of that code (`laar_lab.stale`).
-        commit: its commit.
+        commit: commit of that code.
         date: date of the check, UTC.
         numbers: how many numbers of the first seed are stored.
-        differ: how many of them came out otherwise.
-        worst: the largest difference in words; empty for none.
+        differ: how many of them differed.
+        worst: description of the largest difference; empty for none.
     """
 
     code: str
@@ -85,19 +85,19 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One experiment's run.
+    """A stored run of one experiment.
 
     Args:
         experiment: name of the experiment.
-        command: command that repeats it.
-        commit: commit of the code when the run began, with a `+` where it was changed.
+        command: command that repeats the run.
+        commit: commit of the code when the run began, with a `+` for uncommitted changes.
         date: date of the run, UTC.
         evidence: numbers by seed.
-        numbers: those of every rival by case and metric, where `evidence` has the best ones only.
-        first: what the first seed gives otherwise when it runs alone, by claim, part and side; NaN
-            for what it does not give.
-        picture: file name beside it; empty for none.
-        checked: its last check with later code; None before the first.
+        numbers: numbers of every rival by case and metric, if `evidence` has only the best ones.
+        first: numbers that differ when the first seed runs alone, by claim, part and side; NaN for
+            a number that it lacks.
+        picture: name of the picture file in the same directory; empty for none.
+        checked: the last check with later code; None if there was none.
     """
 
     experiment: str
@@ -114,7 +114,7 @@ class Stored:
 def store(
     directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
 ) -> Stored:
-    """Write a run's file, and its picture where the report has one."""
+    """Write a run's file, and its picture if the report has charts."""
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
     if report.charts:
@@ -153,10 +153,10 @@ def write(directory: Path, run: Stored) -> None:
 
 
 def load(directory: Path) -> dict[str, Stored]:
-    """All stored runs, by experiment.
+    """Return all stored runs by experiment.
 
     Raises:
-        SettingError: a file is no stored run.
+        SettingError: a file is not a stored run.
     """
     found = {}
     for path in sorted(directory.glob("*.json")):
@@ -179,7 +179,7 @@ def load(directory: Path) -> dict[str, Stored]:
 
 
 def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
-    """Return a part's numbers; JSON has no NaN, so it is stored as null."""
+    """Return a part's numbers with null read as NaN, which JSON lacks."""
     return {
         name: [math.nan if value is None else value for value in values]
         for name, values in seen.items()
@@ -187,10 +187,10 @@ def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
-    """Return the stored numbers, judged by the claims as they are declared now.
+    """Judge the stored numbers by the claims as declared now.
 
     Raises:
-        SettingError: they are numbers of other claims.
+        SettingError: the stored numbers belong to other claims.
     """
     if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
         name = experiment.name
@@ -199,7 +199,7 @@ def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
 
 
 def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
-    """Return the page."""
+    """Return the Markdown of the results page."""
     rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
     notes: dict[str, list[str]] = {group: [] for group in _GROUPS}
     counts: dict[str, int] = {}
@@ -253,7 +253,7 @@ _COLUMNS = (
 
 
 def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str, str]]:
-    """For each claim: the verdict, its row, and why where it is not as claimed."""
+    """Yield each claim's verdict, table row and, if not as claimed, a note with the reason."""
     if run is None:
         takes = spoken_time(experiment.hours(experiment.seeds))
         data = "; needs `--data DIR`" if experiment.needs_data else ""
@@ -307,7 +307,7 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 
 def commit_of(packages: Sequence[Path] = PACKAGES) -> str:
-    """Return the checkout's commit, where there is one, with a `+` where a package was changed."""
+    """Return the checkout's short commit, or "unknown"; a `+` marks uncommitted changes."""
 
     def git(package: Path, *words: str) -> str:
         done = subprocess.run(  # noqa: S603

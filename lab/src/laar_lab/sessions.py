@@ -1,18 +1,18 @@
-"""Recorded sessions, to be sent as a closed loop: a request waits for the answer before it.
+"""Read recorded sessions, which are sent as a closed loop: each request waits for an answer.
 
-One JSON object a line, a session's lines in their order: `session` (a text or a whole number),
-`input_length`, `output_length`, `hash_ids` (one for each 512 prompt tokens), and when the
-request is due:
+One JSON object per line, a session's lines in order: `session` (a text or a whole number),
+`input_length`, `output_length`, `hash_ids` (one per 512 prompt tokens), and when the request is
+due:
 
-- `think_s`, the pause since the last answer; else
-- `t_s` (seconds), or `timestamp` (milliseconds), when it was sent: as long after the last answer as
-  it was then, where `api_s` gives the duration of that answer, and as long after the last request
-  where no field does.
+- `think_s`, the pause since the previous answer; or else
+- `t_s` (seconds) or `timestamp` (milliseconds), the time it was sent. The pause since the previous
+  answer is kept if `api_s` gives the duration of that answer; otherwise the pause since the
+  previous request is kept.
 
-A time that is null is missing.
+A time that is null counts as missing.
 
-Ids mean the same prompt within a session only, as in the agent traces of kv-cache-tester. In a file
-with `timestamp`s, Mooncake's and GORGO's format, they mean it everywhere.
+Equal ids mean the same prompt only within a session, as in the agent traces of kv-cache-tester. In
+a file with `timestamp`s, the format of Mooncake and GORGO, they mean it across sessions.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from laar_lab.trace import (
 )
 
 MAX_REQUESTS = 1 << 20
-"""Requests of one file: sessions may be interleaved, so it is read whole, a kilobyte or two
-each."""
+"""Most requests in a file. Sessions may be interleaved, so the whole file is held in memory, at a
+kilobyte or two per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class Recorded:
     """One session.
 
     Args:
-        name: its id in the file.
-        block_tokens: prompt tokens for each of its ids.
-        salt: added to its ids.
-        lines: its requests.
+        name: session id in the file.
+        block_tokens: prompt tokens per id.
+        salt: offset added to the ids.
+        lines: the session's requests.
     """
 
     name: str
@@ -75,11 +75,11 @@ class Recorded:
         return replace(self, lines=self.lines[:most])
 
     def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
-        """Its requests; prompts are made as they are taken.
+        """Yield the session's requests, building each prompt only when it is needed.
 
         Args:
-            speed: factor by which pauses are shorter.
-            max_pause_s: longest pause, after that.
+            speed: divisor of the pauses.
+            max_pause_s: longest pause, after the division.
         """
         for line in self.lines:
             yield Turn(
@@ -96,17 +96,17 @@ def has_sessions(path: Path) -> bool:
     """Return whether the file's first line names a session.
 
     Raises:
-        SettingError: it can't be read, or the line is not a JSON object.
+        SettingError: the file can't be read, or the line is not a JSON object.
     """
     return any(session_of(entry) is not None for _, entry in islice(entries(path), 1))
 
 
 def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list[Recorded]:
-    """Return the sessions, in the order in which they begin in the file.
+    """Return the sessions, in the order of their first lines.
 
     Raises:
-        SettingError: the file can't be read, has too many lines, or a line is wrong; names line
-            and field.
+        SettingError: the file can't be read or has too many lines, or a line is invalid; names the
+            line and field.
     """
     check_block(block_tokens)
     lines: dict[str, list[_Line]] = {}
@@ -138,7 +138,7 @@ def _sent_s(entry: Entry, where: str) -> float:
 def _pauses(
     entry: Entry, where: str, sent_s: float, before: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Seconds after the last answer, and after the last request; the later of the two counts."""
+    """Return the seconds to wait after the previous answer and after the previous request."""
     if before is None:
         return 0.0, 0.0
     if entry.get("think_s") is not None:

@@ -1,9 +1,9 @@
-"""Whether stored numbers are still those of the code: each run's first seed, once more.
+"""Check whether stored numbers still match the code, by rerunning each run's first seed.
 
-The lab is deterministic: the same code gives the same numbers to the last digit. So the first seed
-is a witness for the others. Where all its numbers come out as stored, the run is taken to hold for
-the code as it is; where one does not, the run is stale and has to be made again. The first seed
-runs alone, so it is compared with itself alone when the run was made.
+The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
+vouches for the others. If all its numbers match the stored ones, the run counts as valid for the
+current code; otherwise it is stale and must be repeated. Because the check runs the first seed
+alone, it compares with numbers that this seed gave alone when the run was made.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from laar_lab.results import Checked, Stored
 from laar_lab.sweep import PACKAGES
 
 _TOLERANCE = 1e-6
-"""Stored numbers have seven digits."""
+"""Relative and absolute; stored numbers have seven digits."""
 
 _POLICIES = ("laar.policies", "laar_lab.policies")
-"""The second has plug-ins of the first: what imports the first may load them by their names."""
+"""Code that imports the first may load any policy by name, including plug-ins in the second."""
 
 _DATA = (".yaml", ".json", ".txt")
 
 
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
-    """Return a digest of the code that an experiment's run reaches; texts and layout do not count.
+    """Return a digest of the code that an experiment's run reaches, ignoring texts and layout.
 
-    That is what its module imports, whatever these import, and the data files beside all of them,
-    but not what is declared of experiments: claims are judged after a run.
+    It covers the experiment's module, all its direct and indirect imports, and the data files
+    beside them, but not the experiments' declarations, because claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
     reached = _reached((experiment.run.__module__,), roots)
@@ -55,7 +55,7 @@ def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES
 
 
 def _reached(modules: Iterable[str], roots: Mapping[str, Path]) -> set[Path]:
-    """Return the files of these modules, of the packages above them, and of all they import."""
+    """Return the files of these modules, of their parent packages, and of all they import."""
     found: set[Path] = set()
     left = list(modules)
     while left:
@@ -79,7 +79,7 @@ def _file(module: str, roots: Mapping[str, Path]) -> Path | None:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    """Return the names that may be modules, among all that a file imports."""
+    """Return all imported names; some are modules, the others attributes of modules."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -90,12 +90,12 @@ def _imported(path: Path) -> tuple[str, ...]:
 
 
 def _room(path: Path) -> Path:
-    """Return the package that a data file lies in."""
+    """Return the directory of the package that contains a data file."""
     return next(each for each in path.parents if (each / "__init__.py").is_file())
 
 
 def _declares(path: Path) -> bool:
-    """Return whether a data file declares the experiments of the module beside it."""
+    """Return whether a data file declares the experiments of the module with the same name."""
     return path.with_suffix(".py").is_file()
 
 
@@ -113,17 +113,17 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str) -> Stored:
-    """Run a stored run's first seed again; return the run with what came of it."""
+    """Rerun a stored run's first seed; return the run with the result of the check."""
     known = {**first_numbers(stored.evidence), **stored.first}
     differ = differing(known, _first_alone(experiment, stored, data))
     return _checked(experiment, stored, commit, len(known), differ)
 
 
 def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stored:
-    """Return a run that was made a moment ago as one that holds for the code as it is.
+    """Return a run that was just made, marked as valid for the current code.
 
-    Its first seed runs once more, alone, for later checks to compare with: what is measured by a
-    mean over all seeds, as which rival is the best, may come out otherwise then.
+    Runs its first seed once more, alone, for later checks to compare with: numbers that depend on a
+    mean over all seeds, such as the choice of the best rival, may differ then.
     """
     known = first_numbers(stored.evidence)
     otherwise = differing(known, _first_alone(experiment, stored, data))
@@ -158,7 +158,7 @@ def _checked(
 
 
 def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
-    """Return in words why a run is not known to hold for the code as it is; None where it is."""
+    """Describe why a run is not known to be valid for the current code; None if it is valid."""
     seen = stored.checked
     if seen is None:
         return f"made at {stored.commit}, never checked"
@@ -172,7 +172,7 @@ def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
 def pages_of(name: str, docs: Path) -> list[str]:
     """Return the pages that name an experiment: in a command, a link or as code.
 
-    The results' own page, decisions, which are of their day, and what is generated do not count.
+    The results page, decisions (which record their day) and generated pages are ignored.
     """
     named = re.compile(rf"`{name}`|lab (?:run|results) {name}\b(?!-)|results/{name}\.")
     pages = [docs.parent / "README.md", *docs.glob("*.md"), *docs.glob("guides/*.md")]
@@ -186,7 +186,7 @@ def pages_of(name: str, docs: Path) -> list[str]:
 def differing(
     stored: Mapping[str, float], seen: Mapping[str, float]
 ) -> dict[str, tuple[float, float]]:
-    """Return the numbers that differ, as stored and as seen; NaN where there is none."""
+    """Return the numbers that differ, as (stored, seen); NaN for a missing number."""
     pairs = {n: (stored.get(n, math.nan), seen.get(n, math.nan)) for n in {**stored, **seen}}
     return {name: pair for name, pair in pairs.items() if not _same(*pair)}
 
@@ -198,7 +198,7 @@ def _same(before: float, after: float) -> bool:
 
 
 def _gap(before: float, after: float) -> float:
-    """Return the relative difference; 0 where one number is missing."""
+    """Return the relative difference; 0 if one number is missing."""
     gap = abs(after - before) / max(abs(before), abs(after), _TOLERANCE)
     return 0.0 if math.isnan(gap) else gap
 

@@ -1,10 +1,10 @@
-"""The lab's statistics, all of them: means with 95 % intervals, tests, and the power of tests.
+"""All statistics of the lab: means with 95 % intervals, tests, and the power of tests.
 
-Policies run on the same seeds meet the same requests and the same network, so their difference by
-seed varies far less than either: comparisons are paired by seed. Ratios are compared by their
-logarithms, whose mean and interval go back through the exponential: a ratio of 2 and one of 1/2
-cancel. Intervals and tests are Student's. Few seeds make an interval wide and a test blind; so
-nothing here is shown more easily with less data.
+Policies that run on the same seeds get the same requests and the same network, so their difference
+varies far less between seeds than either: comparisons are paired by seed. Ratios are compared by
+their logarithms, whose mean and interval are transformed back: a ratio of 2 and one of 1/2 cancel.
+Intervals and tests are Student's. Few seeds make intervals wide and tests weak, so less data never
+makes a claim easier to show.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from scipy.stats import t as student  # type: ignore[import-untyped]
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
-"""Chance of a wrong claim, over a family of claims together."""
+"""Probability of a wrong claim, over a whole family of claims."""
 
 POWER = 0.8
-"""Chance to show an effect of the size that is called detectable."""
+"""Probability of showing an effect of the size reported as detectable."""
 
 _NO_SCATTER = 1e-12
-_SMALLEST = 1e-9  # under a logarithm
+_SMALLEST = 1e-9  # smallest argument of a logarithm
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds and the half width of its 95 % interval; NaN width from one seed."""
+    """A mean over seeds and the half width of its 95 % interval, NaN for a single seed."""
 
     mean: float
     half: float
 
     @property
     def low(self) -> float:
-        """The interval's lower end; the mean itself with a single seed."""
+        """The interval's lower end; the mean itself for a single seed."""
         return self.mean - (self.half if self.half == self.half else 0.0)
 
     @property
     def high(self) -> float:
-        """The interval's upper end."""
+        """The interval's upper end; the mean itself for a single seed."""
         return self.mean + (self.half if self.half == self.half else 0.0)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of one number a seed, at least one."""
+    """Return the mean of at least one value, one per seed."""
     array = np.asarray(values, np.float64)
     n = len(array)
     if n < 2:
@@ -56,37 +56,37 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Estimate]:
-    """Return the mean of each of these numbers, from one run a seed."""
+    """Return the mean of each of these numbers over runs, one per seed."""
     return [estimate([run[name] for run in runs]) for name in names]
 
 
 def mean(runs: Sequence[Mapping[str, float]], name: str) -> Estimate:
-    """Return the mean of one number, from one run a seed."""
+    """Return the mean of one number over runs, one per seed."""
     return estimate([run[name] for run in runs])
 
 
 def times(
     ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], name: str
 ) -> Estimate:
-    """Return the mean of ours / theirs of one number, seed by seed."""
+    """Return the mean of the ratio ours / theirs of one number, paired by seed."""
     return estimate([a[name] / b[name] for a, b in zip(ours, theirs, strict=True)])
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Return the share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
+    """Return the mean reduction 1 - ours / theirs, paired by seed."""
     return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def log_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Return the logarithm of ours / theirs, seed by seed."""
+    """Return the logarithms of ours / theirs, paired by seed."""
     pairs = zip(ours, theirs, strict=True)
     return [math.log(max(a, _SMALLEST) / max(b, _SMALLEST)) for a, b in pairs]
 
 
 def below_zero(values: Sequence[float]) -> float:
-    """One-sided p-value of "the mean is 0 or more"; 1 from one seed, which shows nothing.
+    """Return the one-sided p value of "the mean is 0 or more"; 1 for a single seed.
 
-    Values without scatter (a deterministic tie) have a test without width: the mean decides.
+    Values without scatter (a deterministic tie) have no t statistic; the sign of the mean decides.
     """
     array = np.asarray(values, np.float64)
     n = len(array)
@@ -100,7 +100,7 @@ def below_zero(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Return a flag for each hypothesis: whether it is refuted when all are tested together."""
+    """Return for each hypothesis whether Holm's procedure rejects it."""
     refuted = [False] * len(p_values)
     for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if p_values[index] > alpha / (len(p_values) - tested):
@@ -110,9 +110,9 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """Return the smallest effect that as many seeds of such scatter show with a chance of `POWER`.
+    """Return the smallest effect that this many seeds with this scatter show at a power of `POWER`.
 
-    In the unit of the values; NaN from fewer than two.
+    The unit is that of the values; NaN for fewer than two.
     """
     n = len(values)
     if n < 2:
@@ -123,7 +123,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """Return how many seeds of such scatter show an effect of that size; infinite for 0."""
+    """Return the number of seeds with this scatter that show an effect; infinite for 0."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf
@@ -131,11 +131,11 @@ def seeds_for(values: Sequence[float], effect: float) -> float:
 
 
 def one_more(draws: Sequence[float], intervals: int) -> float:
-    """Half the interval in which one more draw lies, where several such hold together (Bonferroni).
+    """Return the half width of the prediction interval of one more draw, corrected by Bonferroni.
 
     Args:
         draws: two or more.
-        intervals: number of intervals that are to hold at once with a chance of `CONFIDENCE`.
+        intervals: number of intervals that must all hold with probability `CONFIDENCE`.
     """
     n = len(draws)
     spread = float(np.asarray(draws, np.float64).std(ddof=1))

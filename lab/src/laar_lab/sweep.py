@@ -1,8 +1,8 @@
-"""Many independent runs, on all cores or on a cluster.
+"""Run many independent cases on all cores or on a cluster.
 
-joblib does the work, so its own backends apply: on this machine processes, and inside
-`joblib.parallel_config(backend="dask")` or `"ray"` a cluster. Results come in the order of the
-cases whatever finishes first, so a sweep's outcome does not depend on where it ran.
+joblib does the work, so its backends apply: processes on this machine, or a cluster inside
+`joblib.parallel_config(backend="dask")` or `"ray"`. Results are in the order of the cases, not of
+completion, so the outcome of a sweep does not depend on where it ran.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import laar
 from laar.errors import SettingError, unknown
 
 BACKENDS = ("loky", "dask", "ray")
-"""Processes of this machine, or a cluster."""
+"""Processes on this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 PACKAGES = (Path(laar.__file__).parent, Path(__file__).parent)
-"""The code that a run is of: laar's and the lab's."""
+"""Packages whose code a run executes: laar and the lab."""
 
 _PACKAGED = {".py", ".yaml", ".json"}
-"""Sources, engines and fleets."""
+"""Suffixes of sources and of engine and fleet files."""
 
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
@@ -40,13 +40,13 @@ _kept: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
 def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
-    """Call `run` with each case; the results are in the order of the cases.
+    """Call `run` with each case; return the results in the order of the cases.
 
     Args:
-        run: a module's function, so that it can travel to another process.
+        run: a module-level function, so that it can be pickled for another process.
         cases: its arguments.
-        label: label of the progress bar, which goes to standard error; where that is no terminal,
-            a line a minute shows the progress and the approximate time left.
+        label: label of the progress bar on standard error. If that is not a terminal, a line per
+            minute shows the progress and the approximate time left.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
@@ -55,7 +55,7 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
         kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
         jobs = (joblib.delayed(kept)(*case) for case in cases)
         backend, _ = joblib.parallel.get_active_backend()
-        streams = backend.supports_return_generator  # Ray's does not: its bar moves at the end only
+        streams = backend.supports_return_generator  # Ray's does not: its bar moves only at the end
         results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
         lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
         done = []
@@ -73,12 +73,12 @@ def grid(
     *,
     label: str,
 ) -> dict[_Key, list[_T]]:
-    """Call `run` with each case and each seed; the results of a case are in the seeds' order.
+    """Call `run` with each case and each seed; a case's results are in the seeds' order.
 
     Args:
-        run: a module's function, as for `sweep`; the seed is its last argument.
+        run: a module-level function, as for `sweep`; the seed is its last argument.
         cases: its other arguments, by the key of their results.
-        seeds: every case runs on each.
+        seeds: seeds to run each case on.
         label: label of the progress bar.
     """
     runs = [(*arguments, seed) for arguments in cases.values() for seed in seeds]
@@ -87,14 +87,14 @@ def grid(
 
 
 class _Lines:
-    """Progress as lines, where there is no bar."""
+    """Prints progress as lines if there is no terminal for a bar."""
 
     def __init__(self, label: str, total: int, console: Console) -> None:
         self._label, self._total, self._console = label, total, console
         self._began_s = self._told_s = time.monotonic()
 
     def tell(self, done: int) -> None:
-        """Print the progress, at most once a minute."""
+        """Print the progress, at most once per minute."""
         now_s = time.monotonic()
         if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
             return
@@ -106,10 +106,10 @@ class _Lines:
 
 @contextmanager
 def placed(backend: str, jobs: int) -> Iterator[None]:
-    """Set where the sweeps inside run.
+    """Run the sweeps inside on a backend.
 
-    A Dask scheduler is found as Dask finds one (``DASK_SCHEDULER_ADDRESS``), else one is started
-    on this machine; Ray likewise joins the cluster of its own environment.
+    Dask connects to the scheduler in ``DASK_SCHEDULER_ADDRESS``, or starts one on this machine; Ray
+    likewise joins the cluster that its environment names.
 
     Args:
         backend: one of `BACKENDS`.
@@ -138,11 +138,11 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
-    """Keep the finished runs of sweeps inside, and do not repeat those that are there already.
+    """Store the finished runs of sweeps inside, and reuse the runs already stored.
 
     Args:
-        directory: runs of other sources, files or cases in it stay untouched; workers on other
-            machines have to share it. None: nothing is kept.
+        directory: shared with workers on other machines; runs of other sources, files or cases in
+            it are left alone. None stores nothing.
         read: files, and directories of files, that the runs read.
     """
     token = _kept.set(directory / _state(read) if directory else None)
@@ -153,7 +153,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
 
 
 def _state(read: Iterable[Path | None]) -> str:
-    """Return a name for this state of packages and files; any change may change a result."""
+    """Return a name for this state of packages and files, as any change may change a result."""
     digest = xxhash.xxh3_64()
     for package in PACKAGES:
         for path in sorted(package.rglob("*.*")):

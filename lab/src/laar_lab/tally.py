@@ -1,7 +1,7 @@
-"""Results of a run of an open loop, in memory that does not grow with it.
+"""Metrics of an open-loop run, in memory that does not grow with the run.
 
-Times go into histograms of geometric buckets, 0.1 % wide, so that a percentile of ten million
-requests takes as little memory as one of ten, and is exact to 0.05 %.
+Times go into histograms with geometric buckets 0.1 % wide, so a percentile of ten million requests
+takes no more memory than one of ten, and is exact to 0.05 %.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from laar_lab.sim.fleet import Arrival, Exchange
 
-_WIDTH = 0.001  # of the logarithm
+_WIDTH = 0.001  # of a bucket, in the logarithm
 _LEAST_S, _MOST_S = 1e-5, 1e6
 
 METRICS = {
@@ -41,11 +41,11 @@ MEANS = {
     "failed": "failed",
     "span_s": "from first to last s",
 }
-"""More of the same."""
+"""Further numbers of `Tally.numbers` and their headings."""
 
 
 class Histogram:
-    """Counts of positive numbers; smaller and larger ones than it is made for sit at its ends."""
+    """Counts of positive numbers; values beyond its range go into the first or last bucket."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(int(math.log(_MOST_S / _LEAST_S) / _WIDTH) + 2, np.int64)
@@ -60,7 +60,7 @@ class Histogram:
         self._counts[min(place, len(self._counts) - 1)] += 1
 
     def percentile(self, share: float) -> float:
-        """Return the smallest value that a share (in 0..1) does not exceed; NaN when empty."""
+        """Return the value that a share (in 0..1) of all values does not exceed; NaN when empty."""
         if not self.count:
             return math.nan
         place = int(np.searchsorted(np.cumsum(self._counts), math.ceil(share * self.count)))
@@ -73,10 +73,10 @@ class Histogram:
 
 
 class Tally:
-    """Takes exchanges as they end.
+    """Collects the metrics of exchanges as they end.
 
-    TTFT and end-to-end latency count from dispatch; `late` is the TTFT from the scheduled time,
-    which holds the wait at the client as well.
+    TTFT and end-to-end latency count from dispatch; `late` is the TTFT from the scheduled time and
+    includes the wait at the client.
     """
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Tally:
     def numbers(self) -> dict[str, float]:
         """Return the metrics by their names in `METRICS` and `MEANS`.
 
-        Without a truth about answers, an answer that came is a correct one: `ttca_s` is then the
-        mean end-to-end latency, divided by the success rate.
+        Without a ground truth every answer counts as correct: `ttca_s` is then the mean end-to-end
+        latency divided by the success rate.
         """
         count = self.by_endpoint.total()
         success = self.e2e.count / count if count else math.nan

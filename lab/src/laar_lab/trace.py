@@ -1,9 +1,9 @@
-"""Traces of requests, one JSON object a line, as Mooncake's and GORGO's are; gzipped or not.
+"""Read request traces in the format of Mooncake and GORGO: JSON lines, gzipped or not.
 
-`timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one for each block of 512
-prompt tokens, equal ids meaning equal prompts up to there; `session` is read too when it is there,
-anything else (an embedded `request`) is not. Time counts from the first line. Lines are read as
-they fall due: a trace of any length takes the memory of one line.
+A line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one per block
+of 512 prompt tokens; equal ids mean equal prompts up to that block. An optional `session` is read
+too; all other fields (an embedded `request`) are ignored. Time counts from the first line. Lines
+are read when due, so a trace of any length takes the memory of one line.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from laar.errors import SettingError
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt
 
 Entry: TypeAlias = "dict[str, Any]"
-"""A line's object, unchecked."""
+"""The JSON object of a line, not yet validated."""
 
 TRACE_BLOCK_TOKENS = 512
-"""Mooncake's."""
+"""Mooncake's block size."""
 
 MAX_LINE_BYTES = 16 << 20
-"""A request body of the largest context served, and its ids."""
+"""Enough for a request body of the largest context served, with its ids."""
 
 MAX_TOKENS = 1 << 24
-"""Tokens of one prompt or answer at most."""
+"""Most tokens in one prompt or answer."""
 
 MAX_LENGTH_S = 366 * 86_400.0
-"""A year. The virtual fleet probes and scrapes through all of it."""
+"""One year. The virtual fleet probes and scrapes during the whole trace, so length costs time."""
 
 _T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -49,11 +49,11 @@ def read_trace(
 
     Args:
         path: the file.
-        time_scale: stretches the time between requests; above 1 is a lighter load.
+        time_scale: factor on the time between requests; above 1 is a lighter load.
         block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
 
     Raises:
-        SettingError: the file can't be read, or a line is wrong; names line and field.
+        SettingError: the file can't be read, or a line is invalid; names the line and field.
     """
     check_block(block_tokens)
     if not time_scale > 0:
@@ -70,10 +70,10 @@ def read_trace(
 
 
 def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
-    """Yield the file's objects as `entries` gives them, each with its time in milliseconds.
+    """Yield the file's objects as `entries` does, each with its time in milliseconds.
 
     Raises:
-        SettingError: as `entries`; a time is missing, goes back, or is far from the first.
+        SettingError: as for `entries`; or a time is missing, decreases, or is far from the first.
     """
     first_ms, last_ms = None, 0.0
     for where, entry in entries(path):
@@ -95,10 +95,10 @@ def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the file's objects, each with the text of its place in the file.
+    """Yield the file's objects, each with a description of its place in the file.
 
     Raises:
-        SettingError: the file can't be read, or a line is too long or no JSON object.
+        SettingError: the file can't be read, or a line is too long or not a JSON object.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -128,7 +128,7 @@ def _entry(line: bytes, where: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A line's lengths in tokens and its ids of long blocks: small, until a prompt is made of it.
+    """A line's lengths in tokens and its ids of long blocks, kept small until a prompt is made.
 
     Args:
         prompt_tokens: `input_length`.
@@ -141,9 +141,9 @@ class Lengths:
     ids: array[int]
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
-        """Return the prompt to send; the same ids under another salt share nothing."""
-        # An id of a long block becomes ids of its short ones; of a last, partial block those that
-        # are full.
+        """Return the prompt to send; equal ids under different salts share nothing."""
+        # The id of a long block becomes the ids of its short blocks; of a last, partial
+        # block only those that are full.
         stride = block_tokens // BLOCK_TOKENS
         long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
         short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
@@ -155,7 +155,7 @@ class Lengths:
 
 
 def lengths(entry: Entry, where: str) -> Lengths:
-    """Return the lengths and ids of a line; SettingError if one is missing or wrong."""
+    """Return the lengths and ids of a line; raise SettingError if one is missing or invalid."""
     tokens = whole(entry, "input_length", where, least=1)
     output = whole(entry, "output_length", where, least=0)
     ids = entry.get("hash_ids")
@@ -171,13 +171,13 @@ def check_block(block_tokens: int) -> None:
 
 
 def session_of(entry: Entry) -> str | None:
-    """Return the name of a line's session, a text or a whole number; None if it has none."""
+    """Return the name of a line's session, a text or a whole number; None if there is none."""
     name = entry.get("session")
     return str(name) if isinstance(name, str) or type(name) is int else None
 
 
 def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
-    """Return a number of a line, from 0 to `most`; SettingError if it is none."""
+    """Return a number of a line, from 0 to `most`; raise SettingError if it is not one."""
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise SettingError(f"{where}: `{name}` must be a number, 0 to {most:g}")
@@ -185,7 +185,7 @@ def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
 
 
 def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
-    """Return a whole number of a line, from `least` to `MAX_TOKENS`; SettingError if it is none."""
+    """Return a whole number of a line, `least` to `MAX_TOKENS`; raise SettingError otherwise."""
     value = entry.get(name)
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
@@ -196,7 +196,7 @@ _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 
 def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
-    """Return a text, list or object of a line; SettingError if it is none."""
+    """Return a text, list or object of a line; raise SettingError if it has another type."""
     value = entry.get(name)
     if not isinstance(value, kind):
         raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")

@@ -1,8 +1,8 @@
-"""The hill-climb in the lab: a trace is replayed against a fleet until the tuner freezes.
+"""Run the hill-climb in the lab: replay a trace against a fleet until the tuner freezes.
 
-The director is the one that serves and has the tuner in it, exactly as in `laar serve`. When the
-trace ends it begins again, with other prompts of the same shape: a second pass over the very same
-ones would find them all cached.
+The director is the production one with the tuner in it, exactly as in `laar serve`. When the trace
+ends it starts again, with different prompts of the same shape: a second pass over the same prompts
+would find them all cached.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from laar_lab.sim.fleet import (
 )
 from laar_lab.statistics import Estimate
 
-_OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier that ids are spread with
+_OTHER_WORDS = 0xD1B54A32D192ED03  # different from the multiplier that spreads ids
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
-"""Limit of replays: a trace may have only a handful of requests."""
+"""Most replays of the trace, which may have only a handful of requests."""
 
 
 def tune(
@@ -47,20 +47,20 @@ def tune(
     policies: Mapping[str, Policy] | None = None,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
-    """Climb until the tuner freezes; return it.
+    """Tune until the tuner freezes; return it.
 
     Args:
-        trace: begins the schedule again.
+        trace: function that returns the schedule from its beginning.
         sites: the fleet.
-        picker: its policy is the one that is tuned.
+        picker: settings with the policy to tune.
         settings: settings of the climb.
-        initial: weights to start from, by the names in the bounds.
+        initial: initial weights, by the names in the bounds.
         seed: seed of the network and of ties.
         policies: policies by name; None for the product's.
-        on_end: called with each request as it ends.
+        on_end: called with each request when it ends.
 
     Raises:
-        SettingError: the trace has no requests, or something is wrong with trace or fleet.
+        SettingError: the trace has no requests, or the trace or fleet is invalid.
     """
     tuner = Tuner(settings, initial)
     fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
@@ -85,7 +85,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """Return the prompt in other words; two prompts of a pass still share their prefix."""
+    """Return the prompt with different blocks; prompts of one pass still share their prefixes."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))
@@ -95,7 +95,7 @@ def _other(arrival: Arrival, number: int) -> Prompt:
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:
-    """Return the windows of a climb as a table, its weights and objective as charts."""
+    """Return a report on a climb: windows as a table, weights and objective as charts."""
     windows = cast("Sequence[Mapping[str, object]]", export["windows"])
     best = cast("Mapping[str, float]", export["weights"])
     names = tuple(best)

@@ -1,1 +1,1 @@
-"""The commands that laar-lab adds to `laar`, by entry points of the group `laar.commands`."""
+"""Commands that laar-lab adds to `laar` through the entry point group `laar.commands`."""

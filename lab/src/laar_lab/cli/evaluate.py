@@ -28,7 +28,7 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Judge an artifact on graded answers: laar, the best model and an oracle, at equal cost."""
+    """Compare laar at equal cost with the best model and an oracle, on graded answers."""
     with report_errors():
         from laar_lab.judging.command import run_evaluate
 

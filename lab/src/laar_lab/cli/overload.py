@@ -1,4 +1,4 @@
-"""`laar overload`: more load than a fleet carries, through a real Envoy."""
+"""`laar overload`: send a fleet more load than it can carry, through a real Envoy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`laar context plan`: ContextPilot's offline half on files.
+"""`laar context plan`: run ContextPilot's offline half on files.
 
-Exit status: 0 done, 2 a fault that the user can correct.
+Exit status: 0 done, 2 an error that the user can correct.
 """
 
 from __future__ import annotations

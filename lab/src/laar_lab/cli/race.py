@@ -1,4 +1,4 @@
-"""`laar race`: laar and other routers by turns, on a user's own engines and traffic."""
+"""`laar race`: race laar with other routers, in turns, on a user's own engines and traffic."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def race(
     json_file: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Race laar with other routers, by turns, on your engines and your traffic.
+    """Race laar with other routers, in turns, on your engines and your traffic.
 
     Each turn sends the same requests through a fresh router to engines with empty caches. The
-    tables have every router's numbers, and laar by each other one with 95 % intervals over the
-    repetitions; a sentence for each says where laar is better and where it is worse.
+    tables show each router's numbers, and laar's ratio to each rival with 95 % intervals over the
+    repetitions; a sentence for each rival says where laar is better and where it is worse.
     """
     with report_errors():
         from laar.measuring.run import key_headers

@@ -1,4 +1,4 @@
-"""`laar sim-endpoint`: one simulated vLLM endpoint."""
+"""`laar sim-endpoint`: run one simulated vLLM endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laar ttca`: held-out questions with retries, policy by policy."""
+"""`laar ttca`: send held-out questions with retries, policy by policy."""
 
 from __future__ import annotations
 

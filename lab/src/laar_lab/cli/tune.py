@@ -1,8 +1,8 @@
-"""`laar tune`: the hill-climb over the cost's weights, in the lab or watched on a live picker.
+"""`laar tune`: hill-climb the weights of the cost, in the lab or on a live picker.
 
-In the lab it climbs on a trace. With `--live` the climb is the picker's own (`tuner.enabled` in its
-settings), since only it sees decisions and outcomes; the command follows it, may freeze it, and
-exports. Either way the best weights found are written, never the last tried.
+In the lab it climbs on a trace. With `--live` the picker itself climbs (`tuner.enabled` in its
+settings), since only it sees decisions and outcomes; the command follows it, can freeze it, and
+exports. Either way it writes the best weights found, never the last ones tried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`laar up`: the demo fleet behind a real Envoy."""
+"""`laar up`: run the demo fleet behind a real Envoy."""
 
 from __future__ import annotations
 

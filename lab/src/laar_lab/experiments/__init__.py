@@ -1,4 +1,4 @@
-"""The experiments, a small module and its declaration each; found by looking into this package."""
+"""The experiments: modules of this package, found by introspection, each with a declaration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment of that name.
+    """Return the experiment with a name.
 
     Raises:
-        SettingError: there is none; the text names those there are.
+        SettingError: there is none; the text lists the known names.
     """
     known = all_experiments()
     if name not in known:

@@ -1,11 +1,11 @@
-"""More agents than the caches hold: turns, times and fairness by rule, as sessions grow.
+"""More agents than fit in the caches: turns, times and fairness by rule, as load grows.
 
-Real sessions of coding agents as a closed loop, on engines with short caches. What fits is the
-fleet's KV by `SESSION_TOKENS`; the loads are multiples of it. All rules meet the same sessions,
-have laar's own index of prefixes and the engines' sizes, and the rules that hold sessions back
-place them as laar does.
+Real sessions of coding agents run as a closed loop on engines with small caches. The number of
+sessions that fit is the fleet's KV divided by `SESSION_TOKENS`; the loads are multiples of it. All
+rules get the same sessions, laar's prefix index and the engines' sizes, and the rules that hold
+sessions back place them as laar does.
 
-Half of the sessions are for choosing, the other half for the verdict, by their place in the file.
+One half of the sessions is for choosing, the other for the verdict, by position in the file.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from laar_lab.suite.real import agents
 from laar_lab.sweep import grid
 
 SESSION_TOKENS = 54_000
-"""Mean context of the sessions in these minutes (decision 14)."""
+"""Mean context of a session during the run (decision 14)."""
 
 LOADS = (0.75, 1.0, 1.5, 2.0, 3.0)
-"""Sessions at once, by what the caches hold."""
+"""Concurrent sessions, as multiples of what fits in the caches."""
 
 JUDGED_FROM = 70_000
-"""Seeds from here on meet the half of the sessions that is for the verdict."""
+"""From this seed on, runs use the half of the sessions for the verdict."""
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
 _CROWD = 0.9  # share of the fleet's KV that the crude gate fills
-_CROWD_IDLE_S = 20.0  # the better of those tried: 1, 5, 20 and 65 s
+_CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
 RULES = {
     "laar": ("laar", ""),
@@ -63,11 +63,11 @@ RULES = {
     "crude gate": ("laar", "gate"),
     "programs": ("laar", "programs"),
 }
-"""Policy and the way in, by the name in the table."""
+"""Policy, and gate or flow control in front of it, by name in the table."""
 
 
 class _Run:
-    """One run, and what its clients saw."""
+    """A run, and what its clients saw."""
 
     def __init__(self, engines: int, rule: str, seed: int) -> None:
         policy, way = RULES[rule]
@@ -96,7 +96,7 @@ class _Run:
 def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int
 ) -> dict[str, float]:
-    """Run one rule with `half` of the sessions, at `load` times what the caches hold."""
+    """Run a rule with one half of the sessions, at `load` times what fits in the caches."""
     run = _Run(engines, rule, seed)
     hold_sessions(
         run.fleet,
@@ -123,7 +123,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run every rule at every load, on four and on eight engines."""
+    """Run every rule at every load on four and on eight engines."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)

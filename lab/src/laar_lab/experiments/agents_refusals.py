@@ -1,9 +1,9 @@
-"""More agents than the caches hold, on engines that refuse a prompt for which there is no room.
+"""More agents than fit in the caches, on engines that refuse prompts without room.
 
-Real sessions of coding agents as a closed loop, on engines of llm-d's simulator, which answer 500
-where a prompt finds no room in the KV cache. Envoy asks the next endpoint of the picker's list, or
-none. A client that is refused asks again after a second, until it has its answer. Turns count by
-their answers.
+Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
+500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
+or none. A refused client retries every second until it is answered. Turns are counted by their
+answers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from laar_lab.suite.real import agents
 from laar_lab.sweep import grid
 
 WAYS = {"moves": 2, "no retries": 0}
-"""Fallbacks that the picker names."""
+"""Number of fallbacks that the picker names."""
 
 SESSIONS = (56, 88)
 
@@ -44,14 +44,14 @@ _ASKS_AGAIN_S = 1.0
 
 
 class _Clients:
-    """Clients that ask again, and what they saw."""
+    """Clients that retry, and what they saw."""
 
     def __init__(self, fleet: VirtualFleet) -> None:
         self._fleet = fleet
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
 
     def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
-        """Send a turn until it is answered."""
+        """Send a turn repeatedly until it is answered."""
 
         def over(exchange: Exchange) -> None:
             if exchange.status == 200:
@@ -103,7 +103,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run each way of refusing with 56 and with 88 sessions."""
+    """Run with and without fallbacks, with 56 and with 88 sessions."""
     assert scope.data is not None
     loads = SESSIONS[:1] if scope.quick else SESSIONS
     cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}

@@ -1,4 +1,4 @@
-"""Runs of agents as a closed loop, more than the caches hold: what is counted and shown of them."""
+"""Metrics of closed-loop agent runs with more sessions than fit in the caches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from laar_lab.sim.fleet import Arrival, Exchange
 
 KV_TOKENS = 250_000
-"""Tokens of each engine's cache."""
+"""Size of each engine's cache in tokens."""
 
 
 class Turns:
-    """What the clients of one run saw.
+    """Collects what the clients of a run saw.
 
     Args:
         until_s: end of the run.
-        uncounted_s: its first seconds do not count.
+        uncounted_s: length of the initial part that does not count.
 
     Attributes:
-        refused: refusals seen.
+        refused: number of refusals seen.
     """
 
     def __init__(self, until_s: float, uncounted_s: float) -> None:
@@ -32,7 +32,7 @@ class Turns:
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Count a turn: as done by the time it ends, for all else by the time it began."""
+        """Count a turn: by its end for throughput, by its beginning for all other metrics."""
         self._done += self._uncounted_s <= exchange.end_s < self._until_s
         if arrival.at_s < self._uncounted_s:
             return
@@ -45,7 +45,7 @@ class Turns:
         self._by_session[arrival.session].append(took_s)
 
     def numbers(self) -> dict[str, float]:
-        """Return all that is known of the run."""
+        """Return the metrics of the run."""
         took_s, first_s, held_s, tokens, cached = np.array(self._turns).T
         by_session = np.array([np.mean(each) for each in self._by_session.values()])
         return {

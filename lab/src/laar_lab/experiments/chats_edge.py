@@ -1,8 +1,8 @@
-"""Chats at the edge of saturation: how much load a rule carries, and how it gets over a burst.
+"""Chats at the edge of saturation: the load a rule carries, and its recovery from a burst.
 
-Conversations in an open loop. A rule's edge is the load at which p95 of whole answers reaches three
-times that of the best rule at the lightest load, interpolated between the loads sent. The burst is
-half a minute at three times a moderate load; the answers of the four minutes after it count.
+Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
+that of the best rule at the lightest load, interpolated between the loads sent. The burst is half a
+minute at three times a moderate load; the answers of the four minutes after it count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 
 _MINUTES = 5.0
 _BURST_FROM_S, _BURST_UNTIL_S, _BURST = 30.0, 60.0, 3.0
-"""The burst ends where requests begin to count (`laar_lab.suite.case.UNCOUNTED_SHARE`)."""
+"""The burst ends when requests begin to count (`laar_lab.suite.case.UNCOUNTED_SHARE`)."""
 
 FLEETS: Mapping[str, tuple[Callable[[], list[Site]], tuple[float, ...]]] = {
     "6 rooflines": (
@@ -37,17 +37,17 @@ FLEETS: Mapping[str, tuple[Callable[[], list[Site]], tuple[float, ...]]] = {
     ),
     "6 side by side": (partial(fleets.parallel, 6), (3.0, 12.0, 14.0, 16.0, 18.0, 20.0)),
 }
-"""Endpoints, and requests a second; the first load is light, the last two are past the edge."""
+"""Endpoints, and requests per second; the first load is light, the last two are past the edge."""
 
 _FAR = 3.0
-"""The edge, by p95 of answers at the lightest load."""
+"""p95 E2E at the edge, as a multiple of that at the lightest load."""
 
 RULES = ("laar", "lmetric", "smg", "llm-d")
-"""Ours, and its rivals."""
+"""Our rule and its rivals."""
 
 
 def _after_burst(shape: ChatShape, rng: Random, duration_s: float) -> Iterator[Arrival]:
-    """Return a stream in which 90 s of arrivals are compressed into 30 s."""
+    """Yield a stream in which 90 s of arrivals are compressed into 30 s."""
     sooner_s = (_BURST - 1.0) * (_BURST_UNTIL_S - _BURST_FROM_S)
     for arrival in chats(shape, rng, duration_s + sooner_s):
         at_s = arrival.at_s
@@ -57,7 +57,7 @@ def _after_burst(shape: ChatShape, rng: Random, duration_s: float) -> Iterator[A
 
 
 def run_edge(fleet: str, load: float, burst: bool, rule: str, minutes: float, seed: int) -> Numbers:
-    """Run a rule once on one of `FLEETS`."""
+    """Run a rule on one of `FLEETS`."""
     shape = replace(GORGO_CHATS, requests_per_s=load, max_output_tokens=512)
     case = Case(
         name=f"{fleet}, {load:g}/s",
@@ -113,7 +113,7 @@ def _evidence(runs: Mapping[tuple[str, str, str], Runs]) -> Evidence:
 
 
 def _edges(runs: Mapping[tuple[str, str, str], Runs], fleet: str, rule: str) -> list[float]:
-    """Return the highest load that a rule carries, by seed; the heaviest if it carries all."""
+    """Return the highest load that a rule carries, by seed; the heaviest load if it carries all."""
     loads = FLEETS[fleet][1]
 
     def logs(rule: str, load: float) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
-"""Chain of agents: each question goes to 15 agents, with one document for each of them.
+"""A chain of agents: each question goes to 15 agents, with one document for each.
 
-ContextPilot routes a document to the agent that processed it before; it has 1.8 to 2.1 times the
-throughput of agents that take the documents as they are retrieved, on MultihopRAG. With one
-document a prompt there is nothing to order, so this is the picker's routing by cached prefix alone,
-beside round-robin, which gives agent i the i-th document.
+ContextPilot routes a document to the agent that processed it before; on MultihopRAG it has 1.8 to
+2.1 times the throughput of agents that get the documents in retrieval order. With one document per
+prompt there is nothing to order, so this compares the picker's routing by cached prefix with
+round-robin, which gives agent i the i-th document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run the same questions with and without the hook."""
+    """Run the same questions with round-robin and with routing by prefix."""
     questions = 60 if scope.quick else 200
     cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
     runs = grid(run_agents, cases, scope.seeds, label="context-agents")

@@ -1,7 +1,7 @@
-"""Prefill throughput as prompts hold more documents: 3 to 15 (ContextPilot, figure 9).
+"""Prefill throughput with 3 to 15 documents per prompt (ContextPilot, figure 9).
 
-The backlog of `context-prefill`, on four engines, with requests about topics of two documents more
-than a prompt holds, one in five of which is of no topic. The paper has 1.5 to 2.0 times on
+The backlog of `context-prefill` on four engines. A topic has two documents more than a prompt
+holds, and one in five documents of a prompt is not of its topic. The paper has 1.5 to 2.0 times on
 MultihopRAG and 1.3 to 1.6 on NarrativeQA, at every length.
 """
 
@@ -59,7 +59,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]:
-    """Run one backlog on a fresh fleet."""
+    """Run a backlog on a fresh fleet."""
     load = rag.topic(seed, requests=requests, docs=docs, noise=docs // 5, topic_docs=docs + 2)
     backlog = replay(load, way, seed, None)
     return {

@@ -1,9 +1,9 @@
 """The hook over a long run in which topics come and go (ContextPilot, appendix C.1).
 
-The backlog of `context-prefill`, longer, in fifths: every 20 requests one of fifty topics goes, and
-a new one, with documents that were never seen, takes its place. So at the end hardly a document of
-the beginning is asked for, and the hook's index has to follow. The paper's own load does not
-drift: it finds 34 % cached where the baseline finds 7 %, from the beginning to the end.
+A longer backlog of `context-prefill`, in fifths: every 20 requests one of fifty topics is replaced
+by a new one with unseen documents. At the end hardly any document of the beginning is requested, so
+the hook's index has to follow. The paper's load does not drift: it finds 34 % cached where the
+baseline finds 7 %, from the beginning to the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
-One index of orders for the whole fleet (ContextPilot, section 4), with and without routing by
-prefix. Under round-robin each endpoint sees every order, holds it in its own cache, and has less
-room for the others.
+There is one index of orders for the whole fleet (ContextPilot, section 4), with and without routing
+by prefix. Under round-robin each endpoint sees every order and caches it, so it has less room for
+the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BEST, _UNROUTED = "hook, by prefix", "hook, round-robin"
 
 
 def run(scope: Scope) -> Report:
-    """Replay both loads on all fleets, four ways."""
+    """Replay both loads on all fleets in four ways."""
     fleets = _FLEETS[:1] if scope.quick else _FLEETS
     places = {f"{load}, {n} x {held}": (load, (n, held)) for load in _LOADS for n, held in fleets}
     cases = {(name, way): (*place, way) for name, place in places.items() for way in _WAYS}

@@ -1,13 +1,13 @@
-"""Cached documents that reordering finds and the order as received does not, on four loads.
+"""Documents found cached with and without reordering, on four loads.
 
-Document caches instead of engines (see `laar_lab.workloads.rag`), four of them behind routing by
-prefix with a bound on load. The paper's own figures are for requests known beforehand, clustered
-and scheduled (4.6 to 34 % on MultihopRAG, 5.9 to 20.8 % on NarrativeQA); the second table does the
-same with the library behind `laar context plan`.
+Four document caches stand in for engines (see `laar_lab.workloads.rag`), with routing by prefix and
+a bound on load. The paper's figures are for requests known beforehand, clustered and scheduled (4.6
+to 34 % on MultihopRAG, 5.9 to 20.8 % on NarrativeQA); the second table does the same with the
+library behind `laar context plan`.
 
 Two of the stretch figures are narrowly missed, judged by the unrounded mean. A better estimate of
 popularity would not help: with the documents' true popularity, the same search stayed below 0.12 on
-zipf 0.6. Leaving a longer path for a likelier shorter one found less on all loads.
+zipf 0.6. Giving up a longer path for a more likely shorter one found less on all loads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOADS: dict[str, Callable[[int], list[list[int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load, the number of caches and their documents; the hit rate it must reach, and should."""
+    """A load, caches and their capacity, and the hit rates it must reach and should reach."""
 
     load: str
     endpoints: int
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name in tables."""
+        """Name in tables."""
         return f"{self.load}, {self.endpoints} x {self.capacity_docs}"
 
 

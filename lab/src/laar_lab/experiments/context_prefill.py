@@ -1,14 +1,14 @@
 """ContextPilot's headline in the lab: prefill throughput and TTFT with and without the hook.
 
-Four engines behind the picker that serves, whose cost counts cached prefixes in every row. The
-paper's 1.5 to 3 times is of loads with high overlap, and so is the check: prefill work falls with
-the cached share, so that a share of h makes it 1 / (1 - h) times as fast at most. `same
-documents` (requests of one topic share nearly all of theirs) has the overlap of DeepSeek-R1 on
-MultihopRAG (5.1 to 60.4 % found cached, prefill 1.81 times as fast); `topic` that of Qwen3-32B (4.6
-to 34 %), which alone cannot make more than 1.5 times, and `zipf 1.0` has less.
-Throughput is that of a backlog with one token for each answer; TTFT is under Poisson arrivals at
-two thirds of the fleet's capacity as it is. The paper knows its requests beforehand; the last row,
-`laar context plan`, does so too.
+Four engines are behind the production picker, whose cost counts cached prefixes in every row. The
+paper's 1.5 to 3 times are for loads with high overlap, and so is the check: prefill work decreases
+with the cached share, so a share of h makes it at most 1 / (1 - h) times as fast. `same documents`
+(requests of one topic share nearly all of theirs) has the overlap of DeepSeek-R1 on MultihopRAG
+(5.1 to 60.4 % found cached, prefill 1.81 times as fast); `topic` has that of Qwen3-32B (4.6 to
+34 %), which alone allows at most 1.5 times, and `zipf 1.0` has less. Throughput is that of a
+backlog with one token per answer; TTFT is under Poisson arrivals at two thirds of the fleet's
+capacity without the hook. The paper knows its requests beforehand, as does the last row,
+`laar context plan`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run each load three ways."""
+    """Run each load in three ways."""
     requests = 600 if scope.quick else 2000
     cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
     runs = grid(run_load, cases, scope.seeds, label="context-prefill")
@@ -109,11 +109,11 @@ def run(scope: Scope) -> Report:
 
 
 def run_load(load: str, way: str, requests: int, seed: int) -> dict[str, float]:
-    """Run a load on fresh fleets: as a backlog, then with Poisson arrivals (a batch has none)."""
+    """Run a load on fresh fleets: as a backlog, then with Poisson arrivals (except a batch)."""
     contexts = LOADS[load](seed, requests)
     if way == PLAN:
         contexts = [list(planned.docs) for planned in plan(contexts).requests]
-    # The client's tokens: the hook's note is no work that a client asked for.
+    # Tokens as sent by the client; the hook's note is not work that a client requested.
     received_tokens = requests * prompt_of(contexts[0], 0).prompt_tokens
     backlog = replay(contexts, way, seed, None)
     figures = {
@@ -134,7 +134,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Send all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each result."""
+    """Send all, at most `IN_FLIGHT` at once, or as Poisson arrivals; `seen` gets each result."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

@@ -1,8 +1,8 @@
 """Several sessions of several turns at once: 2 to 32 (ContextPilot, table 3b).
 
-The conversations of `context-turns`, each turn sent a second after the answer to the one before, so
-many of them at a time, on one engine. The paper has 1.92 times RadixCache's speed with 2 sessions
-and 1.49 times with 32.
+Conversations of `context-turns`, a number of them at a time on one engine, each turn sent a second
+after the previous answer. The paper has 1.92 times RadixCache's speed with 2 sessions and 1.49
+times with 32.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
-    """Run `at_once` sessions at a time on a fresh engine; each place has three, in turn."""
+    """Run `at_once` concurrent sessions on a fresh engine, three times as many in total."""
     count = 3 * at_once
     load = conversations(seed, count=count, turns=_TURNS, docs=8, repeats=0.4, every_s=1.0)
     site = Site(
@@ -76,7 +76,7 @@ def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
 
     def turns(conversation: int) -> Iterator[Turn]:
         for turn in load:
-            if turn.conversation == conversation:  # made when the answer before is here
+            if turn.conversation == conversation:  # made after the previous answer
                 name = f"{conversation}/{turn.number}"
                 prompt = bodies.prompt(name, messages(turn), fleet.clock.now)
                 yield Turn(prompt=prompt, after_answer_s=_THINK_S, kind=name)

@@ -1,12 +1,12 @@
 """ContextPilot over several turns, and with memories: TTFT as received and with the hook.
 
-`context-turns`: conversations of five turns, eight documents of 1,024 tokens in each, 40 % of them
-seen in earlier turns; written as LangChain writes them. The paper has half the TTFT of RadixCache
-on MT-RAG (table 3a). "order" is the hook without de-duplication, "order and notes" with it. Both
-rows route by cached prefix, as the row without the hook does. With 40 % of the documents gone from
-four of five turns, prefill falls to 0.68 at best, 1.47 times as fast; more is queueing saved.
+`context-turns`: conversations of five turns with eight documents of 1,024 tokens each, 40 % of them
+seen in earlier turns, in LangChain's format. The paper has half the TTFT of RadixCache on MT-RAG
+(table 3a). "order" is the hook without de-duplication, "order and notes" with it. Both rows route
+by cached prefix, as does the row without the hook. With 40 % of the documents removed from four of
+five turns, prefill falls to 0.68 at best, 1.47 times as fast; any further gain is less queueing.
 
-`context-memories`: questions over 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), as
+`context-memories`: questions with 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), as
 bullets in the system prompt. The paper has 1.23 and 1.83 times (0.101 to 0.055 s with 100).
 """
 
@@ -75,7 +75,7 @@ def run_conversations(way: str, count: int, seed: int) -> dict[str, float]:
 
 
 def turn_messages() -> Callable[[Turn], _Messages]:
-    """Return a client's messages at each turn: all earlier ones, and the turn's documents."""
+    """Return a function that makes a client's messages at each turn, including earlier turns."""
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:

@@ -1,17 +1,17 @@
-"""A day of operation: mixed traffic, crashes, a deployment and scaling, by what operators watch.
+"""A day of operation: mixed traffic, crashes, a deployment and scaling, by operators' metrics.
 
-Twenty-four hours, each represented by a minute at that hour's rate (`laar_lab.workloads.day`),
-behind an hour that fills the caches and does not count. Endpoints join and leave with the load by a
-timetable that is the same for every rule. Four endpoints crash, and all are replaced one after the
-other from the forenoon on. What lasts seconds lasts them here too: a crashed engine is away for
-30 s, which is half of an hour's minute. So the day holds far more trouble than a real one.
+Twenty-four hours are each compressed into a minute at that hour's rate (`laar_lab.workloads.day`),
+after an initial hour that fills the caches and does not count. Endpoints join and leave with the
+load by a timetable that is the same for every rule. Four endpoints crash, and from the forenoon on
+all are replaced one after the other. Durations of seconds are not compressed: a crashed engine is
+away for 30 s, half of an hour's minute. So the day has far more trouble than a real one.
 
 Every rule has the same picker around it: two fallbacks named to Envoy, health learned from
-outcomes, engines that restarted noticed. What differs is the choice alone.
+outcomes, restarted engines noticed. Only the choice differs.
 
-*Endpoints needed* is another run: the busiest hour, without incidents, on fewer and fewer endpoints
-until p95 TTFT is above `OBJECTIVE_S`. It is found by halving, which takes for granted that one
-endpoint more never hurts.
+*Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
+endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds it, assuming that an
+additional endpoint never hurts.
 """
 
 from __future__ import annotations
@@ -54,30 +54,29 @@ RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "leas
 _ENGINE = "llama-3-8b-a100"
 
 _TIMETABLE = {0: 6, 7: 8, 9: 10, 19: 8, 22: 6}
-"""Endpoints from each hour on."""
+"""Number of endpoints, from each hour on."""
 _CRASHES = (2.5, 8.5, 15.5, 20.5)
 _DEPLOYMENT = 9.5
-"""In hours, on ten endpoints."""
+"""In hours; ten endpoints are listed then."""
 _DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
-"""Shares of an hour: 30 s until a crashed engine is back, 20 s in which a leaving one may
-finish."""
+"""Shares of an hour: 30 s until a crashed engine is back, 20 s for a leaving one to finish."""
 
 _BUSIEST = 11
 _FEWEST_ENDPOINTS, _MOST_ENDPOINTS = 4, 20
 OBJECTIVE_S = 1.5
-"""Seconds to the first token that 95 % of the busiest hour's requests should have."""
+"""p95 TTFT objective of the busiest hour, in seconds."""
 
 _QUICK_HOUR_S = 3.0
 _QUICK_RIVALS = ("smg", "least-loaded")
 
 
 _REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
-"""At the busiest hour: real prompts are longer and share less, real agents go on for longer."""
+"""Rates at the busiest hour; real prompts are longer and share less, real agents run longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """The source of the traffic, small enough to travel to another process."""
+    """The source of the traffic, small enough to be pickled for another process."""
 
     hour_s: float
     data: Path | None
@@ -95,7 +94,7 @@ class _Traffic:
 
 
 class _Clients:
-    """Sends a day's visits, and counts their results."""
+    """Sends a day's visits and counts their results."""
 
     def __init__(self, fleet: VirtualFleet, day: Day, seed: int) -> None:
         self._fleet, self._day = fleet, day
@@ -157,7 +156,7 @@ def _fleet(policy: str, seed: int, endpoints: int) -> tuple[VirtualFleet, list[s
 
 
 def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
-    """Run the day under one rule."""
+    """Run the day under a rule."""
     day = traffic.day()
     fleet, names = _fleet(policy, seed, max(_TIMETABLE.values()) + 1)
     operation = Operation(fleet, names, _TIMETABLE[0], generator(seed, "operation"))
@@ -191,7 +190,7 @@ _BY_PART = ("ttft_p95_s", "e2e_p95_s", "hit_rate", "requests")
 
 
 def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
-    """Return the fewest endpoints that keep the objective in the busiest hour."""
+    """Return the fewest endpoints that meet the objective in the busiest hour."""
     day = replace(traffic.day(), only_hour=_BUSIEST, hours=1)
 
     def is_enough(endpoints: int) -> bool:

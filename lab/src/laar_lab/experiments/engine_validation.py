@@ -1,4 +1,4 @@
-"""The engine model against the figures that the Medha paper publishes."""
+"""Compare the engine model with the figures published in the Medha paper."""
 
 from __future__ import annotations
 

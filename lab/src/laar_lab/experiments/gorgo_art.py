@@ -1,8 +1,8 @@
-"""GORGO's own regime: prompts of 18,000 tokens, nine tenths of them seen before, at three loads.
+"""GORGO's regime: prompts of 18,000 tokens, nine tenths of them seen before, at three loads.
 
-ART-Chat as its authors describe it, on their three endpoints; time x 2 and x 3 are the half and the
-third of the load that their held-out days have. At each load the published weights, frozen, meet
-weights that were climbed to at that very load on a trace of their own, and the baselines.
+This is ART-Chat as described by its authors, on their three endpoints; time x 2 and x 3 are half
+and a third of the load, as on their held-out days. At each load the published weights, frozen, are
+compared with weights tuned at that load on a separate trace, and with the baselines.
 """
 
 from __future__ import annotations

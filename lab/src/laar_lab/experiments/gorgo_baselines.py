@@ -1,9 +1,9 @@
 """The default policy against all baselines: conversations at three loads, and a load without reuse.
 
-Product settings on both sides: scrapes every second, probes every five, which flatters the
-baselines that live on scraped numbers (GORGO's proxy reads every 30 s). True session affinity gets
-the session's name, and `lmetric` nothing to tune. Half an hour, as GORGO's windows are: of shorter
-traces a 95th percentile says little about differences of some percent. Shown with any result.
+Both sides have the product's settings: scrapes every second, probes every five, which favours
+baselines that rely on scraped numbers (GORGO's proxy reads every 30 s). True session affinity gets
+the session's name, and `lmetric` has nothing to tune. Runs last half an hour, like GORGO's windows:
+on shorter traces a 95th percentile says little about differences of a few per cent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BASELINES = (
     "round-robin",
     "random",
 )
-"""no-regret has llm-d's guide, SMG, vLLM's router and p2c as well."""
+"""no-regret also has llm-d's guide, SMG, vLLM's router and p2c."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
 
@@ -64,7 +64,7 @@ def run(scope: Scope) -> Report:
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
-    """Return the number of seeds in which ours is lower, and its mean gain in per cent."""
+    """Return the number of seeds on which ours is lower, and its mean gain in per cent."""
     rows: list[tuple[Value, ...]] = []
     for other in baselines:
         row: list[Value] = [other]

@@ -1,10 +1,10 @@
-"""Climbs that find the reward hack: one on TTFT without bounds does. What prevents the others?
+"""Which climbs find the reward hack? One on TTFT without bounds does; what prevents the others?
 
-Four climbs on the decode-bound fleet, from the same weights: the published one and the product's on
-TTFT, with the load weight free to go to zero; the product's on the whole answer with the same
+Four climbs start from the same weights on the decode-bound fleet: the published one and the
+product's on TTFT, with the load weight free to go to zero; the product's on E2E with the same
 freedom; and the product's on TTFT within the published box. The weights of each are then measured
-on another trace. A fleet can be piled up by either weight: round trips that count for much do it
-as well as queues that count for nothing.
+on a different trace. Either weight can overload one endpoint: a large round-trip weight as well as
+a zero queue weight.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LABEL = "gorgo-discovery"
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 HELD_OUT_SEEDS = 5000
-"""Added to a seed for the trace that is measured: no other climb was on it."""
+"""Added to a seed for the measured trace, on which no climb ran."""
 
 _CLIMBS = {
     "published-free": "published, TTFT, free",
@@ -50,7 +50,7 @@ _CLIMBS = {
 
 
 def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
-    """Run the published climb over one run's trace; return its best weights."""
+    """Run the published climb on a run's trace; return its best weights."""
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
     def prepare(fleet: Any) -> None:
@@ -61,7 +61,7 @@ def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
 
 
 def run(scope: Scope) -> Report:
-    """Run both climbs at the middle rate of `gorgo-reward-hack`."""
+    """Run all climbs at the middle rate of `gorgo-reward-hack`."""
     base = Run(
         minutes=10.0 if scope.quick else 60.0,
         profile="gorgo-hack",

@@ -1,8 +1,8 @@
 """Gains and costs of the weight of the round trip, from an idle fleet to a busy one.
 
-1 is physical, and the default since decision 0014: its form charges a conversation that moves with
-all that it costs, so the distance need not be weighed down. Lower weights are put beside it, on the
-same seeds, on traffic that decided it the other way for the cost before (decision 0007).
+1 is physical, and the default since decision 0014: its form charges a moving conversation for all
+that it costs, so the distance need not be weighed down. It is compared with lower weights on the
+same seeds, on the traffic that favoured those for the earlier cost (decision 0007).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
 _CHATS = {4.6: 1.0, 3.1: 1.5, 2.3: 2.0, 0.8: 6.0}
-"""Conversations: requests a second, and how far the trace is stretched for that."""
+"""Conversations: requests per second, and the time scale of the trace that gives them."""
 _TRAFFIC = {
     **{
         f"conversations, {rate} a second": Run(policy="laar", time_scale=scale)

@@ -1,11 +1,11 @@
 """GORGO's tables: weights tuned on one trace, frozen, and measured on others.
 
-Each seed tunes on a trace of its own and is measured on a second one that the climb never saw. The
-set-up is GORGO's (its baselines, its box and starting weights, readings every 30 s), so that the
-published gains can be looked for. The product's own defaults are in `gorgo-baselines`.
+Each seed tunes on one trace and is measured on a second one that the climb never saw. The setup is
+GORGO's (its baselines, its box and starting weights, readings every 30 s), to look for the
+published gains. `gorgo-baselines` has the product's defaults.
 
-Published against the best baseline of each column: p95 TTFT 7 to 12 % less, p95 end to end 14 to 18
-% less; against simple session affinity 7 to 16 % and 14 to 31 %.
+Published gains over the best baseline of each column: p95 TTFT 7 to 12 %, p95 E2E 14 to 18 %; over
+simple session affinity 7 to 16 % and 14 to 31 %.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 def tune_and_run(
     scope: Scope, time_scale: float, label: str
 ) -> tuple[Runs, list[dict[str, float]]]:
-    """Tune GORGO for each seed, then run it and the rest; return numbers and weights."""
+    """Tune GORGO for each seed, then run it and all others; return numbers and weights."""
     minutes, windows = (6.0, 6) if scope.quick else (15.0, 50)
     base = Run(time_scale=time_scale, minutes=minutes, interval_s=PAPER_INTERVAL_S)
     ours = tuned_elsewhere(base, scope.seeds, windows, label)
@@ -50,13 +50,13 @@ def tune_and_run(
 
 
 def best_baseline(results: Runs, name: str) -> list[float]:
-    """Return the best of GORGO's baselines, chosen for each seed in hindsight."""
+    """Return the best of GORGO's baselines, chosen per seed in hindsight."""
     columns = [[run[name] for run in results[policy]] for policy in PAPER_BASELINES]
     return [min(values) for values in zip(*columns, strict=True)]
 
 
 def run(scope: Scope) -> Report:
-    """Run on a half-loaded fleet, arrivals stretched by 1.5."""
+    """Run on a half-loaded fleet, with arrivals stretched by 1.5."""
     results, weights = tune_and_run(scope, 1.5, "gorgo-heldout")
     evidence = {}
     for name, called in _NAMES.items():

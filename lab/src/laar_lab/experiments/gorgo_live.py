@@ -1,9 +1,9 @@
-"""Freezing is a safety property: a climb on live traffic costs its users the tail.
+"""Freezing is a safety property: a climb on live traffic worsens the tail for its users.
 
-On each held-out trace the weights tuned elsewhere, frozen, against climbs that go on while they
-serve: the published one in its box, as it was run, which the claim is about; and, to see the worth
-of bounds and guard rails, the same without bounds, and the product's without.
-Published, p99 TTFT: 7.2 s live against 2.1 s static.
+On each held-out trace, weights tuned elsewhere and frozen are compared with climbs that continue
+while serving: the published one in its box, which the claim is about; and, to see the value of
+bounds and guard rails, the published one and the product's without bounds.
+Published p99 TTFT: 7.2 s live against 2.1 s static.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from laar_lab.sim.fleet import VirtualFleet
 from laar_lab.sweep import sweep
 
 _WIDE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-4, 10.0)}
-"""Bounds of a climb without a hint where to look."""
+"""Bounds of a climb without a hint of where to search."""
 
 
 _AS_RUN = "live, published"
@@ -40,7 +40,7 @@ _LIVE = {
     "live, published, no bounds": (_WIDE, False),
     "live, guarded, no bounds": (_WIDE, True),
 }
-"""Bounds of the climbs, and whether it is the product's."""
+"""Bounds of each climb, and whether it is the product's."""
 
 
 def run_live(run: Run, name: str) -> dict[str, float]:
@@ -59,7 +59,7 @@ def run_live(run: Run, name: str) -> dict[str, float]:
 
 
 def run(scope: Scope) -> Report:
-    """Run each climb live and frozen, arrivals stretched by 1.5."""
+    """Run each climb live and frozen, with arrivals stretched by 1.5."""
     label = "gorgo-live"
     minutes, windows = (6.0, 6) if scope.quick else (20.0, 50)
     base = Run(time_scale=1.5, minutes=minutes)

@@ -1,12 +1,12 @@
-"""Without reuse a prefix-aware score has little to offer: the rest of it must not hurt.
+"""Without reuse a prefix-aware score has little to offer; its other terms must not hurt.
 
 Single questions of about 840 tokens. The authors' first version took the round trip in seconds, a
-thousandth of the intended value, and lost to random; it is injected here. The published weights of
-this load are 2.0 tokens a millisecond (on the edge of their box) and 0.104.
+thousandth of the intended value, and lost to random; that bug is injected here. The published
+weights of this load are 2.0 tokens per millisecond (at the edge of their box) and 0.104.
 
-Injected here it does not lose: the rest of the score balances queued tokens, which random does
-not, and only the median feels the distances. So the published loss had another cause than
-the unit alone; the authors name bursts as well.
+With the bug it does not lose here: the other terms of the score balance queued tokens, which random
+does not, and only the median is affected by distances. So the published loss had another cause than
+the unit alone; the authors mention bursts as well.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAIRS = {
 
 
 def run(scope: Scope) -> Report:
-    """Run 5.7 requests a second, half of the trace's own rate."""
+    """Run 5.7 requests per second, half of the trace's rate."""
     base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 8.0, shape=WILDCHAT)
     runs = {
         _RIGHT: on_seeds(base, scope.seeds, gorgo=PAPER_WILDCHAT),

@@ -1,8 +1,8 @@
-"""GORGO's climb as published, traps and all, to compare the product's with.
+"""GORGO's climb as published, with its flaws, to compare with the product's.
 
-One look at each candidate; the best score ever seen is kept for good; a window is the last `window`
-completions whichever weights decided them, looked at every `hop`; "better" accepts up to half a
-percent worse, since scores are negative.
+It looks at each candidate once and keeps the best score ever seen for good; a window is the last
+`window` completions whichever weights decided them, evaluated every `hop`; "better" accepts up to
+half a per cent worse, since scores are negative.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _OUTCOMES, _TARGET, _TOLERANCE = 8, 0.2, 0.005
 
 
 class PublishedClimb:
-    """Stands in the director's tuner's place.
+    """Replaces the director's tuner.
 
     Args:
-        bounds: floor and cap of each weight.
-        initial: weights to start from.
+        bounds: lower and upper bound of each weight.
+        initial: initial weights.
         seed: seed of the proposals.
-        ttft: whether the objective is the p95 of TTFT, as published, or of the whole answer.
-        window: completions in a window.
-        hop: completions between two looks.
+        ttft: whether the objective is p95 TTFT, as published, or p95 E2E.
+        window: completions per window.
+        hop: completions between two evaluations.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class PublishedClimb:
         self.frozen = False
 
     def weights(self, now: float) -> Weights:
-        """The proposal in use."""
+        """Return the current proposal."""
         return Weights(1, self._live)
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Record a completion; failures are not seen."""
+        """Record a completion; failures are ignored."""
         if not sample.ok or self.frozen:
             return
         self._recent.append(sample.ttft_s if self._ttft else sample.e2e_s)
@@ -71,7 +71,7 @@ class PublishedClimb:
             self.report(-float(np.quantile(np.array(self._recent), 0.95)))
 
     def report(self, score: float) -> None:
-        """Record the live proposal's score (higher is better) and make the next proposal."""
+        """Record the current proposal's score (higher is better) and make the next proposal."""
         if self._best_score is None:
             self._best_score = score
         else:

@@ -1,8 +1,8 @@
 """The reward hack: without a load weight one endpoint gets everything, and TTFT hardly shows it.
 
-Published: 100 % on one endpoint, p95 TTFT 3 % better, p95 end to end five times worse. It takes a
-decode-bound engine that prefills first (`gorgo-hack`): one that is overloaded still gives quick
-first tokens, and starves the requests that decode.
+Published: 100 % on one endpoint, p95 TTFT 3 % better, p95 E2E five times worse. It needs a
+decode-bound engine that prefills first (`gorgo-hack`): when overloaded it still returns first
+tokens quickly and starves the decoding requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar_lab.report import Report
 from laar_lab.workloads.sessions import GORGO_CHATS
 
 RATES = (3.1, 3.25, 3.4)
-"""Requests a second, of which a sixth is too long and never sent: 2.6 to 2.9 that are."""
+"""Requests per second, a sixth of which are too long and never sent; 2.6 to 2.9 are sent."""
 
 _HACKED = (("rtt_weight", 0.23), ("queue_weight", 0.0))
 _RESTORED = (("rtt_weight", 0.23), ("queue_weight", 0.05))

@@ -1,11 +1,11 @@
-"""Does the network term do anything? One near and two far idle endpoints, decision by decision.
+"""Does the network term matter? One near and two far idle endpoints, decision by decision.
 
-With physical weights (a millisecond is worth the tokens that are prefilled in it) a short cold
-prompt goes near, and a cached prefix far away is worth its round trip exactly when reading it again
-takes longer. GORGO's published weight, 0.276 tokens a millisecond, fails the second by design: it
-prices 456 ms like 126 tokens, which are read in 13. The default weights follow prefixes as well,
-which a loaded fleet needs. Where answers take long, a weighted round trip of theirs is less
-than a near-tie of the whole, and cold prompts go anywhere: the second column shows it.
+With physical weights (a millisecond is worth the tokens prefilled in it) a short cold prompt goes
+to the near endpoint, and a cached prefix far away is worth its round trip exactly if prefilling
+takes longer. GORGO's published weight, 0.276 tokens per millisecond, fails the second by design: it
+prices 456 ms like 126 tokens, which take 13 ms to prefill. The default weights follow prefixes too,
+which a loaded fleet needs. If answers take long, a weighted round trip is less than a near-tie of
+the total, so cold prompts go anywhere, as the second column shows.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _PHYSICAL = PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_toke
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
-"""Seconds between the prompts that a picker learns from and the one that counts: idle time."""
+"""Idle seconds between the prompts that a picker learns from and the one that counts."""
 _TOKENS = 15_000
 _ANSWER_S = 10.0
-"""Seconds of decoding, the same at every endpoint."""
+"""Seconds of decoding, equal at every endpoint."""
 _SHARES = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.6, 0.9)
 
 
 class _LongAnswers(MeasuredAssessor):
-    """GORGO with a prior for long answers."""
+    """Assessor with a prior for long answers."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -74,7 +74,7 @@ def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualF
 
 
 def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
-    """Return the endpoint that an idle fleet chooses for a prompt, which is then forgotten."""
+    """Return the endpoint that an idle fleet chooses for a prompt, without remembering it."""
     exchange = fleet.send(request_of(number, Arrival(at_s=0.0, prompt=prompt)), prompt, _ignored)
     assert exchange is not None  # no flow control holds it
     fleet.clock.run()
@@ -82,7 +82,7 @@ def _sent_to(fleet: VirtualFleet, number: int, prompt: Prompt) -> str:
 
 
 def _ignored(_exchange: object) -> None:
-    """Discard the answer: no session waits for it."""
+    """Discard the answer, as no session waits for it."""
 
 
 def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> float:
@@ -96,10 +96,10 @@ def _cold_near(policy: Policy, seed: int, *, long_answers: bool = False) -> floa
 
 
 def _rightly(policy: Policy, seed: int, share: float) -> bool:
-    """Return whether a distant cache is used exactly where that saves time.
+    """Return whether a distant cache is used exactly if that saves time.
 
-    Either is right where the two differ by less than the picker's near-ties. Some prompts are
-    sent first, since a picker learns its engines' prefill times: these have no quadratic term.
+    Either choice is right if the two differ by less than the picker's near-ties. Some prompts are
+    sent first, so that the picker learns its engines' prefill times, which have no quadratic term.
     """
     fleet, rng = _fleet(policy, seed), random.Random(seed)
     for number in range(2, 2 + _LEARNED):
@@ -107,7 +107,7 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
         _sent_to(fleet, number, Prompt(prompt_tokens=tokens, output_tokens=1, blocks=array("Q")))
     now = fleet.clock.now + _QUIET_S
     table, director = fleet.director.table, fleet.director
-    for slot in table.active.tolist():  # probes go on
+    for slot in table.active.tolist():  # probes continue
         table.round_trip(table.spec(slot).address, float(table.rtt_s[slot]), now)
     prefixes = director.prefixes
     assert isinstance(prefixes, BlockPrefixes)
@@ -134,7 +134,7 @@ def _rightly(policy: Policy, seed: int, share: float) -> bool:
 
 
 def run(scope: Scope) -> Report:
-    """Run both kinds of decision with the physical, the default and the published weights."""
+    """Run both kinds of decision with physical, default and published weights."""
     policies = {
         "physical": Policy(name="x", scorers=[(ExpectedTime(_PHYSICAL), 1.0)]),
         "laar": build_policies(CostWeights())["laar"],

@@ -1,11 +1,11 @@
 """GORGO's evaluation in the lab: three regions, one endpoint each, conversations, paired policies.
 
-One run is one policy on one seed's trace. Replicas are one profile (`gorgo-main` is prefill-bound,
-`gorgo-hack` decode-bound), 37, 279 and 456 ms away, the farthest with spells of 850 ms. The trace
-begins amid conversations whose prefixes no endpoint has cached yet, so its first fifth is not
-counted.
+A run is one policy on one seed's trace. Replicas share a profile (`gorgo-main` is prefill-bound,
+`gorgo-hack` decode-bound) and are 37, 279 and 456 ms away, the farthest with spells of 850 ms. The
+trace begins in the middle of conversations whose prefixes no endpoint has cached yet, so its first
+fifth does not count.
 
-Prompts share blocks of 16 tokens; the engines' blocks are 64, which loses at most 48 tokens of a
+Prompts share blocks of 16 tokens; the engines' blocks have 64, which loses at most 48 tokens of a
 prefix and is twice as fast.
 """
 
@@ -54,35 +54,35 @@ PAPER_BASELINES = (
     "least-request",
     "least-load",
 )
-"""The baselines of GORGO's tables, as its code has them."""
+"""The baselines of GORGO's tables, as in its code."""
 
 _GORGOS_AIBRIX = {"aibrix-prefix-cache": {"stdevs": 2.0}}
-"""GORGO's evaluation lets an endpoint be two standard deviations above the mean; AIBrix one."""
+"""GORGO's evaluation allows two standard deviations above the mean; AIBrix allows one."""
 
 PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
 PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
 """GORGO's published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
 TRAINING_SEEDS = 5000
-"""Added to a seed for the trace that its weights are tuned on."""
+"""Added to a seed for the trace on which its weights are tuned."""
 PAPER_INTERVAL_S = 30.0
-"""Seconds between two probes, and between two scrapes, in GORGO's proxy."""
+"""Interval of both probes and scrapes in GORGO's proxy, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run.
+    """Parameters of a run.
 
     Args:
         policy: name of the policy.
         seed: seed of the trace and of the network; `on_seeds` sets it.
-        time_scale: stretches the trace; 2 is half the load.
-        minutes: minutes of the trace before stretching.
+        time_scale: factor on the times of the trace; 2 is half the load.
+        minutes: minutes of the trace before scaling.
         profile: engine profile of the endpoints.
         shape: shape of the conversations.
         gorgo: weights of the policy `gorgo`, by name; empty for the published ones.
         weights: weights of the policy `laar`.
-        interval_s: seconds between two probes and two scrapes; None for the product's own.
+        interval_s: seconds between two probes and two scrapes; None for the product's defaults.
     """
 
     policy: str = "gorgo"
@@ -97,10 +97,10 @@ class Run:
 
 
 Bounds = dict[str, tuple[float, float]]
-"""Floor and cap of each weight."""
+"""Lower and upper bound of each weight."""
 
 Runs = dict[str, list[dict[str, float]]]
-"""Numbers by contestant, one for each seed."""
+"""Numbers by contestant, one per seed."""
 
 
 def sites_of(profile: str) -> list[Site]:
@@ -113,23 +113,23 @@ def sites_of(profile: str) -> list[Site]:
 
 
 def arrivals_of(run: Run) -> list[Arrival]:
-    """Return the trace, which is the same for every policy of a seed."""
+    """Return the trace, which is the same for all policies of a seed."""
     drawn = chats(run.shape, generator(run.seed, "conversations"), run.minutes * 60.0)
     return [replace(arrival, at_s=arrival.at_s * run.time_scale) for arrival in drawn]
 
 
 def policies_of(run: Run) -> dict[str, Policy]:
-    """Return laar's policies and the run's own, GORGO's with the run's weights."""
+    """Return laar's policies and the run's, with the run's weights for GORGO's."""
     policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
-    # As published, the smallest score wins outright: our picker's near-ties would go to the less
-    # loaded, and hide the effect of a zero load weight.
+    # As published, the smallest score wins outright; our picker's near-ties would go to the less
+    # loaded and hide the effect of a zero load weight.
     score = Gorgo(**dict(run.gorgo))
     policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies
 
 
 def picker_of(run: Run) -> FleetSettings:
-    """Return the picker of a run."""
+    """Return the settings of a run's picker."""
     settings = FleetSettings(policy=run.policy)
     if run.interval_s is None:
         return settings
@@ -137,7 +137,7 @@ def picker_of(run: Run) -> FleetSettings:
 
 
 def run_one(run: Run) -> dict[str, float]:
-    """Run once; return the tally's numbers and `near_share`, sent to the nearest endpoint."""
+    """Run once; return the tally's numbers and `near_share`, the share of the nearest endpoint."""
     return run_policies(run, policies_of(run))
 
 
@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Run once like `run_one`, with other policies, and a last change to the fleet."""
+    """Run like `run_one`, with other policies and a final change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -162,12 +162,12 @@ def run_policies(
 
 
 def on_seeds(base: Run, seeds: Sequence[int], **changed: Any) -> list[Run]:
-    """Return the run on each seed's trace, with changed fields."""
+    """Return the run for each seed, with changed fields."""
     return [replace(base, seed=seed, **changed) for seed in seeds]
 
 
 def by_policy(base: Run, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Run]]:
-    """Return the run on each seed's trace, by policy."""
+    """Return the run for each seed, by policy."""
     return {policy: on_seeds(base, seeds, policy=policy) for policy in policies}
 
 
@@ -191,24 +191,24 @@ _SHOWN = {
 
 
 def results_table(results: Runs, title: str) -> Table:
-    """Return a table with a row for each contestant, means over the seeds."""
+    """Return a table with a row per contestant: means over the seeds."""
     return means_table(title, "policy", results, _SHOWN, digits=3)
 
 
 def below(
     ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
 ) -> Estimate:
-    """Return the share by which ours is below theirs, by seed."""
+    """Return the mean reduction of ours relative to theirs, paired by seed."""
     return gain([run[name] for run in ours], [run[name] for run in theirs])
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """Return by how many percent ours exceeds theirs."""
+    """Format by how many per cent ours exceeds theirs."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 
 def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -> list[Run]:
-    """Return the run on each seed's trace, with weights tuned on another trace."""
+    """Return the run for each seed, with weights tuned on a separate trace."""
     training = on_seeds(base, [seed + TRAINING_SEEDS for seed in seeds])
     cases = [(run, PAPER_BOX, PAPER_INITIAL, windows) for run in training]
     weights = sweep(tuned, cases, label=f"{label}: tuning")
@@ -216,7 +216,7 @@ def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -
 
 
 def with_weights(runs: Sequence[Run], weights: Sequence[Mapping[str, float]]) -> list[Run]:
-    """Return each run with its own weights for the policy `gorgo`."""
+    """Return the runs, each with its weights for the policy `gorgo`."""
     pairs = zip(runs, weights, strict=True)
     return [replace(run, gorgo=tuple(found.items())) for run, found in pairs]
 

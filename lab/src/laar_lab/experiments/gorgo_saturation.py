@@ -1,7 +1,7 @@
-"""GORGO on a saturated fleet: affinity keeps first tokens quick while whole answers get slow.
+"""GORGO on a saturated fleet: affinity keeps TTFT short while whole answers get slow.
 
-Published, time not stretched: p95 end to end 8.9 s against 13.7 s of the best baseline, p95 TTFT a
-little above affinity's. Weights are tuned on a trace of their own, as in `gorgo-heldout`.
+Published, with time not stretched: p95 E2E 8.9 s against 13.7 s of the best baseline, p95 TTFT a
+little above affinity's. Weights are tuned on a separate trace, as in `gorgo-heldout`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOADS = (1.0, 0.85)
 
 
 def run(scope: Scope) -> Report:
-    """Run at the trace's own rate, and 18 % faster."""
+    """Run at the trace's rate, and 18 % faster."""
     tables, remarks = [], []
     evidence: dict[str, dict[str, Seen]] = {}
     for time_scale in _LOADS[: 1 if scope.quick else None]:

@@ -1,8 +1,8 @@
-"""Loads on which GORGO's paper loses: shared templates of many users, and short prompts with few.
+"""Loads on which GORGO's paper loses: templates shared by many users, and short unique prompts.
 
-WildChat has 2,925 tokens a prompt, a third of them templates that many users share; LMSYS-Chat has
-467 tokens and 3 % seen before. Single questions, on the three endpoints. The paper's loss is looked
-for with its own weights of that load; then whether laar loses there, to anything.
+WildChat has 2,925 tokens per prompt, a third of them templates shared by many users; LMSYS-Chat has
+467 tokens, 3 % of them seen before. Single questions are sent to the three endpoints, to look for
+the paper's loss with its weights for that load, and for any loss of laar.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The climb itself, on a cost that is known: a bowl in the logarithms of two weights.
+"""The climb on a known cost: a bowl in the logarithms of two weights.
 
-Without noise it should arrive; with every window a tenth off it should still, where the published
-climb, which looks once and keeps its luckiest score, should not. The noise is a window's, not a
-request's: it is the traffic that differs.
+Without noise it should arrive; it should still if every window is off by a tenth, where the
+published climb, which looks once and keeps its luckiest score, should not. The noise is per window,
+not per request, because it stands for differing traffic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _bowl(weights: Mapping[str, float]) -> float:
 
 
 def _grid() -> float:
-    """Return the best of a grid of seven by seven: what a sweep would have found."""
+    """Return the best value on a grid of seven by seven, as a sweep would find."""
     steps = [10.0 ** (power / 2.0) for power in range(-4, 3)]
     return min(_bowl({"rtt_weight": a, "queue_weight": b}) for a in steps for b in steps)
 
@@ -58,7 +58,7 @@ def _ours(seed: int, windows: int, noise: float) -> float:
 
 
 def _published(seed: int, windows: int, noise: float) -> float:
-    """Return the true cost of the weights that the published climb ends with."""
+    """Return the true cost of the final weights of the published climb."""
     climb, rng = PublishedClimb(_BOX, _START, seed=seed), random.Random(f"noise {seed}")
     for _ in range(windows):
         climb.report(-_bowl(climb.weights(0.0).values) * math.exp(noise * rng.gauss(0.0, 1.0)))
@@ -66,7 +66,7 @@ def _published(seed: int, windows: int, noise: float) -> float:
 
 
 def run(scope: Scope) -> Report:
-    """Run both climbs, without and with noise."""
+    """Run both climbs without and with noise."""
     grid = _grid()
     quiet = [_ours(seed, _FEW, 0.0) for seed in scope.seeds]
     noisy = [_ours(seed, _MANY, _NOISE) for seed in scope.seeds]

@@ -1,11 +1,11 @@
 """The contribution of each part of the cost, and the effect of a wrong artifact.
 
-Three tables. One leaves out or adds one part at a time on the paper's cells. One asks four
-questions about each document, so that a cache can help at all. The last gives the picker an
-artifact in which every model has another's accuracies, in several ways, and lets reported outcomes
-correct it, with the weight of the prior as it is found and, beside it, held where it was. Two users
-ask there: with eight, every endpoint is busy whatever the picker estimates, and a wrong artifact
-costs less (a remark shows how much).
+There are three tables. The first leaves out or adds one part at a time on the paper's cells. The
+second asks four questions about each document, so that a cache can help at all. The third gives the
+picker artifacts in which every model has another's accuracies, and lets reported outcomes correct
+them, with a prior whose weight is learned and, for comparison, with a fixed weight. It has two
+users: with eight, every endpoint is busy whatever the picker estimates, and a wrong artifact costs
+less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """
@@ -77,9 +77,9 @@ VARIANTS = (
     "with online outcomes",
 )
 SHARED = 4
-"""Questions about each document in the table about caches."""
+"""Questions per document in the table about caches."""
 
-_WARM_UP_QUERIES = 900  # of 1,650: fewer than 2,000 requests with a wrong artifact
+_WARM_UP_QUERIES = 900  # of 1,650; they take fewer than 2,000 requests with a wrong artifact
 _FEW_USERS = 2
 
 _RIGHT, _WRONG = "right artifact", "wrong artifact"
@@ -126,7 +126,7 @@ def _slug(name: str) -> str:
 # -- one part at a time ------------------------------------------------------------------------
 
 _Ratios = list[Floats]
-"""A variant's time by that of laar, by cell and seed."""
+"""A variant's time relative to laar's, by cell and seed."""
 
 
 def _table_of_parts(scope: Scope, cells: list[Cell]) -> tuple[Table, dict[str, _Ratios]]:
@@ -184,7 +184,7 @@ def _seconds(
 def run_variant(
     variant: str, cell: Cell, shared: int, fleet_file: Path | None, seed: int
 ) -> CellResult:
-    """Run one variant on one cell; engines keep prompts only where documents are shared."""
+    """Run a variant on a cell; engines cache prompts only if documents are shared."""
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
     if variant == "without conditional Q":
@@ -210,7 +210,7 @@ def _policies(variant: str) -> dict[str, Policy]:
 
 
 def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
-    """Report every attempt's outcome, as a client of `POST /outcomes` does."""
+    """Return a callback that reports every outcome, as a client of `POST /outcomes` does."""
 
     def report(exchange: Exchange, correct: bool) -> None:
         decision = exchange.decision
@@ -230,9 +230,9 @@ def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
 
 
 def mistakes(known: Capability) -> dict[str, dict[str, str]]:
-    """Return the permutations of models: for each model, the one whose accuracies it gets.
+    """Return permutations of models: for each model, the one whose accuracies it gets.
 
-    All cyclic shifts of the models, and the reversed order of their overall accuracy.
+    These are all cyclic shifts, and the reversed order of overall accuracy.
     """
     names = list(known.models)
     found = {
@@ -261,7 +261,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     def of_all(arm: str) -> Floats:
         return np.asarray(np.sum([gained(arm, way) for way in ways], axis=0))
 
-    # Of the mean loss: a single seed's may be near zero. Where nothing was lost, no share is known.
+    # Relative to the mean loss, since a seed's may be near zero. Without a loss there is no share.
     lost = {way: float(gained(_RIGHT, way).mean()) or float("nan") for way in ways}
     total = of_all(_RIGHT).mean() or float("nan")
     rows: list[tuple[Value, ...]] = [
@@ -305,8 +305,8 @@ def run_arm(
     """Run the queries of all cells in random order.
 
     Returns:
-        Mean time to correct answer after the warm-up, each by the mean latency of one attempt in
-        its cell on idle engines; and the requests that the warm-up took.
+        Mean time to correct answer after the warm-up, each relative to the mean latency of one
+        attempt in its cell on idle engines; and the number of requests of the warm-up.
     """
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
@@ -326,7 +326,7 @@ def run_arm(
     )
     random.Random(f"{seed}/order").shuffle(drawn)
     warm_up = _WARM_UP_QUERIES * len(drawn) // 1650
-    if online is None:  # nothing is learned, and no prompt kept
+    if online is None:  # nothing is learned or cached
         drawn, warm_up = drawn[warm_up:], 0
     asked = [uncached(question) for question in as_questions(drawn, surface, seed=seed)]
     answered = ask_until_correct(fleet, asked, concurrency=users, on_attempt=_observer(assessor))
@@ -342,7 +342,7 @@ def run_arm(
 
 
 def permuted(known: Capability, whose: Mapping[str, str]) -> Capability:
-    """Return the artifact with each model's accuracies taken from another, its speed kept."""
+    """Return the artifact with each model's accuracies taken from another, keeping its speed."""
     models = {
         name: known.models[whose[name]].model_copy(update={"speed": model.speed})
         for name, model in known.models.items()

@@ -3,20 +3,20 @@
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
 
-Cells are shuffled, as traffic comes; 1 to 16 users; engines keep prompts, or do not. Every step
-from the second on has the same retry rule and the same stop: none is rewarded for giving up early.
+Cells are shuffled, like real traffic; there are 1 to 16 users; engines cache prompts, or do not.
+From the second step on, all have the same retry and stop rule: none is rewarded for giving up.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
-question's time to its correct answer, at most T, and T where there was none. T is twice the time an
+question's time to its correct answer, at most T, and T without one. T is twice the time that an
 idle fleet needs to put the question to every model once, the same for every contestant. Times are
-shares of it. PAR-10 counts a failure ten times T.
+shares of it. PAR-10 counts a failure as ten times T.
 
-The claims compare all of laar with a baseline. What P(correct) adds is the difference of the step
-"and cache", which takes every model for right, and "Q by class" or "Q by request". The last table
-shows how much of the way from the best baseline to the oracle each step has gone.
+The claims compare all of laar with a baseline. The contribution of P(correct) is the difference
+between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
+The last table shows how much of the way from the best baseline to the oracle each step closes.
 
-With `--records` the questions are real ones with the verdicts of real models: one half by a hash is
-fitted to, the other is asked; speeds follow the models' sizes.
+With `--records` the questions are real, with verdicts of real models: one half, chosen by a hash,
+is fitted to, the other is asked; speeds follow the models' sizes.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from laar_lab.workloads.kv_questions import as_questions
 
 USERS = (1, 2, 4, 8, 16)
 FEW = 4
-"""Users up to here are few: endpoints are idle, and there is something to choose."""
+"""Up to this many users are few: endpoints are idle, so there is a choice."""
 PER_CELL = 8
-_PER_RUN = 120  # of real questions
+_PER_RUN = 120  # real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; before it a curve shows which system answers the easiest first
+_FROM = 0.05  # of T; earlier, a curve shows who answers easy questions first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)
@@ -78,7 +78,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One run; times as shares of T, infinite for a question without a correct answer."""
+    """A run; times are shares of T, infinite for questions without a correct answer."""
 
     times: _Floats
     engine_s: float
@@ -96,18 +96,18 @@ class _Run:
 
 
 _Key = tuple[str, int, bool]
-"""Contestant, users, whether engines keep prompts."""
+"""Contestant, number of users, whether engines cache prompts."""
 
 
 def contestants_of(scope: Scope) -> tuple[str, ...]:
-    """Return the steps of the ladder; Q by request needs questions with a text."""
+    """Return the steps of the ladder; Q by request needs questions with text."""
     if scope.records is None:
         return (*_SHIPPED, *_RULE, *_OURS, *_ORACLES)
     return (*_SHIPPED, *_RULE, *_OURS, _BY_REQUEST, _ORACLES[1])
 
 
 def run(scope: Scope) -> Report:
-    """Run every step with every number of users, in both cache regimes."""
+    """Run every step with every number of users, with and without caching."""
     world = world_of(scope) if scope.records is None else records_world(scope.records)
     users = (2, 8) if scope.quick else USERS
     steps = contestants_of(scope)
@@ -136,7 +136,7 @@ def run_one(
     quick: bool,
     seed: int,
 ) -> _Run:
-    """Run one contestant with one number of users, one cache regime and one seed."""
+    """Run a contestant with a number of users, with or without caching, on a seed."""
     asked = _asked(world, seed, quick)
     if not cached:
         asked = [uncached(question) for question in asked]
@@ -179,7 +179,7 @@ def run_one(
 
 
 def _asked(world: World | RecordsWorld, seed: int, quick: bool) -> list[Question]:
-    """Return the questions of a seed in random order, as traffic mixes them."""
+    """Return the questions of a seed in random order, like mixed traffic."""
     if isinstance(world, RecordsWorld):
         return world.questions(seed, _PER_RUN // (3 if quick else 1))
     drawn = queries(
@@ -238,7 +238,7 @@ def _table(results: _Results, steps: Sequence[str], users: Sequence[int], cached
 
 
 def _best_rule(results: _Results, users: int, cached: bool) -> str:
-    """Return the baseline with the retry rule that does best here: the one to beat."""
+    """Return the best baseline with the retry rule under these conditions: the one to beat."""
     return min(_RULE, key=lambda step: float(np.mean(_restricted(results, (step, users, cached)))))
 
 

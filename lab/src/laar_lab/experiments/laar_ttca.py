@@ -1,7 +1,7 @@
 """Figure 4 of LAAR: time to correct answer, by cell, against every baseline.
 
-The measure is the paper's: the time until the correct answer, or until giving up. That favours who
-gives up early, so the time spent for each correct answer stands beside it.
+The measure is the paper's: the time until the correct answer, or until giving up. It favours giving
+up early, so the time spent per correct answer is shown too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from laar_lab.statistics import Estimate, estimate, gain
 
 
 def run(scope: Scope) -> Report:
-    """Run every contestant on every cell, without and with prefix caching by the engines."""
+    """Run every contestant on every cell, without and with prefix caching in the engines."""
     cells = cells_of(scope)
     contestants = list(dict.fromkeys((*CONTESTANTS, *BOUNDS)))
     repeat = run_cells(scope, contestants, cached=False, label="laar-ttca, retries pay again")
@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Return the largest possible gain by length: the oracle's."""
+    """Return the largest possible gain by length, which is the oracle's."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]
@@ -188,7 +188,7 @@ def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[
 
 
 def _covered(results: Results, cells: list[Cell]) -> list[float]:
-    """Return the share of the gap from load-aware to the oracle that is closed, by seed."""
+    """Return the share of the gap between load-aware and the oracle that is closed, by seed."""
     shares = []
     for cell in cells:
         ours, theirs, bound = (
@@ -219,7 +219,7 @@ def _at_64k(results: Results, cells: list[Cell]) -> str:
 
 
 def _overhead(scope: Scope) -> str:
-    """Return decision times at the longest length, by this machine's wall clock."""
+    """Measure decision times at the longest length by this machine's wall clock."""
     world, seed = world_of(scope), scope.seeds[0]
     surface = world.surface
     cell = (surface.languages[0], max(surface.lengths_tokens))

@@ -1,17 +1,17 @@
 """llm-router's headline: how the median latency grows from 4 to 24 sessions, by policy.
 
-The published latency is called TTFT and is that of whole answers (see `router_sessions`), so whole
-answers are used to check the claim. The time to a first token, which a client that streams
-would see, stands beside it: there round-robin is flatter than prefix-aware and no slower, because
-these engines prefill first and recomputed tokens delay the decoding of others. At 4 sessions
-least-loaded wins the median, here as there.
+The published latency is called TTFT but is that of whole answers (see `router_sessions`), so whole
+answers are used to check the claim. The TTFT that a streaming client would see is shown too: there
+round-robin is flatter than prefix-aware and no slower, because these engines prefill first and
+recomputed tokens delay the decoding of others. At 4 sessions least-loaded has the best median, here
+as in the publication.
 
 Hit rates agree with the published ones to about half a point, prefix-aware's slope to a quarter;
-the other slopes are up to two and a half times as steep here: the model's engines suffer more from
-load. p95 is that of first turns, one request in eight: prefix-aware puts up to four of them on one
-worker before its valve opens, least-loaded one on each. Over 40 seeds that costs it 3.9 % (1.6
-either way) for 7B and 2.4 % for 14B: within the limit of 5 %, but the first 10 seeds are at 5.1 %
-for 7B. Every other part of the claim holds at 10 seeds, all of it at 40.
+the other slopes are up to two and a half times as steep here, as the model's engines suffer more
+from load. p95 is that of first turns, one request in eight: prefix-aware puts up to four of them on
+one worker before its valve opens, least-loaded one on each. Over 40 seeds that costs it 3.9 % (+/-
+1.6) for 7B and 2.4 % for 14B: within the limit of 5 %, but the first 10 seeds are at 5.1 % for 7B.
+Every other part of the claim holds at 10 seeds, and all of it at 40.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _BUSIEST = {
     "requests_per_s": ("req/s", 1.0),
     "routing_hits": ("routed by a prefix, %", 100.0),
 }
-"""Heading and scale of what is shown of most sessions."""
+"""Heading and scale of the metrics shown for the most sessions."""
 _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
 def run(scope: Scope) -> Report:
-    """Run all policies at all session counts, both models."""
+    """Run all policies at all session counts on both models."""
     counts = (SESSIONS[0], SESSIONS[-1]) if scope.quick else SESSIONS
     sizes = ("14B",) if scope.quick else tuple(PROFILES)
     cases = {
@@ -87,7 +87,7 @@ def _of(runs: list[dict[str, float]], name: str, scale: float = 1.0) -> Estimate
 
 
 def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> list[float]:
-    """Return the rise of the median latency from fewest to most sessions in ms, by seed."""
+    """Return the rise of the median latency from fewest to most sessions, in ms by seed."""
     first, last = runs[size, policy, counts[0]], runs[size, policy, counts[-1]]
     return [1e3 * (b[_LATENCY] - a[_LATENCY]) for a, b in zip(first, last, strict=True)]
 

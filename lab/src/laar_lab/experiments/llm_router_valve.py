@@ -1,10 +1,10 @@
 """llm-router's valve: the trade-off of its threshold.
 
-Its local benchmark: three small workers on one machine, 12 sessions of 3 turns. Published, for
-thresholds 1, 4, 8 and off: hit rate 11, 92, 94, 97 %; requests a second 1.59, 1.30, 1.22, 0.94.
-Latency is that of whole answers, as there (see `router_sessions`); its laptop was about half as
-fast as this one, and kept prefixes by slot: here threshold 1, which routes nothing by a prefix,
-finds them cached all the same, so it loses nothing to 4.
+This is its local benchmark: three small workers on one machine, 12 sessions of 3 turns. Published
+for thresholds 1, 4, 8 and off: hit rate 11, 92, 94, 97 %; requests per second 1.59, 1.30, 1.22,
+0.94. Latency is that of whole answers, as there (see `router_sessions`). Its laptop was about half
+as fast as this one and kept prefixes by slot; here threshold 1, which routes nothing by prefix,
+still finds them cached, so it loses nothing to 4.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORKERS = 3
 
 LAPTOP = EngineProfile(
     name="laptop",
-    # 1.5B in 4 bits with llama.cpp, three on one chip: some 300 tokens a second of prefill each,
-    # and decoding that gains little from batches. Two slots.
+    # 1.5B in 4 bits with llama.cpp, three on one chip: some 300 prefill tokens per second each, and
+    # decoding that gains little from batches. Two slots.
     cost=LinearCost(seconds_per_token=3e-3, decode_s_per_token=0.02, decode_s_per_sequence=0.02),
     settings=EngineSettings(
         num_blocks=4096, max_num_seqs=2, max_num_batched_tokens=2048, scheduler="prefill-first"
@@ -49,7 +49,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Sweep the threshold."""
+    """Run each threshold."""
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
     title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"
@@ -75,12 +75,12 @@ def run(scope: Scope) -> Report:
 
 
 def run_valve(valve: int, seed: int) -> dict[str, float]:
-    """Run once with one threshold."""
+    """Run a threshold once."""
     return run_on(LAPTOP, _WORKERS, "llm-router", _SHAPE, seed, valve)
 
 
 def _trend(runs: dict[str, list[dict[str, float]]], name: str) -> list[float]:
-    """Return the least-squares slope over the thresholds in their order, by seed."""
+    """Return the least-squares slope over the thresholds in order, by seed."""
     by_seed = zip(*([run[name] for run in runs[valve]] for valve in VALVES), strict=True)
     return [float(np.polyfit(range(len(VALVES)), values, 1)[0]) for values in by_seed]
 

@@ -1,13 +1,13 @@
-"""LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who ask until right.
+"""LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who retry.
 
-One run is one contestant on one cell of one seed: 50 held-out queries, 8 users, a fresh fleet.
-Engines are those of the simulated endpoint: the model's own speeds, vLLM's scheduler, chunks of
-2,048 tokens, the memory of an A100 beside a 7B model.
+A run is one contestant on one cell and seed: 50 held-out queries, 8 users, a fresh fleet. Engines
+are those of the simulated endpoint: the model's speeds, vLLM's scheduler, chunks of 2,048 tokens,
+the memory that an A100 has left with a 7B model.
 
-Two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In `cached`
-engines keep prompts (vLLM's default), so asking the model that has just been wrong costs only the
-decoding of the same wrong answer: policies that do so give up fast, which the paper's measure, with
-its censored times, counts in their favour. Both are shown; see `laar_ttca`.
+There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
+`cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only
+the decoding of the same wrong answer: policies that do so give up fast, which the paper's measure
+rewards with its censored times. Both are shown; see `laar_ttca`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
 Cell = tuple[str, int]
-"""Language, length in tokens."""
+"""Language, and length in tokens."""
 
 USERS = 8
 PER_CELL = 50
@@ -64,22 +64,21 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""`laar` with more knowledge: each cell's true accuracies; the models that are right, but not that
-none is, so that such a question is put to every model; and that as well."""
+"""`laar` with more knowledge: each cell's true accuracies; which models are correct, but not if
+none is, so such a question is put to every model; and both."""
 
 _BLOCK_TOKENS = 128
-"""Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
+"""Coarser than vLLM's 16; prompts here share all or nothing, and it is eight times faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """One run; arrays over its queries.
+    """The results of a run, as arrays over its queries.
 
     Args:
-        latencies_s: seconds of each attempt, zero where there was none, shape (queries,
-            MAX_ATTEMPTS).
+        latencies_s: seconds of each attempt, zero for none, shape (queries, MAX_ATTEMPTS).
         attempts: number of attempts.
-        correct: whether the last one was right.
+        correct: whether the last attempt was correct.
     """
 
     latencies_s: np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -88,26 +87,26 @@ class CellResult:
 
     @property
     def ttca_s(self) -> float:
-        """Mean over the queries; one that is never right counts the time until giving up."""
+        """Mean over the queries; without a correct answer, the time until giving up counts."""
         return float(self.latencies_s.sum() / len(self.correct))
 
     @property
     def success(self) -> float:
-        """Share of the queries that got a correct answer."""
+        """Share of the queries with a correct answer."""
         return float(self.correct.mean())
 
     @property
     def seconds_per_correct(self) -> float:
-        """All time spent, for each correct answer."""
+        """All time spent, per correct answer."""
         return float(self.latencies_s.sum() / max(1, self.correct.sum()))
 
     def success_by(self, attempts: int) -> float:
-        """Return the share of queries answered correctly within that number of attempts."""
+        """Return the share of queries answered correctly within a number of attempts."""
         return float((self.correct & (self.attempts <= attempts)).mean())
 
 
 Results = dict[tuple[str, Cell], list[CellResult]]
-"""By contestant and cell, one for each seed."""
+"""Results by contestant and cell, one per seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,7 @@ class World:
 
 @lru_cache(maxsize=4)
 def world_from(fleet: Path | None) -> World:
-    """Return the world of a fleet file, by default that of the package with its artifact.
+    """Return the world of a fleet file, by default the packaged one with its artifact.
 
     Raises:
         SettingError: the file can't be used.
@@ -142,17 +141,17 @@ def surface_of() -> AccuracySurface:
 
 
 def artifact() -> Capability:
-    """Return the fleet's artifact by `laar measure` and `laar fit`, on queries of their own."""
+    """Return the fleet's artifact, made by `laar measure` and `laar fit` on separate queries."""
     return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
 
 
 def best_single(known: Capability) -> str:
-    """Return the model that was right most often when measured: the best choice of just one."""
+    """Return the model that was correct most often when measured: the best fixed choice."""
     return max(known.models, key=lambda name: known.models[name].mean)
 
 
 def cells_of(scope: Scope) -> list[Cell]:
-    """Return all 15 cells; three of them in the small version."""
+    """Return all 15 cells, or three of them for a smoke test."""
     surface = world_of(scope).surface
     languages, lengths = surface.languages, surface.lengths_tokens
     if scope.quick:
@@ -161,17 +160,17 @@ def cells_of(scope: Scope) -> list[Cell]:
 
 
 def name_of(cell: Cell) -> str:
-    """Return the name of a cell in a table."""
+    """Return the name of a cell for tables."""
     return f"{cell[0]} {length_name(cell[1])}"
 
 
 def length_name(tokens: int) -> str:
-    """Return the name of a length in a table; no two lengths share one."""
+    """Return the name of a length for tables; no two lengths share one."""
     return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
 
 
 def sites_of(surface: AccuracySurface) -> list[Site]:
-    """Return one endpoint for each model."""
+    """Return one endpoint per model."""
     blocks = load_profile("qwen2.5-7b-a100").settings.num_blocks * 16 // _BLOCK_TOKENS
     settings = EngineSettings(num_blocks=blocks, block_size=_BLOCK_TOKENS)
     return [
@@ -193,7 +192,7 @@ def sites_of(surface: AccuracySurface) -> list[Site]:
 
 
 def run_cells(scope: Scope, contestants: Sequence[str], *, cached: bool, label: str) -> Results:
-    """Run every contestant on every cell and seed; return results by both, in order of seeds."""
+    """Run every contestant on every cell and seed; return results by contestant and cell."""
     cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
     return grid(run_cell, cases, scope.seeds, label=label)
 
@@ -204,7 +203,7 @@ def by_cell(
     contestants: Sequence[str],
     number: Callable[[CellResult], float],
 ) -> Table:
-    """Return a row for each cell: one number of each contestant, mean over the seeds."""
+    """Return a table with a row per cell: one number per contestant, mean over the seeds."""
     return Table(
         title=title,
         columns=("cell", *contestants),
@@ -221,7 +220,7 @@ def by_cell(
 def run_cell(
     contestant: str, cell: Cell, cached: bool, fleet_file: Path | None, seed: int
 ) -> CellResult:
-    """Run once; see the module's docstring."""
+    """Run a contestant on a cell once; see the module's docstring."""
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
     asked = questions_of(surface, cell, seed, cached=cached)
@@ -231,7 +230,7 @@ def run_cell(
         assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
     elif contestant in BOUNDS:
         assessor, policy = Oracle(assessor, asked), "laar"
-        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # right at once, or no model is
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # correct at once, or no model is
     elif contestant == "best-single":
         policy, name = "least-loaded", best_single(known)
         asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
@@ -244,7 +243,7 @@ def run_cell(
 def questions_of(
     surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
 ) -> list[Question]:
-    """Return a cell's held-out queries; without block ids where nothing is to be cached."""
+    """Return a cell's held-out queries; without block ids unless they may be cached."""
     language, length = cell
     drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
     asked = as_questions(drawn, surface, seed=seed, shared=shared)
@@ -257,7 +256,7 @@ def uncached(question: Question) -> Question:
 
 
 def result_of(answered: Sequence[Answered]) -> CellResult:
-    """Return a run's answers as arrays."""
+    """Convert a run's answers to arrays."""
     latencies = np.zeros((len(answered), MAX_ATTEMPTS))
     for row, record in zip(latencies, answered, strict=True):
         row[: len(record.latencies_s)] = record.latencies_s
@@ -269,7 +268,7 @@ def result_of(answered: Sequence[Answered]) -> CellResult:
 
 
 class TrueAccuracies(CapabilityAssessor):
-    """Knows P(correct) of each cell from the fleet itself, and the rest from the artifact."""
+    """Takes P(correct) of each cell from the fleet, and all else from the artifact."""
 
     def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
         super().__init__(capability)
@@ -278,7 +277,7 @@ class TrueAccuracies(CapabilityAssessor):
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Assess by the fleet's accuracies, adjusted for earlier failures as in the artifact."""
+        """Assess with the fleet's accuracies, adjusted for earlier failures as in the artifact."""
         known = super().assess(request, models, tried, now)
         language, length, _ = known.cell
         row = np.array([self._surface.accuracy(model, language, length) for model in models])
@@ -286,11 +285,11 @@ class TrueAccuracies(CapabilityAssessor):
 
 
 class Blind:
-    """The cost that serves, blind to one thing.
+    """The production cost without one of its inputs.
 
     Args:
         weights: weights of the cost.
-        name: name of the view's array that is set to zeros.
+        name: name of the view's array to set to zeros.
     """
 
     def __init__(self, weights: CostWeights, name: str) -> None:
@@ -298,7 +297,7 @@ class Blind:
         self._scorer = Outlook(weights)
 
     def score(self, view: View) -> Floats:
-        """Score by the copied arrays."""
+        """Score with the array set to zeros."""
         setattr(view, self._name, np.zeros(len(view.slots)))
         if self._name == "base_s":
             view.timed_answers = False
@@ -306,7 +305,7 @@ class Blind:
 
 
 class AllRight:
-    """P(correct) is 1 for every model: the cost is then time alone."""
+    """Sets P(correct) to 1 for every model, so that the cost is time alone."""
 
     def __init__(self, inner: Assessor) -> None:
         self._inner = inner
@@ -314,17 +313,17 @@ class AllRight:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Assess by the same probability for all, and each model's own speed."""
+        """Assess with probability 1 for all models, and each model's speed."""
         known = self._inner.assess(request, models, tried, now)
         return replace(known, probability=np.ones(len(models)))
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped accuracy."""
+        """Forward to the wrapped assessor."""
         self._inner.usage(request, model, prompt_tokens)
 
 
 class Oracle:
-    """The oracle, which knows the correct models: no picker can do better."""
+    """The oracle, which knows the correct models; no picker can do better."""
 
     def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
         self._inner = inner
@@ -333,12 +332,12 @@ class Oracle:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Assess by the known outcome: probability 1 or 0."""
+        """Assess with the known outcome: probability 1 or 0."""
         question = self._truth[request.id.rpartition("/")[0]]
         known = self._inner.assess(request, models, tried, now)
         right = np.array([float(question.is_correct(model)) for model in models])
         return replace(known, probability=right)
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Forward to the wrapped accuracy."""
+        """Forward to the wrapped assessor."""
         self._inner.usage(request, model, prompt_tokens)

@@ -1,15 +1,15 @@
-"""The cost of several pickers, each of which learns the others' decisions a little late.
+"""The cost of several pickers, each of which learns of the others' decisions slightly late.
 
-The product's directors and their sharing, joined by a channel that delays every record: 5 ms that a
-picker gathers, and the way. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
-the age of a record, and stands for a busy one.
+The production directors and their sharing are joined by a channel that delays every record: 5 ms of
+batching, plus the transfer. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
+the age of a record, and stands for a busy store.
 
-One picker that knows all is the measure. Requests come to a picker by chance, so a session's turns
-come to all. Two pickers that decide within the delay may choose one idle endpoint: that, and no
-difference in learned estimates, is the price. Where nothing is shared, prefixes are lost as well.
+The reference is one picker that knows all. Requests go to a random picker, so a session's turns go
+to all of them. Two pickers that decide within the delay may choose the same idle endpoint: that is
+the price, not a difference in learned estimates. If nothing is shared, prefixes are lost as well.
 
 A p95 of a few thousand requests differs by some 4 % between two runs that differ in a tie alone, so
-it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests, and
+it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
 needs few.
 """
 
@@ -30,7 +30,7 @@ from laar_lab.workloads.shared_prompts import AgentShape, agents
 
 _QUICK_SHARE = 0.1
 _LARGE, _LARGE_ENDPOINTS, _QUICK_ENDPOINTS = "agents-1000", 1000, 24
-_SESSIONS_EACH = 7  # at an endpoint, as in `agents-8k`
+_SESSIONS_EACH = 7  # per endpoint, as in `agents-8k`
 _DELAY_S = 0.02
 
 _WORKLOADS = {"agents": "agents-8k", "conversations": "art-x2"}
@@ -81,7 +81,7 @@ def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
 
 
 def _large(endpoints: int) -> Case:
-    """Return the suite's agents on a larger fleet for half a minute: many, not long."""
+    """Return the suite's agents on a larger fleet, for only half a minute."""
     at_once = _SESSIONS_EACH * endpoints
     return Case(
         name=_LARGE,

@@ -1,7 +1,7 @@
-"""The load a system carries until first tokens take too long: Medha, section 6.2, figure 9b.
+"""The load that a system carries until TTFT gets too long: Medha, section 6.2, figure 9b.
 
-Capacity is the largest rate, on a geometric grid, up to which the 90th percentile of the time to
-the first token stays within 10 s. The prompts are the same at every rate, only closer together.
+Capacity is the largest rate, on a geometric grid, up to which p90 TTFT stays within 10 s. The
+prompts are the same at every rate, only closer together.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from laar_lab.workloads.medha_mix import Mix
 
 _LIMIT_S = 10.0
 _STEP = 1.15
-_RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests a second
+_RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests per second
 _REQUESTS = 800
 _LEAST_S = 600.0
-"""An overload shows only after a while, above all where short requests go first."""
+"""Shortest run, as overload shows only after a while, especially if short requests go first."""
 
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
 
 
 def capacity(profile: str, requests: int, seed: int) -> float:
     """Return the largest rate of the grid that a system carries, by binary search."""
-    low, high = 0, len(_RATES)  # carried at low (taken for granted), not at high
+    low, high = 0, len(_RATES)  # carried at low (assumed), not at high
     while high - low > 1:
         middle = (low + high) // 2
         rate = _RATES[middle]

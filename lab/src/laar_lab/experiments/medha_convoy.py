@@ -1,11 +1,11 @@
-"""Figure 1 of Medha: the effect of a few long prompts on the first tokens of all requests.
+"""Figure 1 of Medha: the effect of a few long prompts on the TTFT of all requests.
 
 The non-preemptive system is the paper's LoongServe without its elastic groups: whole prompts, one
-after the other, on all 16 devices as two plain stages. That makes a lone long prompt twice as slow
-as with a stream pipeline, as context parallelism over two servers would not; the ratio is so large
-that the claim holds without it (the row `sarathi` has the same plain pipeline and chunks).
+after the other, on all 16 devices as two plain stages. A lone long prompt is thereby twice as slow
+as with a stream pipeline, which context parallelism over two servers would avoid; the ratio is so
+large that the claim holds anyway (the row `sarathi` has the same plain pipeline and chunks).
 
-At this load neither of them is stable (see `medha-capacity`), so their times, and the ratios, grow
+Neither of them is stable at this load (see `medha-capacity`), so their times and the ratios grow
 with the length of the run; Medha's do not.
 """
 
@@ -29,7 +29,7 @@ _PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
 def first_tokens(profile: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return percentiles of the time to first token in seconds, of all requests and the short."""
+    """Return percentiles of TTFT in seconds, for all and for short requests."""
     seen = run(profile, mix, seed)
     return {p: percentile(seen.ttft_s, percent) for p, percent in _PERCENTS.items()} | {
         f"short {p}": percentile(seen.short_ttft_s, percent) for p, percent in _PERCENTS.items()
@@ -49,7 +49,7 @@ def run_convoy(scope: Scope) -> Report:
     runs = grid(first_tokens, cases, scope.seeds, label="medha-convoy")
 
     def longer(system: str, name: str) -> Seen:
-        """Return the ratio to Medha's at the largest share of long requests."""
+        """Return a system's numbers paired with Medha's at the largest share of long requests."""
         return paired(runs[system, _SHARES[-1]], runs["medha", _SHARES[-1]], name)
 
     ratios: list[tuple[Value, ...]] = []

@@ -1,11 +1,11 @@
-"""How long decodes wait beside a prefill of a million tokens: Medha, sections 3.2 and 6.2.
+"""How long decodes wait during a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
 A few conversations decode while one prompt of 1M tokens is prefilled, on 16 A100. Medha's chunks
-shrink so that an iteration keeps to its target; static chunks of 512 and 2,048 tokens take ever
-longer as the context behind them grows. All three have the stream pipeline, so that only the chunk
-differs.
+shrink so that an iteration keeps to its target; static chunks of 512 and 2,048 tokens take longer
+and longer as the context before them grows. All three have the stream pipeline, so that only the
+chunk differs.
 
-The paper gives no factor for this set-up. It reports decode latencies of up to a second with static
+The paper gives no factor for this setup. It reports decode latencies of up to a second with static
 chunks, and 250 ms for 512 tokens at 1M on 8 H100.
 """
 
@@ -45,7 +45,7 @@ def _profile(row: str) -> EngineProfile:
 def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
     """Return median, p99 and longest gap between decoded tokens, and the prefill's time.
 
-    Conversations, 4 to 32, differ by seed.
+    The number of conversations, 4 to 32, differs by seed.
     """
     rng = random.Random(seed)
     profile = _profile(row)
@@ -70,7 +70,7 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
             if begun and gain.job_id in last:
                 found.append(now - last[gain.job_id])
             last[gain.job_id] = now
-        if not begun and len(last) == len(conversations):  # all decode: the long one comes
+        if not begun and len(last) == len(conversations):  # all decode; submit the long one
             begun = now
             engine.submit(
                 Job(id="long", arrival_s=now, prompt_tokens=prompt_tokens, output_tokens=1)
@@ -78,7 +78,7 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
 
 
 def run_iterations(scope: Scope) -> Report:
-    """Run adaptive and static chunks beside the same conversations."""
+    """Run adaptive and static chunks with the same conversations."""
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
     cases = {row: (row, prompt_tokens) for row in _ROWS}
     runs = grid(gaps, cases, scope.seeds, label="medha-iterations")

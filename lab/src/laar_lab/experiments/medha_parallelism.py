@@ -1,19 +1,19 @@
 """Figures 11 and 12 of Medha: KV parallelism against a deeper pipeline on the same devices.
 
 Llama-3 70B on 64 H100: 8 stages of 8 (2D), or 4 stages of 8 with two KV groups (3D), under
-ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that the
-two have alike first tokens and that 3D halves the time between tokens at 1.75 requests/s.
+ShareGPT-like requests with 5 % long prompts scaled to 2M tokens. The published claim is that both
+have a similar TTFT and that 3D halves TPOT at 1.75 requests/s.
 
-The meaning of the target of 20 ms decides it. "Every scheduling cycle must complete within
+It depends on the meaning of the 20 ms target. "Every scheduling cycle must complete within
 t_target" (4.3): in a pipeline a cycle is the work of one stage on a batch, and a token takes as
-many as there are stages; so read, the published factor is that of the stages, 8 by 4. Elsewhere
-laar's engine model gives the target to the whole pass, since a client waits for a pass between
-tokens. Then both layouts keep to it and nothing is left to halve, as the second table shows.
+many cycles as there are stages; read this way, the published factor is that of the stages, 8 by 4.
+Elsewhere laar's engine model applies the target to the whole pass, since a client waits for a pass
+between tokens. Then both layouts keep to it and there is nothing to halve, as the second table
+shows.
 
-At 1.75 requests/s the long prompts alone are several times the devices' capacity. Whether half
-of the short ones then wait for late long ones (see `medha-policies`) or not quite half differs by
-seed and layout, so the ratio of the medians of the first token spreads by more than the factor
-checked.
+At 1.75 requests/s the long prompts alone are several times the devices' capacity. Whether slightly
+more or less than half of the short ones then wait for late long ones (see `medha-policies`) differs
+by seed and layout, so the ratio of median TTFTs varies by more than the factor checked.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _RATES = (0.25, 0.75, 1.25, 1.75)
 _LONG_SCALE = 2.0
 _LAYOUTS = {"2D: 8 stages": (8, 1), "3D: 4 stages, 2 KV groups": (4, 2)}
 _HALF = "half: 4 stages"
-"""Half of the devices: the effect of the stages without the KV groups."""
+"""Half of the devices, to show the effect of the stages without the KV groups."""
 _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
-"""Share of the duration: a target for the pass means as many more iterations as there are
+"""Share of the duration: a target for the pass multiplies the iterations by the number of
 stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
@@ -64,7 +64,7 @@ def _profile(layout: str, target: str) -> EngineProfile:
 
 
 def latencies(layout: str, target: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return median and p90 of time to first token and time between tokens, in seconds."""
+    """Return median and p90 of TTFT and TPOT in seconds."""
     seen = run(_profile(layout, target), mix, seed)
     return {
         "ttft_p50_s": percentile(seen.ttft_s, 50.0),

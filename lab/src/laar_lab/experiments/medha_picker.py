@@ -1,15 +1,15 @@
-"""Medha at the picker: the order of laar's own queue, engines left as vLLM ships them.
+"""Medha at the picker: the order of laar's queue, with engines as shipped by vLLM.
 
-The load of `laar_lab.workloads.overload`, behind the product's director and flow control on a
-virtual clock: a minute at 1.2 times the fleet's capacity; then the queue is served or shed. The
-same requests meet the queue in slack order, in order of arrival, and no queue at all. Order of
-arrival is also shown with the rules for long prompts that slack order comes with (which endpoints
-take them, and that a short one need not wait behind one that has no endpoint): how much those do,
-and how much the order.
+The load of `laar_lab.workloads.overload` runs behind the production director and flow control on a
+virtual clock: a minute at 1.2 times the fleet's capacity, then the queue is served or shed. The
+same requests run with the queue in slack order, in order of arrival, and without a queue. Order of
+arrival is also run with the rules for long prompts that are part of slack order (which endpoints
+take them, and that a short one need not wait behind one that has no endpoint), to separate their
+effect from that of the order.
 
-The fleet's capacity is measured: thousands of requests all at once, by the time they take.
-First tokens are seen of every answer, as in the gateway shape, and in one row of those alone that
-the native shape reads by default: one in a hundred, and one a second.
+The fleet's capacity is measured by the time that thousands of simultaneous requests take. The first
+token of every answer is seen, as in the gateway shape; in one row only of the answers that the
+native shape reads by default: one in a hundred, and one per second.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MINUTE_S = 60.0
 _SAMPLED = "slack, 1 in 100 read"
 _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
-"""Enough for the last answers, when few are left and some endpoints are done, to count little."""
+"""Enough for the last answers, when some endpoints are already done, to count little."""
 _CHARS = 4
 _SHOWN = {
     "within": "within",
@@ -60,7 +60,7 @@ _SHOWN = {
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """One request of the load, and its outcome."""
+    """A request of the load, and its outcome."""
 
     ask: Ask
     ttft_s: float = math.inf
@@ -79,7 +79,7 @@ def _fleet(route: str, seed: int) -> VirtualFleet:
 def _serve(
     fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
 ) -> list[_Asked]:
-    """Serve a load until all of it is answered."""
+    """Serve a load until all requests have ended."""
     asked = [_Asked(ask=ask) for ask in load]
 
     def arrive(one: _Asked) -> None:
@@ -123,7 +123,7 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 
 
 def _sampler(route: str, seed: int) -> Sampler:
-    """Return a sampler of the requests whose first tokens are recorded."""
+    """Return a sampler of the requests whose first tokens are seen."""
     return Sampler(
         FleetSettings().sample_answers if route == _SAMPLED else 1.0,
         every_s=FleetSettings().sample_every_s,
@@ -132,9 +132,9 @@ def _sampler(route: str, seed: int) -> Sampler:
 
 
 def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
-    """Run a minute of overload by one route; return shares within the objective, also by class.
+    """Run a minute of overload by a route; return shares within the objective, also by class.
 
-    `left` are requests that were never answered; 0 unless something leaks.
+    `left` is the number of requests never answered; 0 unless something leaks.
     """
     fleet = _fleet(route, seed)
     load = _serve(fleet, overload(carried_per_s(), duration_s, seed), _sampler(route, seed))

@@ -1,22 +1,22 @@
 """Figure 13 of Medha: the order of prefills, with and without several prefills in a batch.
 
 As in the paper (6.1), the rivals replace "the LARS request prioritization and multi-prefill
-batching with standard FCFS/EDF/LRS scheduling" and keep all else; SRPT likewise. `lars alone` is
-LARS without multi-prefill batching. The paper compares times normalised by the request's work; it
-does not publish its deadlines: here they are a second and five times the prefill alone.
+batching with standard FCFS/EDF/LRS scheduling" and keep all else; so does SRPT. `lars alone` is
+LARS without multi-prefill batching. The paper compares times normalised by the request's work and
+does not publish its deadlines; here they are one second plus five times the prefill alone.
 
 From 1 request/s on, long prompts alone bring more work than the engine can do (26 s each), so their
-share within the objective falls with every policy, and that of all with most. LARS's answer to it
-is in the table: a long request that is late stays more urgent than a short one with time left, so
-short ones wait until they are late in the same proportion, and half of them miss their objective by
-a little. `medha, late yields` is ours: a long prefill whose objective is lost leaves short ones the
-same share of an iteration as one with slack (the paper's reason for that share, "without
-jeopardizing the long request's deadline", holds all the more).
+share within the objective falls with every policy, and that of all requests with most. The table
+shows how LARS handles this: a late long request stays more urgent than a short one with time left,
+so short ones wait until they are late in the same proportion, and half of them narrowly miss their
+objective. `medha, late yields` is ours: a long prefill that has missed its objective leaves short
+ones the same share of an iteration as one with slack (the paper's reason for that share, "without
+jeopardizing the long request's deadline", applies all the more).
 
-Arrivals last 15 minutes here, the paper's an hour: queues are shorter. On two of ten seeds hardly
-anyone is late by then at 1 request/s, and EDF and LRS are a little ahead of LARS (the paper too
+Arrivals last 15 minutes, the paper's an hour, so queues are shorter. On two of ten seeds hardly any
+request is late by then at 1 request/s, and EDF and LRS are slightly ahead of LARS (the paper too
 calls EDF effective at low loads), so intervals of the ratios there span decades. The gain of
-multi-prefill batching is smallest at 1.75 requests/s, and scatters: 1.8 times on average, with an
+multi-prefill batching is smallest at 1.75 requests/s, and varies: 1.8 times on average, with an
 interval from 1.4.
 """
 
@@ -58,7 +58,7 @@ def _engine(contestant: str) -> EngineProfile:
 
 
 def _alone_s(profile: EngineProfile) -> PrefillTable:
-    """Return the time of a lone prefill; with pipeline stages its chunks overlap."""
+    """Return the times of a lone prefill; with pipeline stages its chunks overlap."""
     cost, target_s = profile.cost, profile.settings.slack.target_s
 
     def chunk_s(chunk: int, context: int) -> float:
@@ -70,7 +70,7 @@ def _alone_s(profile: EngineProfile) -> PrefillTable:
 
 
 def outcome(contestant: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Run once; return its figures."""
+    """Run a contestant once; return its figures."""
     profile = _engine(contestant)
     seen = run(profile, mix, seed)
     slack = profile.settings.slack
@@ -133,7 +133,7 @@ def _evidence(
         return {f"{rate:g}/s": paired(runs[ours, rate], runs[theirs, rate], what) for rate in rates}
 
     return {
-        # By the 90th percentile: half of the requests never meet a convoy.
+        # By the 90th percentile, as half of the requests never meet a convoy.
         **{f"p90-{rival}": by_load(rival, "medha", "p90") for rival in _RIVALS},
         **{f"goodput-{rival}": by_load("medha", rival, "within") for rival in (*_RIVALS, "srpt")},
         "batching": by_load("lars alone", "medha", "median"),

@@ -1,13 +1,13 @@
-"""Figure 14 of Medha: the cost for long prompts of devices reserved for short ones.
+"""Figure 14 of Medha: the cost for long prompts of reserving devices for short ones.
 
 Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
 one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the
-long. An instance group is one engine over its devices, which is kinder to it than the paper's
-groups: joining and splitting them costs nothing here. Medha has the same 16 devices as TP-8, SPP-2.
+long. An instance group is one engine over its devices, which favours it over the paper's groups:
+joining and splitting them costs nothing here. Medha has the same 16 devices as TP-8, SPP-2.
 
-Long requests are counted that have their first token when arrivals end, under a load that none of
-the three carries, since systems that keep up complete the same number. The answer's end would be
-unfair: the paper's baseline decodes on devices of its own, while here whole prompts go before all
+The count is of long requests with a first token when arrivals end, under a load that none of the
+three carries, since systems that keep up complete the same number. Counting finished answers would
+be unfair: the paper's baseline decodes on separate devices, while here whole prompts go before all
 decodes.
 """
 
@@ -53,7 +53,7 @@ def _group(instances: int) -> EngineProfile:
 
 
 def pool(system: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return the long requests answered in time, and the short ones' median time to first token."""
+    """Return the long requests answered in time, and the short ones' median TTFT."""
     if system in ("medha", "shared"):
         seen = run(load_profile(MEDHA) if system == "medha" else _group(_INSTANCES), mix, seed)
         return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)
@@ -75,7 +75,7 @@ def _figures(first_s: Floats, short_ttft_s: Floats, mix: Mix) -> dict[str, float
 
 
 def run_pool(scope: Scope) -> Report:
-    """Run three arrangements of the same devices under the same requests."""
+    """Run three arrangements of the same devices on the same requests."""
     mix = Mix(rate=_RATE, duration_s=300.0 if scope.quick else 1800.0)
     cases = {system: (system, mix) for system in _SYSTEMS}
     runs = grid(pool, cases, scope.seeds, label="medha-pool")

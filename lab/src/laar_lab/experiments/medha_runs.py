@@ -1,4 +1,4 @@
-"""Shared code of Medha's experiments: one engine under one load, and its clients' latencies."""
+"""Shared code of Medha's experiments: run one engine under a load, and collect latencies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreempt
 """The paper's three systems on 16 A100; the last stands for LoongServe."""
 
 Floats = NDArray[np.float64]
-"""One number a request."""
+"""One number per request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """The latencies that clients saw in one run, in order of arrival.
+    """The latencies of a run as seen by clients, in order of arrival.
 
     Args:
-        ttft_s: seconds to the first token.
-        first_s: time of the first token, from the run's start.
-        tpot_s: seconds between tokens, from the first to the last; NaN for answers of one.
+        ttft_s: TTFT.
+        first_s: time of the first token, from the start of the run.
+        tpot_s: TPOT; NaN for answers of one token.
         is_long: mask of the long requests.
     """
 
@@ -38,12 +38,12 @@ class Latencies:
 
     @property
     def short_ttft_s(self) -> Floats:
-        """Times to first token of the short requests."""
+        """TTFT of the short requests."""
         return self.ttft_s[~self.is_long]
 
 
 def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
-    """Run a load on a fresh engine to its end."""
+    """Run a load on a fresh engine to completion."""
     profile = load_profile(engine) if isinstance(engine, str) else engine
     arrived = list(jobs(mix, seed))
     timings = drive(build_engine(profile, seed=seed), arrived)
@@ -62,7 +62,7 @@ def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
 
 
 def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.0) -> EngineProfile:
-    """Return Medha's engine with another order or batching, everything else kept."""
+    """Return Medha's engine with another order or batching, and all else unchanged."""
     profile = load_profile(MEDHA)
     slack = replace(
         profile.settings.slack, order=order, multi_prefill=multi_prefill, late_share=late_share
@@ -71,14 +71,14 @@ def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.
 
 
 def percentile(values: Floats, percent: float) -> float:
-    """Return the interpolated percentile; NaN without values."""
+    """Return an interpolated percentile; NaN without values."""
     known = values[~np.isnan(values)]
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A geometric mean over seeds with its 95 % interval: ratios of queues spread over decades."""
+    """A geometric mean over seeds with its 95 % interval, as ratios of queues span decades."""
 
     mean: float
     low: float
@@ -91,6 +91,6 @@ class Ratio:
 
 
 def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the ratio of theirs to ours, paired by seed."""
+    """Return the geometric mean ratio of theirs to ours, paired by seed."""
     logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
     return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

@@ -1,8 +1,8 @@
-"""Figure 10 of Medha: time between tokens by load, with and without long prompts.
+"""Figure 10 of Medha: TPOT by load, with and without long prompts.
 
-Medha and Sarathi as the paper sets them up on 16 A100 (TP-8 and two stages). LoongServe's loss,
-five times the time between tokens, comes from devices that its elastic groups fragment; the engine
-model has no such groups, so that factor is not looked for.
+Medha and Sarathi run as in the paper on 16 A100 (TP-8 and two stages). LoongServe's loss, five
+times the TPOT, comes from devices fragmented by its elastic groups; the engine model has no such
+groups, so that factor is not tested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = {"p50": "median", "p90": "90 %", "p99": "99 %"}
 
 
 def tpot(profile: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Return percentiles of the time between tokens in ms."""
+    """Return percentiles of TPOT in ms."""
     seen = run(profile, mix, seed).tpot_s
     return {name: 1e3 * percentile(seen, percent) for name, percent in _PERCENTS.items()}
 

@@ -1,11 +1,11 @@
-"""One model on fast and on slow devices, without labels to distinguish them.
+"""One model on fast and slow devices, without labels to distinguish them.
 
-Half of the endpoints need three times as long for everything, under one model's name and without
+Half of the endpoints need three times as long for everything, under the same model name and without
 labels, as after a second batch of older accelerators. The oracle is the same policy on the same
-load where the two kinds are two models, either of which may answer, whose speeds were measured: it
-prices each endpoint by its own speed from the first request on. So the difference between the two
-is only the knowledge that the picker has to gain while it serves. The first fifth, some 300
-requests, is not counted.
+load with the two kinds as two models, either of which may answer, whose speeds were measured: it
+prices each endpoint by its true speed from the first request on. The difference between the two is
+therefore only what the picker has to learn while serving. The first fifth, some 300 requests, does
+not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KNOWN = "mixed-devices, speeds known"
 
 
 def _known_speeds() -> list[Site]:
-    """Return the same devices, each kind with its own model."""
+    """Return the same devices, with a separate model for each kind."""
     sites = _UNKNOWN.fleet()
     kinds = {site.engine.cost: site.name for site in reversed(sites)}
     return [replace(site, model=f"on {kinds[site.engine.cost]}") for site in sites]

@@ -1,14 +1,14 @@
-"""What reports, and signs instead of them, teach of a task that nobody graded.
+"""What reports, and signs instead of reports, teach about a task that nobody graded.
 
 A fleet serves real questions for a day, without a header; each is answered by the model with the
-highest P(correct), one of ten by any. What it learns by is a report of each answer, or what answers
-show of themselves: sureness, whose classes part right from wrong answers by one standard deviation,
-or form, where 15 % of wrong and 1.2 % of right answers are cut or broken. The records have no such
-signs, so these are drawn.
+highest P(correct), one in ten by a random model. It learns from a report of each answer, or from
+signs in the answers: sureness, whose classes separate correct from wrong answers by one standard
+deviation, or form, where 15 % of wrong and 1.2 % of correct answers are cut or broken. The records
+have no such signs, so these are drawn at random.
 
-Two fleets are asked: one with an artifact fitted to all tasks but one, which gets the questions of
-that one, and one without an artifact, which gets the questions of all. Half of the questions are
-asked, the other half judges P(correct) of every model and the choice. Seeds divide the questions.
+There are two kinds of fleet: with an artifact fitted to all tasks but one, which gets that task's
+questions, and without an artifact, which gets the questions of all tasks. Half of the questions are
+asked; the other half judges P(correct) of every model and the choice. Seeds divide the questions.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from laar_lab.sweep import sweep
 
 REQUESTS = 2_000
 STEPS = (0, 50, 200, REQUESTS)
-"""Requests after which P(correct) is judged."""
+"""Numbers of requests after which P(correct) is judged."""
 
 DAY_S = 86_400.0
 EXPLORES = 0.1
-REPORTED = 0.05  # share of the answers that are reported beside signs
+REPORTED = 0.05  # share of the answers reported in addition to signs
 
 REPORTS, SURENESS, FORMS, SOME = (
     "every answer reported",
@@ -59,10 +59,10 @@ REPORTS, SURENESS, FORMS, SOME = (
 WAYS = (REPORTS, SURENESS, FORMS, SOME)
 
 ALL = "no artifact, all tasks"
-"""The fleet without an artifact; another is named by the task that its artifact lacks."""
+"""The fleet without an artifact; others are named by the task that their artifact lacks."""
 
-_EDGES = (-0.3, 0.5, 1.3)  # between the classes of sureness, in standard deviations
-_BAD_FORM = (0.15, 0.012)  # share of wrong and of right answers
+_EDGES = (-0.3, 0.5, 1.3)  # between classes of sureness, in standard deviations
+_BAD_FORM = (0.15, 0.012)  # shares of wrong and of correct answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """P(correct) and verdicts on the questions that judge, by question and model.
+    """P(correct) and verdicts on the judging questions, by question and model.
 
     Args:
         predicted: P(correct).
@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def chosen(self) -> Judged:
-        """The highest P(correct), and the share of right answers of the models that have it."""
+        """The highest P(correct), and the share of correct answers of the models that have it."""
         predicted = self.predicted.max(axis=1, keepdims=True)
         best = self.predicted == predicted
         right = (self.right * best).sum(axis=1, keepdims=True) / best.sum(axis=1, keepdims=True)
@@ -93,11 +93,11 @@ class Judged:
 
 
 Learned = Mapping[str, Sequence[Judged]]
-"""What a fleet knows, by the way it learns, after each of `STEPS`."""
+"""A fleet's knowledge after each of `STEPS`, by what it learns from."""
 
 
 def run(scope: Scope) -> Report:
-    """Run both fleets, with every task left out, on every seed.
+    """Run both kinds of fleet, with each task left out, on every seed.
 
     Raises:
         SettingError: `--data` has no graded answers.
@@ -119,7 +119,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_fleet(path: Path, fleet: str, seeds: Sequence[int]) -> list[Learned]:
-    """Run one fleet on each seed."""
+    """Run a fleet on each seed."""
     capability, questions = _fleet(path, fleet)
     return [
         {way: _lived(capability, questions, way, random.Random(f"{seed}/{fleet}")) for way in WAYS}
@@ -156,7 +156,7 @@ def _fleet(path: Path, fleet: str) -> tuple[CapabilityModel, list[_Question]]:
 def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
-    """Return what is known after each of `STEPS` of a day, learning in this way."""
+    """Return the knowledge after each of `STEPS` of a day, learned in one way."""
     assessor = CapabilityAssessor(capability, OnlineOutcomes())
     reports = OutcomeReports(assessor.success)
     reports.signs = None if way == REPORTS else Signs()
@@ -207,12 +207,12 @@ def _error(judged: Sequence[Judged]) -> float:
 
 
 def _right(fleets: Sequence[Learned], way: str, step: int) -> float:
-    """Return the share of choices that are right, mean over fleets."""
+    """Return the share of correct choices, averaged over fleets."""
     return float(np.mean([each[way][step].chosen.right.mean() for each in fleets]))
 
 
 def _share(fleets: Sequence[Learned], way: str) -> float:
-    """Return the share of the gain of reports that another way brings after all requests."""
+    """Return the gain of another way after all requests, as a share of the gain of reports."""
     start = _right(fleets, REPORTS, 0)
     gained = _right(fleets, REPORTS, -1) - start
     return (_right(fleets, way, -1) - start) / max(gained, 1e-9)

@@ -1,9 +1,9 @@
-"""Is the default ever worse off than the best policy for the traffic that comes?
+"""Is the default ever worse than the best policy for the given traffic?
 
-`suite` shows any policies on any workloads and judges nothing; policies are shaped with it, on its
-own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
-workloads, with margins, tests and seeds as docs/decisions/0013 has them. The leads over the best
-single baseline, bare means in the decision, are tested as well, which is stricter. `agents` and
+`suite` runs any policies on any workloads and judges nothing; it is for shaping policies, on
+separate seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best single
+baseline, plain means in the decision, are tested as well, which is stricter. `agents` and
 `conversations` are the same on real traffic alone.
 """
 
@@ -38,7 +38,7 @@ _CALLED = {
     "e2e_p95_s": "p95 E2E",
 }
 _LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
-"""Metrics in which to lead over all workloads, against the best single baseline."""
+"""Metrics in which to lead the best single baseline over all workloads."""
 
 
 def run_suite(scope: Scope) -> Report:
@@ -153,7 +153,7 @@ def _slug(metric: str) -> str:
 
 
 _Lead = tuple[str, str, Estimate, Seen]
-"""Claim, best single baseline, how much less ours is over the workloads, and by seed."""
+"""Claim, best single baseline, reduction over the workloads, and the same by seed."""
 
 
 def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
@@ -167,7 +167,7 @@ def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]
 def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
     """Return geometric means over the workloads, by seed.
 
-    Seeds that an eliminated baseline did not run count with the workload's mean.
+    Seeds that a dropped baseline did not run count with the workload's mean.
     """
     seeds = max(len(runs[ours]) for runs in results.values())
     logs = []
@@ -195,7 +195,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """Return how often each policy is within the margins of the best, its mean and worst gap."""
+    """Return how often each policy is within the margins of the best, and its gaps to it."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():

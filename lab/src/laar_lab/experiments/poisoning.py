@@ -1,14 +1,13 @@
-"""The loss that inverted reports cause in the choice of a model.
+"""The loss caused by inverted reports in the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
-them inverted: at random over all reporters, or all those of one reporter of ten. The choice, the
-model with the highest P(correct), is judged on a third lot and compared with the choice that true
-reports lead to. The hourly cap is lifted, so that it does not hide anything.
+them inverted: at random over all reporters, or all those of one reporter in ten. The choice, the
+model with the highest P(correct), is judged on a third set and compared with the choice after true
+reports. The hourly cap is lifted, so that it hides nothing.
 
-Without `--records` the models are the lab's, the artifact is the one that comes with them, and the
-choice is judged by their true accuracies. With `--records` the questions are real: 70 % of them are
-fitted to, and of the rest one half is reported and one judged, other halves for each seed; the task
-is named.
+Without `--records` the models are the lab's, with the packaged artifact, and their true accuracies
+judge the choice. With `--records` the questions are real: 70 % are fitted to, half of the others
+are reported and half are judged, divided differently for each seed; the task is named.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from laar_lab.sweep import sweep
 
 INVERTED = 0.1
 REPORTERS = 10
-DRAWS = 10  # of the inverted reports, or liars, for each seed: a fit is slow, these are quick
-PER_CELL = 25  # reported questions of each cell of the lab's models
+DRAWS = 10  # of inverted reports per seed; fits are slow, draws are quick
+PER_CELL = 25  # reported questions per cell of the lab's models
 _FITTED = 0.7
 
 _TRUE = "true reports"
@@ -53,12 +52,12 @@ _NONE = "no reports"
 
 _Scores = Mapping[str, float]
 _Report = tuple[int, str]
-"""Question and model."""
+"""Question index and model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lots:
-    """The artifact, the questions that are reported, and those that the choice is judged on."""
+    """The artifact, the reported questions, and those that the choice is judged on."""
 
     capability: Capability
     reported: Sequence[tuple[Features, _Scores]]
@@ -85,7 +84,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(records: Path | None, seed: int) -> dict[str, float]:
-    """Return the share of right answers by the way reports are inverted."""
+    """Return the share of correct answers by way of inverting reports."""
     lots = _lots_of_lab(seed) if records is None else _lots_of(records, seed)
     rng = random.Random(f"{seed}/poisoning")
     names = [rng.randrange(REPORTERS) for _ in lots.reported]
@@ -114,7 +113,7 @@ def run_one(records: Path | None, seed: int) -> dict[str, float]:
 
 
 def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> float:
-    """Return the share of choices that are right after these reports."""
+    """Return the share of correct choices after these reports."""
     online = OnlineOutcomes(half_life_s=math.inf, cap_per_hour=1e9)
     success = SuccessModel(CapabilityModel(lots.capability), online)
     for at, (features, scores) in enumerate(lots.reported):
@@ -130,7 +129,7 @@ def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> flo
 
 
 def _lots_of_lab(seed: int) -> _Lots:
-    """Draw reports from the lab's models; a cell is judged once, by the true accuracies."""
+    """Draw reports from the lab's models; each cell is judged once, by the true accuracies."""
     surface, rng = surface_of(), random.Random(f"{seed}/reports")
     reported, judged = [], []
     for language in surface.languages:
@@ -146,7 +145,7 @@ def _lots_of_lab(seed: int) -> _Lots:
 
 
 def _lots_of(path: Path, seed: int) -> _Lots:
-    """Draw the records' questions; those not fitted to are dealt anew for each seed."""
+    """Divide the records' questions; those not fitted to are divided anew for each seed."""
     known, rest = _fitted(path)
     drawn = list(rest)
     random.Random(f"{seed}/lots").shuffle(drawn)

@@ -1,19 +1,18 @@
-"""Prefill and decode apart, by cost: against always, against never, and against a threshold.
+"""Disaggregated prefill, decided by cost: against always, never, and a threshold.
 
-Eight endpoints of one model (8B on an A100 each, vLLM's scheduler). Some of them read prompts for
-the others and do nothing else: then `never` leaves them idle, and `always` leaves the others' time
-between two tokens idle, so the two bound any rule. Or all of them may do both. The loads
-mix conversations, most of whose prompts are cached, with documents of some 8,000 tokens that are
-read once.
+There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). Some only prefill for
+the others: then `never` leaves them idle, and `always` leaves the others idle between two tokens,
+so the two bound any rule. Or all of them may do both. The loads mix conversations, whose prompts
+are mostly cached, with documents of some 8,000 tokens that are read once.
 
-All arms choose the endpoints by the same cost; only the rule whether they are two differs. That
-flatters the thresholds, which are of tokens that the answering endpoint does not hold: llm-d
-chooses the two by scores of their own. KV comes over at 100,000 tokens a second, however many
-requests fetch at once.
+All arms choose endpoints by the same cost and only differ in the rule whether there are two. That
+favours the thresholds, which count the tokens that the answering endpoint lacks: llm-d chooses the
+two by separate scores. KV is transferred at 100,000 tokens per second, regardless of concurrent
+transfers.
 
-The better of always and never is the one with the lower mean time to the last token: the first
-tokens of one and the later ones of the other can't be had together. The loads were chosen on seed
-100, so that always does not drown in all of them.
+The better of always and never is the one with the lower mean E2E, as the TTFT of one and the TPOT
+of the other can't be had together. The loads were chosen on seed 100, such that always is not
+overloaded in all of them.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _DOCUMENTS = replace(
     output_log=(4.6, 0.5),
     max_output_tokens=256,
     template_share=0.0,
-    templates=1_000_000,  # none is used, but texts are numbered from there: apart from the talks
+    templates=1_000_000,  # unused, but texts are numbered from there, apart from talks
 )
 
 _METRICS = {"ttft_p95_s": "TTFT p95 s", "tpot_p95_s": "TPOT p95 s"}
@@ -76,11 +75,11 @@ class Load:
     """A fleet and its traffic.
 
     Args:
-        prefill: endpoints that only read prompts.
-        decode: those that answer.
-        both: those that do both.
-        talks_per_s: requests of conversations.
-        documents_per_s: requests with a document.
+        prefill: number of endpoints that only prefill.
+        decode: number of endpoints that only decode.
+        both: number of endpoints that do both.
+        talks_per_s: rate of conversation requests.
+        documents_per_s: rate of requests with a document.
     """
 
     prefill: int
@@ -90,7 +89,7 @@ class Load:
     documents_per_s: float
 
     def sites(self) -> list[Site]:
-        """The endpoints."""
+        """Return the endpoints."""
         engine = coarse(load_profile("llama-3-8b-a100"))
         roles = ["prefill"] * self.prefill + ["decode"] * self.decode + ["both"] * self.both
         return [
@@ -99,7 +98,7 @@ class Load:
         ]
 
     def arrivals(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """The requests, in order of time."""
+        """Yield the requests in order of time."""
         kinds = (
             (replace(_TALKS, requests_per_s=self.talks_per_s), "talk"),
             (replace(_DOCUMENTS, requests_per_s=self.documents_per_s), "document"),
@@ -124,7 +123,7 @@ LOADS = {
 
 
 def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float]:
-    """Run one load under one rule, once."""
+    """Run a load under a rule once."""
     apart, tokens = RULES[rule]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
     fleet = VirtualFleet(load.sites(), settings, seed=seed)

@@ -1,7 +1,7 @@
-"""Real questions with the verdicts of real models, as a world of the lab.
+"""Real questions with verdicts of real models, as a world of the lab.
 
-Records give question, task and each model's score; a score of a half or more is right. Speeds are
-not in them: they follow the models' sizes, as decoding on one kind of hardware does.
+Records give question, task and each model's score; a score of at least a half is correct. They have
+no speeds; these follow the models' sizes, like decoding on one kind of hardware.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from laar_lab.judging.questions import billions_of
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
-_PREFILL_S_PER_BILLION = 1.25e-5  # seconds a token: 8B at 10,000 tokens a second, an A100's
-_DECODE_S_PER_BILLION = 1e-3  # seconds a token: 16 GB of weights at 2 TB/s are 8 ms
+_PREFILL_S_PER_BILLION = 1.25e-5  # seconds per token: 8B at 10,000 tokens/s, as on an A100
+_DECODE_S_PER_BILLION = 1e-3  # seconds per token: 16 GB of weights at 2 TB/s take 8 ms
 _ANSWER_TOKENS = 120
 _CHARS_PER_TOKEN = 4
 _DRAWS = 10
@@ -36,8 +36,8 @@ class RecordsWorld:
 
     Args:
         surface: the models' speeds; its accuracies are not used.
-        capability: fitted on questions that are not asked.
-        asked: a sample of the text, its characters, and verdicts by model.
+        capability: artifact fitted on other questions.
+        asked: a sample of the text, its length in characters, and verdicts by model.
     """
 
     surface: AccuracySurface
@@ -45,7 +45,7 @@ class RecordsWorld:
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
 
     def questions(self, seed: int, count: int) -> list[Question]:
-        """Draw `count` of the questions in random order by seed."""
+        """Return `count` of the questions in an order drawn by seed."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]
@@ -67,7 +67,7 @@ class RecordsWorld:
 
 @lru_cache(maxsize=1)
 def records_world(path: Path) -> RecordsWorld:
-    """Fit one half of the records' questions and keep the other to be asked.
+    """Fit one half of the records' questions and keep the other half to ask.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.

@@ -1,10 +1,10 @@
-"""RouteBalance's scenario: thirteen engines of models of several sizes, one answer a question.
+"""RouteBalance's scenario: thirteen engines with models of several sizes, one answer per question.
 
-The paper's comparison is between a router that chooses the model, with a balancer behind it that
-chooses the engine, and one choice of both. Its models, prompts and judge are not here: the models
-are those of the lab's fleet, dealt to the engines from the fastest on, and questions are KV
-look-ups with answers that are right or wrong. Routers have laar's own P(correct), and prices are
-the seconds that a model takes alone, so that what differs is who knows of the load, and when.
+The paper compares a router that chooses the model, followed by a balancer that chooses the engine,
+with a joint choice of both. Its models, prompts and judge are not available here: the models are
+those of the lab's fleet, assigned to the engines from the fastest on, and questions are KV look-ups
+with right or wrong answers. Routers have laar's P(correct), and prices are the seconds that a model
+takes alone, so the only difference is who knows the load, and when.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from laar_lab.workloads.kv_questions import as_questions
 
 ENGINES = 13
 LOADS = (0.3, 0.6, 0.9)
-"""Shares of the requests a second that all engines together can read."""
+"""Request rates as shares of what all engines together can prefill."""
 
 _LENGTHS = (4096, 8192, 16384)
 _PER_CELL = 30
-_NEAR = 0.1  # of P(correct), that a router by price gives up for a cheaper model
+_NEAR = 0.1  # P(correct) that a router by price gives up for a cheaper model
 
 OURS = "laar"
 _SUMS = {
@@ -48,7 +48,7 @@ _SUMS = {
     "sum, balanced": (1 / 3, 1 / 3, 1 / 3),
     "sum, price": (0.1, 0.1, 0.8),
 }
-"""Weights of quality, time and price in one sum of shares, as RouteBalance trades them."""
+"""Weights of quality, time and price in one sum of shares, as traded by RouteBalance."""
 _BY_QUALITY, _BY_PRICE, _BY_TIME = ("router by quality", "router by price", "router by idle time")
 _ROUTERS = (_BY_QUALITY, _BY_PRICE, _BY_TIME)
 CONTESTANTS = (OURS, "laar, all right", *_SUMS, *_ROUTERS, "balancer alone")
@@ -60,11 +60,11 @@ _FIGURES = {
     "per_right_s": "s a right answer",
     "price_s": "price, s alone",
 }
-"""Means of a run: time by the share right is that of a client who would ask until it is right."""
+"""Means of a run; time over the share right is that of a client who asks until it is right."""
 
 
 class WeightedSum:
-    """Scores by a sum of quality, time and price, each as a share of the best or the worst."""
+    """Scores by a sum of quality, time and price, each relative to the best or the worst."""
 
     def __init__(self, quality: float, time: float, price: float) -> None:
         self._quality, self._time, self._price = quality, time, price
@@ -96,7 +96,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(world: World, contestant: str, load: float, quick: bool, seed: int) -> dict[str, float]:
-    """Run one contestant, load and seed; return `_FIGURES`."""
+    """Run a contestant at a load on a seed; return `_FIGURES`."""
     known = CapabilityModel(world.capability)
     assessor: Assessor = CapabilityAssessor(known)
     asked = _asked(world, seed, quick)
@@ -156,7 +156,7 @@ def _asked(world: World, seed: int, quick: bool) -> list[Question]:
 
 
 def _sites(world: World) -> list[Site]:
-    """Return the engines, with the models dealt to them from the fastest on."""
+    """Return the engines, with the models assigned in turn from the fastest on."""
     models = sorted(sites_of(world.surface), key=lambda site: _pace(world, site.model))
     dealt = islice(cycle(models), ENGINES)
     return [replace(site, name=f"{number}-{site.name}") for number, site in enumerate(dealt)]

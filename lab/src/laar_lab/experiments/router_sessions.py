@@ -1,16 +1,15 @@
 """llm-router's cloud benchmark in the lab: four A100, sessions with one long system prompt.
 
-A fresh fleet for each policy and seed, the workload the same for all; caches start warm for other
-prompts, hence cold for these. Nothing is learned from answers: its router does not read them.
+Each policy and seed has a fresh fleet and the same workload; caches start filled with other
+prompts, so cold for these. Nothing is learned from answers, which its router does not read.
 
-Its TTFT is the time to an answer's last token: against real engines its `cmd/bench` asks
-for answers that are not streamed, because only those report cached tokens, and the first byte of
-such an answer comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to a first
-token.
+Its TTFT is the time to an answer's last token: for real engines its `cmd/bench` requests answers
+without streaming, because only those report cached tokens, and the first byte of such an answer
+comes when it is complete. That is `e2e_*` here; `ttft_*` is the time to the first token.
 
-Two constants of each model are no part of its code: how long the model's later answers were. They
-are set to one row of its tables, least-loaded at 4 sessions, where nothing queues: the length of
-short ones to the median, the share of long ones to the requests a second. All else is predicted.
+Two constants of each model are not in its code: the lengths of the model's later answers. They are
+fitted to one row of its tables, least-loaded at 4 sessions, where nothing queues: the length of
+short ones to the median, the share of long ones to the request rate. All else is predicted.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ CLOUD_VALVE = 4
 
 
 ANSWERS = {"7B": (7, 0.05), "14B": (7, 0.2)}
-"""Tokens of a short answer, and the share of long ones; see the module's text."""
+"""Tokens of a short answer, and the share of long ones; see the module's docstring."""
 
 
 class _FirstLeastLoaded:
-    """Its least-loaded: of those with the fewest requests in flight, the first in the list."""
+    """Its least-loaded: the first in the list among those with the fewest requests in flight."""
 
     def score(self, view: View) -> Floats:
         return ranks(np.argsort(view.in_flight, kind="stable").tolist())
@@ -63,7 +62,7 @@ def run_on(
     seed: int,
     valve: int,
 ) -> dict[str, float]:
-    """Run sessions on endpoints of one engine; `routing_hits` is the share routed by a prefix."""
+    """Run sessions on endpoints of one engine; `routing_hits` is the share routed by prefix."""
     scorer = PrefixAware(saturation_inflight=valve, shuffle_fallback=False)
     policies = build_policies(CostWeights())
     policies["llm-router"] = Policy(name="llm-router", scorers=[(scorer, 1.0)])

@@ -1,10 +1,10 @@
-"""Does admitting sessions by the price of room harm traffic whose contexts fit the caches?
+"""Does admitting sessions by the price of room harm traffic whose contexts fit in the caches?
 
-Every workload of `no-regret` with the default policy: as requests are placed without flow control,
-with flow control as it is by default, and with the gate for sessions alone, which is what a picker
-does without flow control. The three meet the same load and network for each seed. The real chats,
-whose requests name no session, come once more with a name for each conversation: sessions that
-pause for minutes and rarely return.
+Every workload of `no-regret` runs with the default policy: without flow control, with default flow
+control, and with only the gate for sessions, which is what a picker does without flow control. All
+three get the same load and network for each seed. The real chats, whose requests name no session,
+run a second time with a name for each conversation: sessions that pause for minutes and rarely
+return.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "gate": {"flow": FlowSettings(), "by_load": False},
     "flow": {"flow": FlowSettings()},
 }
-"""What `run_case` is given, by the name in the table."""
+"""Arguments for `run_case`, by name in the table."""
 
 _SHOWN = {
     "ttft_mean_s": "mean TTFT",
@@ -47,17 +47,17 @@ _QUICK_CASES = ("agents-8k", "parallel-chats")
 
 
 NAMED = ("conversations-short", "conversations-overload", "conversations-parallel")
-"""Real chats on caches that fill, which come with names as well."""
+"""Real chats on caches that fill, which also run with session names."""
 
 PAST_THE_CLIFF = "agents-short"
-"""Its sessions want 2.2 million tokens of caches that hold 2 (decision 14)."""
+"""Its sessions need 2.2 million tokens, and the caches have room for 2 million (decision 14)."""
 
 _OWN_BLOCK = 40
-"""By this block prompts of two conversations differ: services' own prompts are shorter."""
+"""A block at which prompts of different conversations differ, as system prompts are shorter."""
 
 
 def _named(case: Case) -> Case:
-    """Return a case whose conversations have names, by what their prompts begin with."""
+    """Return a case whose conversations have names derived from the beginning of their prompts."""
     load = case.load
     assert isinstance(load, Open)
 
@@ -76,7 +76,7 @@ def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
 
 
 def run(scope: Scope) -> Report:
-    """Run every workload every way; report how much longer it takes than without flow control."""
+    """Run every workload in each way; report how much longer it takes than without flow control."""
     names = scope.workloads or (_QUICK_CASES if scope.quick else ())
     picked = chosen(cases(scope.data), names)
     picked += tuple(_named(case) for case in picked if case.name in NAMED)

@@ -1,11 +1,11 @@
-"""Routing by the question's words, on tasks that were graded and on one that was not.
+"""Routing by the question's words, on graded tasks and on one that was not graded.
 
-Each task of the records is left out in turn. The artifact is fitted to most questions of the other
-tasks; it is asked the rest of these (known tasks) and every question of the task left out (unseen),
-without a header. A second artifact is fitted to all questions of the other tasks, as `laar fit
---hold-out 0` does, and asked the task left out. What each fit prints of tasks that it has not seen
-stands beside what was seen. The best single model is the one with the highest base rate in the
-artifact, as an operator would take it. Seeds divide the questions.
+Each task of the records is left out in turn. An artifact is fitted to most questions of the other
+tasks; the other questions of these (known tasks) and every question of the task left out (unseen)
+are then judged, without a header. A second artifact is fitted to all questions of the other tasks,
+as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate for unseen tasks
+is compared with the result. The best single model is the one with the highest base rate in the
+artifact, as an operator would choose it. Seeds divide the questions.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ RECORDS = "correctness-9-models.jsonl.gz"
 """The file of graded answers in `--data`."""
 
 FITTED = 0.8
-"""Share of the known tasks' questions that is fitted to, as `laar fit` does by default."""
+"""Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: points of 1 on unseen tasks, share of the told gain, share of known called unlike."""
+"""Bounds: mean and worst gain on unseen tasks (of 1), share of told gain, share of known unlike."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
-"""Bounds: of the fit's estimate less the gain that is seen, and calibration errors."""
+"""Bounds: the fit's estimate minus the actual gain, and calibration errors."""
 
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Questions of a task from which on its own gain is no luck of a few."""
+"""Fewest questions of a task for its individual gain not to be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Answers to some questions.
+    """Results on some questions.
 
     Args:
         single: scores of the best single model.
         laar: scores of the model with the highest P(correct).
-        told: the same, with the task named.
+        told: scores of the model with the highest P(correct) with the task named.
         unlike: share of the questions called unlike anything graded.
         predicted: P(correct) of each question and model.
-        observed: their scores.
+        observed: scores of each question and model.
     """
 
     single: Floats
@@ -73,7 +73,7 @@ class Judged:
 
     @property
     def gain(self) -> float:
-        """Share of right answers beyond the best single model's."""
+        """Share of correct answers beyond the best single model's."""
         return float(np.mean(self.laar - self.single))
 
 
@@ -82,8 +82,8 @@ class Strange:
     """A task left out.
 
     Args:
-        judged: answers to its questions.
-        printed: the mean and the worst gain on strange tasks, by the fit's own word.
+        judged: results on its questions.
+        printed: mean and worst gain on unseen tasks, as estimated by the fit.
     """
 
     judged: Judged
@@ -92,14 +92,14 @@ class Strange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One task left out, and the questions of the others that were not fitted to."""
+    """A run with one task left out, and the questions of the others that were not fitted to."""
 
     known: Judged
     strange: Strange
 
 
 def run(scope: Scope) -> Report:
-    """Run every seed with every task left out.
+    """Run every seed with each task left out.
 
     Raises:
         SettingError: `--data` has no graded answers.
@@ -119,7 +119,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_one(path: Path, left_out: str, seed: int) -> Run:
-    """Leave one task out and fit to most questions of the others."""
+    """Leave a task out and fit to most questions of the others."""
     known, unseen = _parted(path, left_out)
     fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
     rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
@@ -128,7 +128,7 @@ def run_one(path: Path, left_out: str, seed: int) -> Run:
 
 
 def run_everything(path: Path, left_out: str) -> Strange:
-    """Leave one task out and fit to all questions of the others."""
+    """Leave a task out and fit to all questions of the others."""
     known, unseen = _parted(path, left_out)
     (judged,), printed = _asked(known, [unseen])
     return Strange(judged=judged, printed=printed)
@@ -245,7 +245,7 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
 
 
 def _told_share(seed: Sequence[Run]) -> float:
-    """Return the share of the gain of named tasks that words alone achieve."""
+    """Return the gain by words alone as a share of the gain with named tasks."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
     told = np.concatenate([each.known.told - each.known.single for each in seed])
     return float(gained.mean() / max(told.mean(), 1e-9))

@@ -1,4 +1,4 @@
-"""`laar evaluate`: judge an artifact on graded answers, print the figures and draw them."""
+"""`laar evaluate`: judge an artifact on graded answers, print the figures and plot them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def run_evaluate(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Judge an artifact, print the judgement and write the files.
+    """Judge an artifact, print the result and write the files.
 
     Args:
-        artifact: artifact of `laar fit`.
+        artifact: path of an artifact made by `laar fit`.
         records: files of graded answers.
         seed: seed of the resampling.
-        json_file: file for the figures.
-        plot_file: file for pictures of calibration and of accuracy against cost.
+        json_file: file to write the figures to.
+        plot_file: file to plot calibration and accuracy against cost to.
 
     Raises:
-        SettingError: a file can't be read or written, or holds only questions of the fit.
+        SettingError: a file can't be read or written, or has only questions of the fit.
     """
     console = Console()
     try:
@@ -83,7 +83,7 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
     table = Table(title="Right at the first attempt, every model at the same cost")
-    table.add_column("task", overflow="fold")  # a long name may break, a number is never cut
+    table.add_column("task", overflow="fold")  # wrap long names, never cut numbers
     columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
     for name in ("questions", *columns):
         table.add_column(name, justify="right", overflow="fold", min_width=6)
@@ -138,10 +138,10 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
 
 
 def plot(path: Path, figures: Mapping[str, Any]) -> None:
-    """Draw calibration, and accuracy against cost where a cost is known.
+    """Plot calibration and, for each known cost, accuracy against cost.
 
     Raises:
-        SettingError: the file can't be written, or its ending names no format.
+        SettingError: the file can't be written, or its suffix is not a known format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,12 +1,12 @@
-"""Judges an artifact on questions that it was not fitted to.
+"""Judge an artifact on questions that it was not fitted to.
 
-Four ways to choose a model for each question are compared, at equal cost: the best single model (by
-the artifact's own evidence: it is chosen before the questions are seen), laar with the question
-alone, laar with the task given, and an oracle that knows the scores. Beside these: whether the
-probabilities are right, overall and by length; the gain of a second and a third attempt; and, where
-seconds or dollars are known, the cost at the same accuracy and the accuracy at the same cost.
+Four ways to choose a model per question are compared at equal cost: the best single model (by the
+artifact's evidence, so it is chosen before the questions are seen), laar with the question alone,
+laar with the task given, and an oracle that knows the scores. In addition: the calibration of the
+probabilities, overall and by length; the gain of a second and a third attempt; and, if seconds or
+dollars are known, the cost at the same accuracy and the accuracy at the same cost.
 
-Intervals are 95 %, by resampling questions. Models that the artifact does not know are left out.
+Intervals are 95 %, by resampling questions. Models that the artifact does not know are ignored.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from laar.accuracy.capability import CapabilityModel
 from laar_lab.judging.questions import Asked, Floats
 
 MIN_BUCKET_ANSWERS = 100
-"""Answers of one length from which its calibration error is reported."""
+"""Fewest answers of a length for which to report its calibration error."""
 
 _MOSTLY = 0.9
-"""Share of the questions that a model has to have answered to be the best one in hindsight."""
+"""Share of the questions that a model must have answered to be the best one in hindsight."""
 
-_NO_ERROR = 1e-6  # of a Brier score, of which no share can be told
+_NO_ERROR = 1e-6  # Brier score too small to compute a relative gain from
 
 _BINS = 10
 _RESAMPLES = 1000
-_PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # points of accuracy for a usual cost
+_PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # accuracy worth one usual cost
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
-    """Return the figures, as plain JSON types; shares of 1.
+    """Return the figures as plain JSON types; shares are fractions of 1.
 
     Args:
         artifact: the artifact to judge.
-        asked: questions it was not fitted to.
+        asked: questions that it was not fitted to.
         seed: seed of the resampling.
     """
     capability = CapabilityModel(artifact)
@@ -67,14 +67,14 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """Return each model's base rate where it was fitted; below 0 for few outcomes there."""
+    """Return each model's fitted base rate, lowered below 0 for models with few outcomes."""
     rates = np.array([capability.base_rate(model) for model in models])
     counts = np.array([capability.outcomes(model) for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
 def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
-    """Return the preferred model of each question, of those whose answer is known."""
+    """Return the preferred model of each question, among those whose answer is known."""
     picked: NDArray[np.intp] = np.argmax(
         np.where(np.isnan(asked.scores), -np.inf, preference), axis=1
     )
@@ -82,7 +82,7 @@ def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
 
 
 def _single(asked: Asked, rates: Floats) -> NDArray[np.intp]:
-    """Return the model of the highest base rate, of those whose answer is known."""
+    """Return the model with the highest base rate, among those whose answer is known."""
     return _picked(np.broadcast_to(rates, asked.scores.shape), asked)
 
 
@@ -93,7 +93,7 @@ def _means(asked: Asked) -> Floats:
 
 
 def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
-    """Return the score of each question's answer, by the way of choosing."""
+    """Return the score of each question's answer by way of choosing a model."""
     rows = np.arange(len(asked.tasks))
     return {
         "best_single": asked.scores[rows, _single(asked, rates)],
@@ -121,7 +121,7 @@ def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
 
 
 def _brier(asked: Asked) -> float:
-    """Return the Brier score over single answers, also where a score is the mean of several."""
+    """Return the Brier score over single answers, even if a score is the mean of several."""
     known = asked.answers > 0
     p, mean = asked.untold[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]
@@ -129,7 +129,7 @@ def _brier(asked: Asked) -> float:
 
 
 def _answers(asked: Asked) -> tuple[Floats, Floats, Floats]:
-    """Predicted, observed and how many answers, of each question and model."""
+    """Return predictions, observations and numbers of answers, per question and model."""
     known = asked.answers > 0
     return asked.untold[known], asked.scores[known], asked.answers[known]
 
@@ -163,7 +163,7 @@ def _reliability(asked: Asked) -> list[dict[str, float]]:
 
 
 def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
-    """Predicted against observed by length; only lengths with answers enough."""
+    """Compare predictions with observations by length; only lengths with enough answers."""
     found = {}
     for bucket in np.unique(asked.buckets):
         predicted, observed, weights = _answers(asked.of(asked.buckets == bucket))
@@ -181,7 +181,7 @@ def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
 
 
 def _resampled(values: Mapping[str, Floats], asked: Asked, rng: np.random.Generator) -> Floats:
-    """Means of each of the values over resampled questions; shape (values, resamples)."""
+    """Return the mean of each value over resampled questions; shape (values, resamples)."""
     count = len(asked.tasks)
     stacked = np.stack(list(values.values())) * asked.weights
     found = np.empty((len(stacked), _RESAMPLES))
@@ -210,9 +210,9 @@ def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 def _attempts(
     capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
-    """The share right within one, two and three attempts, and how well the second is predicted.
+    """Return the share right within one to three attempts, and how well the second is predicted.
 
-    Of each question the models whose one answer is known, as many as there are attempts at least.
+    Uses questions for which at least as many models as attempts have exactly one known answer.
     """
     known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
     most = min(3, int(known.max()))
@@ -263,7 +263,7 @@ def _attempts(
 def _order(
     capability: CapabilityModel, models: Sequence[str], marginal: Floats, most: int
 ) -> list[int]:
-    """Models in the order that laar asks them, each given that those before have failed."""
+    """Return models in laar's order of attempts, each given that the earlier ones failed."""
     order: list[int] = []
     for _ in range(most):
         row = capability.given_failures(marginal, models, [models[at] for at in order])
@@ -274,12 +274,12 @@ def _order(
 
 
 def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
-    """Find by unit the accuracy at the best single model's cost, and the cost of its accuracy.
+    """Return by unit the accuracy at the best single model's cost, and the cost at its accuracy.
 
-    A question goes to the model with the largest P(correct) less its cost times a price. The price
-    for the same cost is set by the costs alone. That for the same accuracy is chosen on one half of
-    the questions, and its cost read on the other: the best of many prices would be lucky on its
-    own. Two prices next to each other may share the questions.
+    A question goes to the model with the largest P(correct) minus its cost times a price. The price
+    for the same cost depends on the costs alone. The one for the same accuracy is chosen on one
+    half of the questions and its cost measured on the other, because the best of many prices would
+    look too good where it was chosen. Two adjacent prices may share the questions.
     """
     rows = np.arange(len(asked.tasks))
     found: dict[str, object] = {}
@@ -324,7 +324,7 @@ def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
 
 
 def _same_cost(sums: Floats) -> float:
-    """Return the accuracy at the least price that keeps to the single model's cost."""
+    """Return the accuracy at the lowest price that keeps within the single model's cost."""
     (_, budget), _, (scores, costs) = _curves(sums)
     at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
     if at == 0 or costs[at - 1] <= costs[at]:
@@ -334,7 +334,7 @@ def _same_cost(sums: Floats) -> float:
 
 
 def _same_accuracy(sums: Floats) -> float:
-    """Return the cost of the single model's accuracy, by the price that the other half suggests."""
+    """Return the cost at the single model's accuracy, at the price chosen on the other half."""
     halves = [_curves(half) for half in np.split(sums, 2)]
     total = 0.0
     for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(

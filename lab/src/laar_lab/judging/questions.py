@@ -1,4 +1,4 @@
-"""The questions that an artifact is judged on, as arrays beside its estimates."""
+"""The questions that an artifact is judged on, as arrays together with its estimates."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Questions as arrays; rows are questions, columns the models, NaN where nothing is known.
+    """Questions as arrays; rows are questions, columns are models, unknown values are NaN.
 
     Args:
-        models: the columns.
+        models: model of each column.
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
         answers: number of answers behind each score: 1, or more for answers that only their place
-            in a file distinguishes, which stand together by task and length.
-        squares: the mean of the squares of their scores.
-        untold: P(correct) by the question alone.
+            in a file distinguishes, which are grouped by task and length.
+        squares: mean of the squared scores.
+        untold: P(correct) from the question alone.
         told: P(correct) with the task given.
-        unlike: whether the question is unlike anything the artifact was fitted on.
-        costs: costs by unit, where they are known of every model.
-        excluded: questions left out because the artifact was fitted to them.
-        alike: answers that only look like some of the fit: of the same question, length, model and
-            verdict. They count, because the file has others and lacks some of the fit.
+        unlike: whether the question is unlike anything the artifact was fitted to.
+        costs: costs by unit, for units in which the cost of every model is known.
+        excluded: number of questions left out because the artifact was fitted to them.
+        alike: number of answers that only look like one in the fit: same question, length, model
+            and verdict. They count, because the file has other answers and lacks some of the fit.
         ignored: models that the artifact does not know.
     """
 
@@ -66,7 +66,7 @@ class Asked:
         return weights
 
     def of(self, rows: NDArray[np.bool_]) -> Asked:
-        """Some of the questions."""
+        """Return the selected questions."""
         return Asked(
             self.models,
             self.tasks[rows],
@@ -85,10 +85,10 @@ class Asked:
 
 
 def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
-    """Return the questions that the artifact was not fitted to, and its estimates for them.
+    """Return the questions that the artifact was not fitted to, with its estimates for them.
 
     Raises:
-        SettingError: there are none, or none of a model that the artifact knows.
+        SettingError: there are none, or none answered by a model that the artifact knows.
     """
     capability = CapabilityModel(artifact)
     fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
@@ -157,11 +157,11 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
 
 
 def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
-    """Return whether the fit has seen each outcome, and how many only look as if it had.
+    """Return whether the fit has seen each outcome, and how many merely look as if it had.
 
-    An answer that only its content identifies looks like any other of the same content. The file
-    shows which it is: one with the answers of the fit, or with a part of them, has them all or has
-    no others. In any other file to leave out what is alike would leave the unusual verdicts.
+    An answer identified only by its content looks like any other with that content. If the file has
+    all answers of the fit, or no others, equal content counts as seen. In any other file, leaving
+    out the look-alikes would leave the unusual verdicts.
     """
     if artifact.fitted_on is None:
         return [False] * len(outcomes), 0
@@ -181,14 +181,14 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """Return the key that groups the answers to a question; its line in a file cannot."""
+    """Return the key that groups the answers to a question; its line in a file can't."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
 
 
 def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
-    """Return the cell with the task that serving would detect without a header."""
+    """Return the features with the task that serving would detect without a header."""
     return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
 
 
@@ -216,20 +216,20 @@ def _costs(
 
 
 def billions_of(model: str) -> float | None:
-    """Return the size in a model's name, in billions of parameters; None if the name has none."""
+    """Return the size in a model's name, in billions of parameters; None if there is none."""
     size = _BILLIONS.search(model)
     return None if size is None else float(size[1])
 
 
 def _filled(costs: Floats) -> Floats:
-    """Unknown costs of a model as its mean."""
+    """Replace a model's unknown costs by its mean."""
     known = ~np.isnan(costs)
     means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))
 
 
 def _by_content(outcome: MeasuredOutcome) -> str | None:
-    """Return the id of an answer that a fit knows by its content only; None for a named one."""
+    """Return the id of an answer that a fit identifies by content only; None for other answers."""
     if outcome.query_id.startswith(("at:/", "row:/")):
         return outcome.query_id
     question = question_of(outcome.query_id)

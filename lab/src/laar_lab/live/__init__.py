@@ -1,1 +1,1 @@
-"""Experiments in real time: a fleet on this machine behind a real Envoy."""
+"""Real-time experiments: a fleet on this machine behind a real Envoy."""

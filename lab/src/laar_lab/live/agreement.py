@@ -1,14 +1,14 @@
-"""Agreement of a comparison through Envoy with the lab.
+"""Check that a comparison through Envoy agrees with the lab.
 
-Chance decides, even on the same questions: in which order users ask them, where a session hashes
-to, who wins a tie, how long a packet takes. A run through Envoy is one draw of that. The lab draws
-the same questions many times over, under another order, other sessions and other jitter each time,
-and an interval about its draws shows where one more draw should lie (Student's t for a new
-observation). Figures are several, so each interval is made wider until all of them together hold
-with 95 % (Bonferroni): were the two the same, one comparison in twenty would fail.
+Chance matters even on the same questions: the order in which users send them, the endpoint that a
+session hashes to, ties, and packet delays. A run through Envoy is one draw. The lab draws the same
+questions many times, each time with another order, other sessions and other jitter, and an interval
+around its draws shows where one more draw should lie (Student's t for a new observation). As there
+are several figures, each interval is widened until all of them hold together with 95 %
+(Bonferroni): without a difference, one comparison in twenty would fail.
 
-Envoy, the picker and the endpoints take real time that the lab has none of. A time scale magnifies
-it: at 0.1, ten milliseconds count as a tenth of a second.
+Envoy, the picker and the endpoints take real time that the lab does not model. A time scale
+magnifies it: at 0.1, ten milliseconds count as a tenth of a second.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
 DISAGREES = 3
-"""Exit status, as of an experiment whose claim did not hold."""
+"""Exit status; the same as for an experiment whose claim did not hold."""
 
-_ROUNDING = 1e-9  # success is a share of the same questions: equal, or not
+_ROUNDING = 1e-9  # success rates are exact shares of the same questions
 
 
 class Figures(NamedTuple):
@@ -44,8 +44,8 @@ class Figures(NamedTuple):
 
     Args:
         success_rate: share of the questions with a correct answer.
-        attempts: mean number over the questions.
-        ttca_s: mean time to correct answer, in the fleet's own seconds.
+        attempts: mean number of attempts per question.
+        ttca_s: mean time to correct answer, in the fleet's seconds.
     """
 
     success_rate: float
@@ -55,14 +55,14 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """One figure of one policy.
+    """One figure of one policy, through Envoy and in the lab.
 
     Args:
         policy: name of the policy.
         figure: a field of `Figures`.
         envoy: the figure through Envoy.
         lab: mean of the lab's runs.
-        half: half the width of the interval in which one more run should lie.
+        half: half width of the interval in which one more run should lie.
     """
 
     policy: str
@@ -73,16 +73,16 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether Envoy's run could be one of the lab's."""
+        """Whether the run through Envoy could be one of the lab's."""
         return abs(self.envoy - self.lab) <= self.half + _ROUNDING
 
     def as_dict(self) -> dict[str, object]:
-        """Plain JSON types."""
+        """Return the agreement as plain JSON types."""
         return {**asdict(self), "agrees": self.agrees}
 
 
 def in_order(asked: Sequence[Query], seed: str) -> list[Query]:
-    """Return the questions by cell, in the order of this seed within each."""
+    """Return the questions by cell, in a random order within each."""
     cells: dict[tuple[str, int], list[Query]] = {}
     for query in asked:
         cells.setdefault((query.language, query.length_tokens), []).append(query)
@@ -99,15 +99,15 @@ def in_lab(
     concurrency: int,
     keep_prompts: bool,
 ) -> dict[str, list[Figures]]:
-    """Return the results of each policy on these questions, in `runs` runs of the lab.
+    """Return the results of each policy on these questions in `runs` lab runs.
 
     Args:
         asked: the questions that go through Envoy.
         policies: names of the policies.
-        runs: number of runs of the lab, each with random draws of its own.
-        capability: the picker's artifact; None for the one that comes with the package.
+        runs: number of lab runs, each with different random draws.
+        capability: the picker's artifact; None for the packaged one.
         concurrency: number of users.
-        keep_prompts: engines keep the prompts of earlier requests.
+        keep_prompts: whether engines cache the prompts of earlier requests.
     """
     known = read_capability(capability) if capability else CapabilityModel(artifact())
     cases = {policy: (policy, asked, known, concurrency, keep_prompts) for policy in policies}
@@ -150,7 +150,7 @@ def _run(
 def agreements(
     tallies: Sequence[Tally], lab: dict[str, list[Figures]], *, time_scale: float
 ) -> list[Agreement]:
-    """Each figure of each policy through Envoy, beside the lab's; at least two runs of the lab."""
+    """Compare each policy's figures through Envoy with the lab's, from two lab runs or more."""
     compared = len(tallies) * len(Figures._fields)
     return [
         Agreement(
@@ -184,7 +184,7 @@ _COLUMNS = {"success_rate": "success", "attempts": "attempts", "ttca_s": "mean T
 
 
 def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
-    """The table, and a verdict."""
+    """Print the table and a verdict."""
     table = Table(title="Through Envoy, and in the lab on the same questions")
     table.add_column("policy", no_wrap=True)
     for column in _COLUMNS.values():

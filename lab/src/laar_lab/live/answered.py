@@ -1,8 +1,8 @@
-"""Times until a comparison's questions were answered correctly: shares by time, PAR-2, a sentence.
+"""Times to a correct answer in a comparison: shares by time, PAR-2, and a sentence.
 
-Mean time to correct answer rewards giving up early: a question that is dropped after two seconds
-counts two. PAR-2 does not: a question without a correct answer within the limit counts twice the
-limit (the penalised average runtime of the solver competitions).
+Mean time to correct answer rewards giving up early: a question dropped after two seconds counts
+two. PAR-2 does not: a question without a correct answer within the limit counts twice the limit
+(the penalised average runtime of solver competitions).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar_lab.report import Chart
 from laar_lab.statistics import CONFIDENCE, Estimate
 
 LIMIT_S = 60.0
-"""Patience of a user, in the fleet's seconds."""
+"""How long a user waits, in the fleet's seconds."""
 MARKS_S = (5.0, 10.0, 30.0, 60.0)
 _RESAMPLES = 4_000
 _SEED = 1
@@ -29,14 +29,14 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """A policy's questions.
+    """A policy's times per question.
 
     Args:
-        name: shown to the reader.
-        seconds: until the correct answer, by question; infinite without one.
-        engine_s: time that the attempts spent in engines, queues left out; None if unknown.
-        machine_s: mean time of an attempt outside its engine: in clients, Envoy and picker. It is
-            this machine's and not the fleet's, and the time scale magnifies it. None if unknown.
+        name: name shown to the reader.
+        seconds: seconds to the correct answer, by question; infinite without one.
+        engine_s: time that the attempts spent in engines, without queueing; None if unknown.
+        machine_s: mean time of an attempt outside its engine: in clients, Envoy and picker. It
+            depends on this machine, and the time scale magnifies it. None if unknown.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Contestant:
 
     @classmethod
     def of(cls, tally: Tally, *, time_scale: float, name: str | None = None) -> Contestant:
-        """Return a contestant from its tally; its seconds are the fleet's."""
+        """Return a contestant from its tally, with times in the fleet's seconds."""
         made = [attempt.latency_s for _, one in tally.results for attempt in one.attempts]
         return cls(
             name=name or tally.policy,
@@ -61,12 +61,12 @@ class Contestant:
         )
 
     def within(self, seconds: float) -> float:
-        """Share of the questions with a correct answer by then."""
+        """Return the share of the questions answered correctly within these seconds."""
         return fmean(each <= seconds for each in self.seconds.values())
 
     @property
     def par2_s(self) -> float:
-        """Mean seconds to a correct answer, an unanswered question as twice the limit."""
+        """Mean seconds to a correct answer; an unanswered question counts twice the limit."""
         return fmean(map(_penalised, self.seconds.values()))
 
     @property
@@ -81,7 +81,7 @@ def _penalised(seconds: float) -> float:
 
 
 def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
-    """Share of their PAR-2 that ours saves, with its 95 % interval: estimate, low, high."""
+    """Return the share of their PAR-2 that ours saves: estimate, and low and high 95 % ends."""
 
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)
@@ -92,9 +92,9 @@ def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
 def more_within(
     ours: Contestant, theirs: Contestant, seconds: float, *, comparisons: int = 1
 ) -> tuple[float, float, float]:
-    """Their share correct within these seconds subtracted from ours: estimate, low, high.
+    """Return our excess in the share correct within these seconds: estimate, low, high.
 
-    The intervals of that many comparisons hold together with 95 % (Bonferroni).
+    With `comparisons` above 1, that many intervals hold together with 95 % (Bonferroni).
     """
 
     def difference(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
@@ -117,7 +117,7 @@ def _compared(
     *,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, float, float]:
-    """Return a statistic of both with its interval, a bootstrap over their common questions."""
+    """Return a statistic of both with its interval, bootstrapped over their common questions."""
     pairs = np.array(
         [
             (value(ours.seconds[each]), value(theirs.seconds[each]))
@@ -141,7 +141,7 @@ def _compared(
 
 
 def sentence(ours: Contestant, theirs: Contestant) -> str:
-    """One sentence: the difference with its interval, or that there is none to be seen."""
+    """Return a sentence with the difference and its interval, or that none is shown."""
     estimate, low, high = saved(ours, theirs)
     figures = f"{ours.par2_s:.1f} s against {theirs.par2_s:.1f} s a question (PAR-2)"
     interval = f"95 % interval {low:+.0%} to {high:+.0%}"
@@ -157,7 +157,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """Return the marks at which ours has more correct answers, and fewer, beyond chance."""
+    """Return the marks where ours has more correct answers, and where fewer, beyond chance."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))
@@ -169,7 +169,7 @@ def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], lis
 
 
 def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
-    """Return the share of correct answers at the first mark, beside the best of the others."""
+    """Return a sentence that compares the shares of correct answers at the first mark."""
     mark = MARKS_S[0]
     best = max(others, key=lambda one: one.within(mark))
     gain, low, high = more_within(ours, best, mark, comparisons=len(others))
@@ -189,7 +189,7 @@ def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
 
 
 def chart(contestants: Sequence[Contestant], marks_s: Sequence[float]) -> Chart:
-    """Share of correct answers by time, with the 95 % interval of a share (normal)."""
+    """Chart the share of correct answers by time, with normal 95 % intervals."""
     z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
     def share(one: Contestant, mark: float) -> Estimate:

@@ -1,8 +1,8 @@
-"""Verified questions through a gateway, once under every policy.
+"""Send verified questions through a gateway, once under every policy.
 
-Each policy gets the same questions, under a cache salt of its own, so that none finds the cache
-warm. A question is asked until its answer is correct, every model has been tried, or ten attempts
-are made (LAAR, section 6.1).
+Each policy gets the same questions with a different cache salt, so that it never finds a warm
+cache. A question is repeated until its answer is correct, every model has been tried, or ten
+attempts are made (LAAR, section 6.1).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from laar_lab.policies.llm_router import REASONS
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 
 BROKEN = 1
-"""Exit status when an exchange was not answered as the contract demands."""
+"""Exit status if an exchange violated the contract."""
 _FAULTS_SHOWN = 10
 
 _REASONS = {"llm-router": REASONS}
-"""Reasons by policy, for policies with reasons of their own; for others it is their name."""
+"""Reasons by policy; by default a policy's only reason is its name."""
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Tally:
     """Results of one policy.
 
     Args:
-        policy: its name.
+        policy: name of the policy.
         results: each question with its outcome.
-        faults: breaches of the contract.
-        engine_s: seconds of the engines' own that its requests took, queues left out; None where
-            the endpoints' metrics are out of reach.
-        served_s: the same with queues: from a request's arrival at its engine to its end.
+        faults: violations of the contract.
+        engine_s: engine seconds of its requests without queueing; None if the endpoints' metrics
+            can't be read.
+        served_s: the same with queueing: from a request's arrival at its engine to its end.
     """
 
     policy: str
@@ -63,17 +63,16 @@ async def compare(
     models: Mapping[str, str] | None = None,
     stream: bool = False,
 ) -> list[Tally]:
-    """Ask everything under each policy in turn.
+    """Send all questions under each policy in turn.
 
     Args:
         console: console for the progress bars.
         url: URL of Envoy.
         asked: the questions.
         policies: names of the policies.
-        concurrency: questions under way at once.
-        models: model of each endpoint, by address, where it is known: the answers' headers are
-            then held against it.
-        stream: ask for streams, so that the picker sees when a prompt has been read.
+        concurrency: number of questions in progress at once.
+        models: model of each endpoint by address, if known, to check the answers' headers against.
+        stream: request streams, so that the picker sees when a prompt has been prefilled.
     """
     tallies = [Tally(policy) for policy in policies]
     columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
@@ -99,7 +98,7 @@ async def compare(
 
 
 async def _spent(session: aiohttp.ClientSession, addresses: Iterable[str]) -> tuple[float, float]:
-    """Seconds of the endpoints' requests so far: in prefill and decode, and with their queues."""
+    """Return the endpoints' request seconds so far: in prefill and decode, and with queueing."""
     pages = [await read_totals(session, f"http://{address}/metrics") for address in addresses]
     return (
         sum(page["vllm:request_inference_time_seconds_sum"] for page in pages),
@@ -118,7 +117,7 @@ async def _run_policy(
     advance: Callable[[], None],
 ) -> None:
     waiting = iter(asked)
-    salt = secrets.token_hex(8)  # a policy that runs twice finds its own cache cold as well
+    salt = secrets.token_hex(8)  # so that a policy that runs twice also starts cold
 
     async def worker() -> None:
         for query in waiting:
@@ -142,7 +141,7 @@ async def _run_policy(
 
 
 def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
-    """Show the first breaches of the contract; `BROKEN` when there are any, else 0."""
+    """Print the first contract violations; return `BROKEN` if there are any, else 0."""
     faults = [fault for tally in tallies for fault in tally.faults]
     for fault in faults[:_FAULTS_SHOWN]:
         console.print(f"[red]not as the contract says:[/red] {fault}")
@@ -154,7 +153,7 @@ def _holds(value: str, answer: str) -> bool:
 
 
 def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -> list[str]:
-    """Answers that break the contract of the x-laar-* headers (docs/reference/headers.md)."""
+    """Return violations of the contract of the x-laar-* headers (docs/reference/headers.md)."""
     found = []
     tried: list[str | None] = []
     for attempt in outcome.attempts:

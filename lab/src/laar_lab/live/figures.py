@@ -1,9 +1,9 @@
-"""The paper's two figures of a comparison: numbers first, then a plot of them.
+"""The two figures of the paper for a comparison: their numbers, and a plot.
 
 Figure 3: for each policy, success rate against time to correct answer after one attempt, two, and
-so on. Figure 4: by language and length, how much shorter the time to correct answer of the first
-policy is than each other's, after the last attempt. Times of questions that were never answered
-correctly count as far as they went (right-censored), as in the paper.
+so on. Figure 4: by language and length, how much shorter the first policy's time to correct answer
+is than each other policy's, after the last attempt. Questions never answered correctly count with
+the time spent on them (right-censored), as in the paper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """One bar of Figure 4; `ratio` is 1 - ours / theirs: above 0 where ours is sooner."""
+    """One bar of Figure 4; `ratio` is 1 - ours / theirs, above 0 if ours is faster."""
 
     baseline: str
     language: str
@@ -46,14 +46,14 @@ class Improvement:
         return 1 - self.ours_s / self.theirs_s
 
     def as_dict(self) -> dict[str, object]:
-        """Plain JSON types."""
+        """Return the improvement as plain JSON types."""
         return {**asdict(self), "improvement": self.ratio}
 
 
 def steps(tally: Tally, *, time_scale: float = 1.0) -> list[Step]:
-    """Success rate and mean time to correct answer after 1, 2, ... attempts.
+    """Return success rate and mean time to correct answer after 1, 2, ... attempts.
 
-    The list ends where another attempt would change nothing: each question is answered or given up.
+    The list ends when every question is answered correctly or given up.
     """
     outcomes = [outcome for _, outcome in tally.results]
     most = max((len(outcome.attempts) for outcome in outcomes), default=0)
@@ -71,7 +71,7 @@ def steps(tally: Tally, *, time_scale: float = 1.0) -> list[Step]:
 def improvements(
     ours: Tally, others: Sequence[Tally], *, time_scale: float = 1.0
 ) -> list[Improvement]:
-    """Ours against each other policy, by cell, in the order of the questions."""
+    """Compare ours with each other policy, by cell."""
     mine = _by_cell(ours)
     return [
         Improvement(
@@ -112,7 +112,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def plot(path: Path, curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]) -> None:
-    """Draw both figures side by side; the file's ending sets the format.
+    """Draw both figures side by side; the file's suffix sets the format.
 
     Raises:
         SettingError: matplotlib is not installed, or the file can't be written in that format.

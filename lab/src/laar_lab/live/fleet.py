@@ -1,4 +1,4 @@
-"""The demo's fleet: simulated endpoints, the picker and a real Envoy, on free loopback ports."""
+"""Start the demo fleet: simulated endpoints, the picker and a real Envoy on free loopback ports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Fleet:
     Args:
         url: URL of Envoy.
         admin_url: URL of the picker's admin port.
-        models: model of each endpoint, by address.
-        envoy: the process.
-        picker: the process.
-        settings: the picker's settings file.
+        models: model of each endpoint by address.
+        envoy: Envoy's process.
+        picker: the picker's process.
+        settings: path of the picker's settings file.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Fleet:
     settings: Path
 
     async def leave_tried_models(self) -> None:
-        """Give every policy laar's retry rule and stop, as an operator would: while it runs."""
+        """Apply laar's retry and stop rule to every policy, by editing the live settings."""
         document = yaml.safe_load(self.settings.read_text())
         document.setdefault("routing", {})["retries"] = NEW_MODEL
         self.settings.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -56,7 +56,7 @@ class Endpoint:
     Args:
         model: the model it serves.
         arguments: arguments of `laar sim-endpoint`, without the port.
-        names: models that the picker learns as served there.
+        names: models that the picker lists for the endpoint.
     """
 
     model: str
@@ -75,19 +75,19 @@ async def running_fleet(
     keep_prompts: bool = True,
     changes: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[Fleet]:
-    """Start the fleet of `laar-fleet.yaml`, one endpoint for each model, and stop it.
+    """Start the fleet of `laar-fleet.yaml`, one endpoint per model, and stop it after the block.
 
     Args:
-        directory: existing and empty; for settings, logs and the endpoints file.
-        time_scale: real seconds for a simulated one.
-        policies: policies that requests may name besides laar's own.
-        port: Envoy's; 0 takes a free one.
-        capability: artifact of the picker; None for the one that comes with the package.
-        keep_prompts: endpoints keep the prompts of earlier requests.
+        directory: existing empty directory for settings, logs and the endpoints file.
+        time_scale: real seconds per simulated second.
+        policies: policies that requests may name in addition to laar.
+        port: Envoy's port; 0 for a free one.
+        capability: the picker's artifact; None for the packaged one.
+        keep_prompts: whether endpoints cache the prompts of earlier requests.
         changes: changes to the picker's settings, by section.
 
     Raises:
-        LaarError: something did not start; the text holds the end of its log.
+        LaarError: a process did not start; the text has the end of its log.
     """
     endpoints = [
         Endpoint(
@@ -106,9 +106,9 @@ async def running_fleet(
         measured.write_bytes(_in_real_seconds((capability or artifact).read_bytes(), time_scale))
         settings: dict[str, dict[str, object]] = {
             "accuracy": {"capability": str(measured.absolute())},
-            # The fleet runs faster than real; load-aware must not see it through old readings.
+            # The fleet runs faster than real time; load-aware must not decide on stale readings.
             "readings": {"scrape_interval_s": 0.2},
-            # A policy of a plug-in is there only if the settings name it.
+            # A plug-in's policy is available only if the settings name it.
             "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
         }
         for section, changed in (changes or {}).items():
@@ -118,7 +118,7 @@ async def running_fleet(
 
 
 def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
-    """Return the artifact with the fleet's speeds: the picker learns by the clock."""
+    """Return the artifact with its speeds in real seconds, in which the picker measures."""
     document = orjson.loads(artifact)
     for model in document["models"].values():
         for name in ("seconds_per_token", "spread_s_per_token", "fixed_s"):
@@ -136,10 +136,10 @@ async def started_fleet(
     shape: Shape = "standalone",
     port: int = 0,
 ) -> AsyncIterator[Fleet]:
-    """Start endpoints, a picker with these settings besides addresses, and Envoy; stop them.
+    """Start and later stop endpoints, a picker with these settings plus addresses, and Envoy.
 
     Raises:
-        LaarError: something did not start; the text holds the end of its log.
+        LaarError: a process did not start; the text has the end of its log.
     """
     *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
     by_address = {
@@ -200,7 +200,7 @@ async def started_fleet(
 def _write_settings(
     directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
 ) -> Path:
-    """Write the files that a user would write: an endpoints file and the settings."""
+    """Write an endpoints file and the settings, as a user would."""
     endpoints_file = directory / "endpoints.yaml"
     listed = [{"address": address, "models": list(models)} for address, models in names.items()]
     endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))

@@ -1,6 +1,6 @@
-"""Leftovers of a run in the picker, in Envoy and in the endpoints; none, if all is well.
+"""Find what a run left behind in the picker, Envoy and the endpoints; normally nothing.
 
-Read from outside, as an operator would: metrics pages, Envoy's statistics and `/proc`.
+Everything is read from outside, as an operator would: metrics pages, Envoy's statistics, `/proc`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar_lab.live.fleet import Fleet
 from laar_lab.live.pages import read_totals
 
 SETTLE_S = 15.0
-"""Requests that are in flight when the last answer has ended are gone by then, or leak."""
+"""Requests still in flight this long after the last answer count as leaked."""
 
 _POLL_S = 0.1
 _PICKER = ("laar_streams_open", "laar_endpoint_in_flight", "laar_endpoint_queued_tokens")
@@ -30,12 +30,12 @@ _SERVED = "vllm:request_success_total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """A fleet without clients.
+    """The state of a fleet without clients.
 
     Args:
-        left: figures that should be 0 and are not, by the name of their metric.
+        left: nonzero figures that should be 0, by metric name.
         rss_bytes: memory of the picker's process.
-        files: number of files that it has open.
+        files: number of files that the picker has open.
     """
 
     left: Mapping[str, float]
@@ -44,18 +44,18 @@ class Rest:
 
 
 def kept_files(endpoints: int) -> int:
-    """Connections that a picker opens and keeps: readings and probes of each endpoint, and Envoy's.
+    """Return the connections a picker keeps open: readings and probes per endpoint, and Envoy's.
 
-    A file left behind by each request, or by each refused one, would be many times that.
+    If each request, or each refused one, leaked a file, there would be many times as many.
     """
     return 2 * endpoints + 1
 
 
 async def begin(fleet: Fleet, *, flow: bool) -> Rest:
-    """Return the fleet before its first client.
+    """Return the state of the fleet before its first client.
 
     Args:
-        fleet: running.
+        fleet: the running fleet.
         flow: whether its picker has a queue.
     """
     async with aiohttp.ClientSession() as session:
@@ -63,11 +63,11 @@ async def begin(fleet: Fleet, *, flow: bool) -> Rest:
 
 
 async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
-    """Return the fleet when all that was in flight is gone, or after `SETTLE_S`.
+    """Return the state of the fleet once nothing is in flight, or after `SETTLE_S`.
 
     Args:
         fleet: the fleet, without clients.
-        before: as it was when they came.
+        before: its state before the first client.
         flow: whether its picker has a queue.
     """
     deadline = time.monotonic() + SETTLE_S
@@ -81,7 +81,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
 
 
 async def served(fleet: Fleet) -> int:
-    """Return the number of requests that the endpoints have answered whole."""
+    """Return the number of requests that the endpoints answered completely."""
     async with aiohttp.ClientSession() as session:
         pages = [
             await read_totals(session, f"http://{address}/metrics") for address in fleet.models
@@ -97,7 +97,7 @@ async def _look(session: aiohttp.ClientSession, fleet: Fleet, *, flow: bool) -> 
         found |= {f"{name} of {address}": page[name] for name in _ENDPOINT}
     async with session.get(f"{fleet.envoy.admin_url}/stats?format=json&filter=rq_active") as answer:
         stats = orjson.loads(await answer.read())["stats"]
-    # Its admin port is answering us just now.
+    # The admin port always counts this very request.
     found |= {s["name"]: s["value"] for s in stats if not s["name"].startswith("http.admin.")}
     process = Path("/proc", str(fleet.picker.pid))
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())

@@ -1,7 +1,7 @@
-"""Clients of an open loop: requests sent at given moments, whatever the fate of the others.
+"""Open-loop clients: send requests at given times, however the others fare.
 
-Times to first token count from the moment a request was meant to be sent, so a client that is held
-up hides nothing; its delay is kept beside. An answer is whole when its stream ends as complete.
+TTFT counts from the time a request was due, so a delayed client hides nothing; its delay is
+recorded separately. An answer is complete if its stream ends with the final event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar_lab.tokens import ASCII_PER_TOKEN
 from laar_lab.workloads.overload import MODEL, Ask
 
 HUNG = "hung"
-"""The fault of a request without a whole answer by its deadline."""
+"""Fault of a request without a complete answer by its deadline."""
 
 _FILLER = "A page of a document, or a turn of a conversation, that no cache has seen before. "
 _SHED = (429, 503)
@@ -29,16 +29,16 @@ _SHED = (429, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The outcome of a request; times in seconds.
+    """The outcome of a request, with times in real seconds.
 
     Args:
         ask: the request.
-        status: HTTP status of the answer; None where there was none.
-        reason: `x-laar-reason`.
-        ttft_s: seconds from the moment it was meant to be sent; None unless it was served.
-        late_s: seconds from then until it was sent.
-        fault: reason why this was no proper answer; empty for a whole 200, and for a 429 or 503
-            with a time to retry.
+        status: HTTP status of the answer; None if there was none.
+        reason: value of `x-laar-reason`.
+        ttft_s: time from due to the first token; None unless it was served.
+        late_s: delay of sending.
+        fault: what is wrong with the answer; empty for a complete 200, and for a 429 or 503 with a
+            valid `retry-after`.
     """
 
     ask: Ask
@@ -57,14 +57,14 @@ async def send(
     deadline_s: float,
     policy: str = "",
 ) -> list[Answered]:
-    """Send every request at its moment; return when each has ended, or its deadline has passed.
+    """Send every request at its time; return when each has ended or passed its deadline.
 
     Args:
         url: URL of Envoy.
-        asks: moments and objectives in the fleet's seconds.
-        time_scale: real seconds for one of those.
-        deadline_s: real seconds that one request may take.
-        policy: value of `x-laar-policy`; empty for the picker's own.
+        asks: requests with times and objectives in the fleet's seconds.
+        time_scale: real seconds per second of the fleet.
+        deadline_s: real seconds allowed per request.
+        policy: value of `x-laar-policy`; empty for the picker's default.
     """
     begins = time.monotonic()
     headers = {"content-type": "application/json"} | ({names.POLICY: policy} if policy else {})
@@ -142,7 +142,7 @@ def _refusal_fault(response: aiohttp.ClientResponse, text: bytes) -> str:
 
 
 def _body(ask: Ask) -> bytes:
-    """Return a streamed chat as long as the request's prompt, by the fleet's count of tokens."""
+    """Return a streamed chat of the request's prompt length, by the fleet's token count."""
     length = ASCII_PER_TOKEN * ask.prompt_tokens
     text = f"{ask.number}. "
     return orjson.dumps(

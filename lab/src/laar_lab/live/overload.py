@@ -1,21 +1,21 @@
-"""`laar overload`: more than a fleet can carry, for a minute, through a real Envoy.
+"""`laar overload`: send a fleet more load than it can carry, through a real Envoy.
 
-The load of `laar_lab.workloads.overload` meets four simulated endpoints under vLLM's scheduler, a
-picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed is
-the same load anywhere. Whether this machine reaches it is measured first, by the same requests all
-at once in either. Then the arrivals meet a fresh fleet for each order of the picker's queue:
+The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
+picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed gives
+the same load on any machine. First the same requests, sent all at once in both, measure whether
+this machine reaches that capacity. Then the load meets a fresh fleet per order of the queue:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;
-* `arrival`: in order of arrival by a queue that knows nothing of lengths;
+* `arrival`: in order of arrival, ignoring lengths;
 * `no queue`: each request is sent at once, as without `flow.enabled`.
 
-`medha-picker` asks the same of the same code in virtual time. Here it is seen from outside: each
-request must have exactly one answer, and nothing may be left in the picker, in Envoy or in the
-endpoints. Times are the fleet's own seconds: the clock's, divided by the time scale.
+`medha-picker` tests the same code in virtual time. Here it is observed from outside: each request
+must get exactly one answer, and nothing may be left in the picker, Envoy or the endpoints. Times
+are in the fleet's seconds: real ones divided by the time scale.
 
-In the native shape as many answers are read as by default, one in a hundred and one a second of the
-fleet's; the report shows how many. The gateway shape shows the picker all of them.
+The native shape reads as many answers as by default, one in a hundred and one per second of the
+fleet; the report shows how many. In the gateway shape the picker sees all of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from laar_lab.workloads.overload import (
 )
 
 NOT_HELD = 3
-"""Exit status when a check failed, as of the lab's experiments."""
+"""Exit status if a check failed, as for the lab's experiments."""
 
 
 def run_overload(
@@ -77,10 +77,10 @@ def run_overload(
     json_file: Path | None,
     sample_answers: float | None = None,
 ) -> int:
-    """Run it and print the result; return the exit status."""
+    """Run the overload and print the result; return the exit status."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=240)  # a file has no edge
+        console = Console(width=240)  # a file can be wider
     began_s = time.monotonic()
     if sample_answers is None:
         sample_answers = Bodies().sample_answers
@@ -125,7 +125,7 @@ def run_overload(
 
 @dataclass(slots=True)
 class _Bench:
-    """Starts a fresh fleet for everything that is measured."""
+    """Starts a fresh fleet for each measurement."""
 
     directory: Path
     time_scale: float
@@ -136,7 +136,7 @@ class _Bench:
     async def speed(self, requests: int) -> float:
         """Return the fleet's speed on this machine, as a share of its speed in virtual time.
 
-        Measured by the time that `requests` requests take, all sent at once, in either.
+        Compares the time that `requests` requests, all sent at once, take in both.
         """
         load = asks(math.inf, requests, FIRST_SEED)
         directory, settings = self._prepared(None)
@@ -153,7 +153,7 @@ class _Bench:
         return sum(map(weight, load)) / carried_per_s(requests) / took_s
 
     async def run(self, route: str, load: Sequence[Ask], seed: int) -> Run:
-        """Serve a load by a route."""
+        """Serve a load with one order of the queue."""
         queue = QUEUES[route]
         directory, settings = self._prepared(queue)
         flow = queue is not None
@@ -185,7 +185,7 @@ class _Bench:
         return [Endpoint(model=MODEL, arguments=arguments, names=(MODEL,)) for _ in sites()]
 
     def _prepared(self, queue: FlowSettings | None) -> tuple[Path, dict[str, object]]:
-        """Return a directory, and default settings for engines that much faster than real ones."""
+        """Return a directory, and default settings scaled by the time scale."""
         self.fleets += 1
         directory = self.directory / str(self.fleets)
         directory.mkdir()
@@ -215,7 +215,7 @@ class _Bench:
 
 
 def _measured(time_scale: float) -> Capability:
-    """Return the result of `laar measure` and `laar fit` on the fleet: one speed, always right."""
+    """Return what `laar measure` and `laar fit` would give here: one speed, always correct."""
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
     usual = Job(id="", arrival_s=0.0, prompt_tokens=1, output_tokens=USUAL_ANSWER_TOKENS)
     answered = drive(build_engine(load_profile(PROFILE)), [usual])[usual.id]

@@ -1,4 +1,4 @@
-"""Metrics pages of a running fleet."""
+"""Read the metrics pages of a running fleet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 async def read_totals(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Sums of the samples by name; a name that is not there is an error and not 0."""
+    """Return the sums of the samples by name. A missing name is absent, not 0."""
     async with session.get(url) as answer:
         text = await answer.text()
     totals: dict[str, float] = {}

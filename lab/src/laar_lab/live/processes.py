@@ -1,6 +1,6 @@
-"""Child processes of `laar up`: started together, waited for, and never left behind.
+"""Child processes of `laar up`: started together, awaited, and never left behind.
 
-A command that has to stop stops them; the kernel does when it is killed (`dying_with_us`).
+A command stops them when it ends; if it is killed, the kernel does (`dying_with_us`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
 START_TIMEOUT_S = 60.0
-"""Five interpreters starting on two cores take about six seconds; ten times that means stuck."""
+"""Five interpreters need about six seconds to start on two cores; ten times that means stuck."""
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _LOG_TAIL_CHARS = 4000
 
 
 _PORTS = range(18_000, 32_000)
-"""Below those that Linux takes for outgoing connections: a free one stays free until it is used."""
+"""Below Linux's ephemeral ports, so a free port is not taken by an outgoing connection."""
 
 
 def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
-    """Ports of loopback that were free a moment ago, all different.
+    """Return different loopback ports that were free a moment ago.
 
     Args:
         count: number of ports.
-        among: ports to look among.
+        among: ports to choose from.
 
     Raises:
         LaarError: hardly any port is free.
@@ -54,7 +54,7 @@ def free_ports(count: int, among: Sequence[int] = _PORTS) -> list[int]:
 
 
 class LaarProcess:
-    """One `laar` command as a child process; use as an async context manager.
+    """A `laar` command as a child process; use as an async context manager.
 
     Args:
         arguments: arguments of the command.
@@ -97,10 +97,10 @@ class LaarProcess:
         self._process.kill()
 
     def check_alive(self) -> None:
-        """Raise with the end of its log if it has exited by itself.
+        """Check that the process has not exited.
 
         Raises:
-            LaarError: it has.
+            LaarError: it has exited; the text has the end of its log.
         """
         if self._process is not None and self._process.returncode is not None:
             tail = self._log_path.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
@@ -108,10 +108,10 @@ class LaarProcess:
 
 
 async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
-    """Wait until a URL answers 200 with a page that shows this text.
+    """Wait until a URL answers 200 with a page that contains `shows`.
 
     Raises:
-        LaarError: one of the processes ended, or it took too long.
+        LaarError: one of the processes ended, or the page was not ready in time.
     """
     async with aiohttp.ClientSession() as session:
         try:
@@ -131,6 +131,6 @@ async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
 
 
 async def start_all(stack: AsyncExitStack, processes: Sequence[LaarProcess]) -> None:
-    """Start processes together; the stack stops them."""
+    """Start processes together; the stack stops them when it closes."""
     for process in processes:
         await stack.enter_async_context(process)

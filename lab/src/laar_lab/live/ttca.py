@@ -1,11 +1,11 @@
-"""`laar ttca`: replay the held-out half of the look-ups through Envoy, policy by policy.
+"""`laar ttca`: send the held-out half of the look-ups through Envoy, policy by policy.
 
-`laar measure` and `laar fit` learn from the first half; no query of it is asked here (LAAR, section
-6.1). Without a URL the demo's fleet is started for it; its times are then the fleet's own seconds.
+`laar measure` and `laar fit` learn from the other half, which is never sent here (LAAR, section
+6.1). Without a URL the demo fleet is started for it, and times are in the fleet's seconds.
 
-`--against-lab` asks the same questions in the lab as well, and holds one against the other. The
-picker is then set as the lab's is: it reads metrics once in a second of the fleet's, sees answers
-streamed, and learns nothing while it is compared, so that no policy profits from another's turn.
+`--against-lab` runs the same questions in the lab too and compares the two. The picker then has the
+lab's settings: it reads metrics once per second of the fleet, sees streamed answers, and learns
+nothing during the comparison, so that no policy profits from another's turn.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Ttca:
         asked: the questions.
         policies: names of the policies; the first is compared with the others.
         concurrency: questions in flight at once.
-        url: the gateway; None starts the demo's fleet.
-        time_scale: real seconds for one of the fleet that is started.
-        capability: the artifact of the fleet that is started; None for its own.
-        keep_prompts: engines of the fleet that is started keep the prompts of earlier requests.
-        lab_runs: number of runs of the lab to compare with; None for none.
+        url: URL of the gateway; None starts the demo fleet.
+        time_scale: real seconds per second of the started fleet.
+        capability: artifact of the started fleet; None for its default.
+        keep_prompts: whether engines of the started fleet cache the prompts of earlier requests.
+        lab_runs: number of lab runs to compare with; None for none.
     """
 
     asked: Sequence[Query]
@@ -66,7 +66,7 @@ class Ttca:
     lab_runs: int | None
 
     def __post_init__(self) -> None:
-        """Raise SettingError for a policy that does not exist, or options that contradict."""
+        """Raise SettingError for unknown policies or contradictory options."""
         check_parameters({policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
@@ -77,7 +77,7 @@ class Ttca:
 
 
 def run_ttca(wanted: Ttca, *, json_file: Path | None, plot_file: Path | None) -> int:
-    """Run the comparison, show it and write the files asked for; return the exit status."""
+    """Run and show the comparison, and write the requested files; return the exit status."""
     console, lab_runs = Console(), wanted.lab_runs
     scale = 1.0 if wanted.url is not None else wanted.time_scale
     lab: dict[str, list[Figures]] = {}
@@ -117,7 +117,7 @@ async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
         concurrency=wanted.concurrency,
     )
     if wanted.url is not None:
-        await discover([wanted.url])  # else each question is asked ten times, with pauses
+        await discover([wanted.url])  # fail early, not after ten retries per question
         return await ask(wanted.url)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-ttca-")))
@@ -136,7 +136,7 @@ async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
 
 
 def _lab_settings(time_scale: float) -> dict[str, dict[str, object]]:
-    """Return the lab's settings; at small scales intervals are the shortest allowed."""
+    """Return the lab's settings, with intervals no shorter than allowed."""
     lab = FleetSettings()
     return {
         "accuracy": {"online": False},
@@ -169,7 +169,7 @@ def _show(console: Console, curves: Sequence[Sequence[Step]], bars: Sequence[Imp
     for curve in curves:
         by_attempt.add_column(curve[0].policy, justify="right", overflow="fold")
     for made in range(max(map(len, curves))):
-        # Past its last attempt a policy has nothing more to show.
+        # A policy has no points after its last attempt.
         points = [
             f"{curve[made].success_rate:.0%}  {curve[made].ttca_s:.2f} s"
             if made < len(curve)

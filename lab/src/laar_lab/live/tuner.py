@@ -1,4 +1,4 @@
-"""Following the tuner of a running picker, over its admin port; and its weights in a file."""
+"""Follow the tuner of a running picker through its admin port, and write its weights to a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laar.errors import LaarError, SettingError
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
 _PATIENCE_S = 120.0
-"""A climb takes hours; a picker that is restarted meanwhile soon continues the climb."""
+"""A climb takes hours; a picker restarted meanwhile soon continues it."""
 
 
 async def follow(
@@ -29,14 +29,14 @@ async def follow(
     wait: bool = False,
     on_window: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the findings of a running picker's tuner.
+    """Return the state of a running picker's tuner.
 
     Args:
-        picker: its admin address.
-        token: token of the admin port; None where it asks for none.
+        picker: URL of the picker's admin port.
+        token: token of the admin port; None if it needs none.
         freeze: end the climb first.
         wait: wait until the climb has ended.
-        on_window: called with each window once it has ended.
+        on_window: called with each window when it has ended.
 
     Raises:
         LaarError: no picker answers, or the picker has no tuner.
@@ -92,7 +92,7 @@ async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str
 
 
 def write_weights(path: Path, export: Mapping[str, object]) -> None:
-    """Write the export of a tuner.
+    """Write the weights of a tuner's export to a file.
 
     Raises:
         SettingError: the file can't be written.

@@ -1,6 +1,6 @@
-"""The demo of `laar up`: a fleet, and verified questions under policies that fleets run.
+"""The demo of `laar up`: a fleet, and verified questions under commonly used policies.
 
-Times are the fleet's own seconds: the clock's, divided by the time scale.
+Times are in the fleet's seconds: real ones divided by the time scale.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from laar_lab.report import Report
 
 OURS = "laar"
 AS_RUN = ("least-loaded", "llm-d", "sglang-cache-aware", "session-affinity")
-"""Policies as their users run them: a retry may go to a model that has failed."""
+"""Policies with their usual retries, which may go to a model that has failed."""
 _BAR_WIDTH = 6
 _MOST_MACHINE_S = MARKS_S[0] / 5
-"""Mean time of an attempt outside its engine, in the fleet's seconds, that is not remarked on."""
+"""Mean time of an attempt outside its engine, in the fleet's seconds, above which to warn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """A comparison that ended.
+    """A finished comparison.
 
     Args:
-        tallies: laar's, one for each policy as it is run, and the best of these with laar's retry
-            rule and stop.
+        tallies: those of laar, of each policy with its usual retries, and of the best of these with
+            laar's rule for retries and stopping.
         contestants: the tallies as times to a correct answer.
-        keep_prompts: whether the engines kept the prompts of earlier requests.
-        time_scale: real seconds for a simulated second.
+        keep_prompts: whether the engines cached the prompts of earlier requests.
+        time_scale: real seconds per simulated second.
     """
 
     tallies: Sequence[Tally]
@@ -51,12 +51,12 @@ class Demo:
 
     @property
     def rows(self) -> list[dict[str, object]]:
-        """One row for each contestant; seconds are the fleet's."""
+        """One row for each contestant, in the fleet's seconds."""
         return [_row(*pair) for pair in zip(self.tallies, self.contestants, strict=True)]
 
     @property
     def sentences(self) -> list[str]:
-        """laar beside the best policy as run, beside it with the same retry rule, and early on."""  # noqa: D403
+        """laar against the best policy, against that with laar's retry rule, and early on."""  # noqa: D403
         ours, *others, fair = self.contestants
         best = min(others, key=lambda one: one.par2_s)
         said = [sentence(ours, best), sentence(ours, fair), soon(ours, [*others, fair])]
@@ -81,20 +81,20 @@ async def run_fleet(
     port: int,
     keep_prompts: bool = True,
 ) -> Demo | None:
-    """Run the fleet until the comparison is done, or until a signal when there is none.
+    """Run the fleet until the comparison is done or, without a comparison, until a signal.
 
     Args:
         console: console for progress and hints.
         directory: directory for settings and logs.
         requests: questions per policy; None compares nothing.
         concurrency: questions in flight at once.
-        time_scale: real seconds for a simulated second.
-        port: port of Envoy while nothing is compared; 0 for a free one.
-        keep_prompts: endpoints keep the prompts of earlier requests.
+        time_scale: real seconds per simulated second.
+        port: Envoy's port if nothing is compared; 0 for a free one.
+        keep_prompts: whether endpoints cache the prompts of earlier requests.
     """
     async with AsyncExitStack() as stack:
         doing = "starting five simulated endpoints, the picker and Envoy"
-        if not console.is_terminal:  # where a status shows nothing
+        if not console.is_terminal:  # a status is invisible then
             console.print(doing)
         with console.status(doing):
             fleet = await stack.enter_async_context(
@@ -136,7 +136,7 @@ async def run_fleet(
 
 
 async def _stay(console: Console, fleet: Fleet) -> None:
-    """Print commands to try, and wait to be stopped."""
+    """Print commands to try, and wait for a signal."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,11 +158,11 @@ async def _stay(console: Console, fleet: Fleet) -> None:
 
 
 def _questions(requests: int) -> list[Query]:
-    """About `requests` queries, spread evenly over languages and lengths."""
+    """Return `requests` queries, spread evenly over languages and lengths."""
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")
-    # Taking every n-th of the list by cell keeps the spread when fewer were asked for.
+    # Going round the cells keeps the spread if fewer than drawn are wanted.
     order = sorted(range(len(drawn)), key=lambda i: (i % per_cell, i))
     return [drawn[i] for i in order[:requests]]
 
@@ -187,7 +187,7 @@ def _row(tally: Tally, contestant: Contestant) -> dict[str, object]:
 
 
 def show(console: Console, demo: Demo) -> None:
-    """Print the sentences, the shares by time, and costs; no name is cut."""
+    """Print the sentences, the shares by time, and the costs, without cutting names."""
     shares = Table(title="Questions answered correctly within ... seconds of the fleet's own")
     shares.add_column("policy", no_wrap=True)
     for mark in MARKS_S:
@@ -231,7 +231,7 @@ def _bar(share: float) -> str:
 
 
 def plot(path: Path, demo: Demo) -> None:
-    """Draw the shares by time to a file; its ending sets the format.
+    """Draw the shares by time to a file; the suffix sets the format.
 
     Raises:
         SettingError: the format is unknown or the file can't be written.

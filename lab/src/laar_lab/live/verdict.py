@@ -1,4 +1,4 @@
-"""Results of a run of `laar overload`: shares within the objective, and checks that must hold."""
+"""Judge a run of `laar overload`: shares within the objective, and checks that must hold."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from laar_lab.workloads.overload import CLASSES, LOAD, sites
 
 _BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
-"""The bounds that `medha-picker` claims in virtual time."""
+"""The bounds of `medha-picker`'s claims in virtual time."""
 _MIN_SPEED = 0.9
-"""A slower fleet is no model of its hardware."""
+"""A slower fleet does not model its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20
-"""Five times the measured growth in a minute: allocators, prefixes and remembered decisions, all of
-which have caps of their own."""
+"""Five times the growth measured in a minute: allocators, prefixes and remembered decisions, all
+of which are capped."""
 DEADLINE_S = 240.0
-"""Deadline in the fleet's seconds: four times the longest hold of the queue, so that an answer that
-has begun ends."""
+"""Deadline in the fleet's seconds: four times the queue's longest hold, so that an answer that has
+started can end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One load by one route.
+    """One load served with one order of the queue.
 
     Args:
         seed: seed of the load.
-        answers: one for each request of the load.
-        served: requests that the endpoints report as answered whole.
+        answers: outcome of each request of the load.
+        served: requests that the endpoints report as completely answered.
         before: the fleet before the first client.
-        after: the fleet after the last.
+        after: the fleet after the last client.
     """
 
     seed: int
@@ -54,13 +54,13 @@ def judge(
     time_scale: float,
     remarks: Sequence[str] = (),
 ) -> Report:
-    """Tables and checks.
+    """Return the tables and checks of a run.
 
     Args:
-        runs: runs by route, one for each seed.
-        speed: speed of the fleet on this machine, as a share of that in virtual time.
-        seconds: the fleet's seconds that requests came for.
-        time_scale: real seconds for one of those.
+        runs: runs by order of the queue, one per seed.
+        speed: speed of the fleet on this machine, as a share of its speed in virtual time.
+        seconds: duration of the load in the fleet's seconds.
+        time_scale: real seconds per second of the fleet.
         remarks: remarks to print with them.
     """
     shares = {route: [_Shares.of(run, time_scale) for run in runs[route]] for route in runs}
@@ -105,7 +105,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """One run's shares of its requests, and the longest time to a first token."""
+    """Shares of one run's requests by outcome, and the longest TTFT."""
 
     within: float
     by_class: Mapping[str, float]
@@ -136,7 +136,7 @@ class _Shares:
 
 
 def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
-    """Every request has its one answer, and nothing is left."""
+    """Check that every request has exactly one answer and that nothing is left behind."""
     every = [run for many in runs.values() for run in many]
     answers = [one for run in every for one in run.answers]
     hung = sum(one.fault == HUNG for one in answers)
@@ -180,7 +180,7 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
 
 
 def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
-    """Slack order serves more within the objective, at the cost of no class."""
+    """Check that slack order serves more requests within the objective, at no class's expense."""
 
     def gains(other: str) -> list[float]:
         pairs = zip(shares["slack"], shares[other], strict=True)

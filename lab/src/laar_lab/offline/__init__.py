@@ -1,4 +1,4 @@
-"""The paper's batch algorithms: all requests are known beforehand."""
+"""The paper's batch algorithms, for requests that are all known beforehand."""
 
 from laar_lab.offline.cluster import Built, Ordered, build
 from laar_lab.offline.distance import distance, distances

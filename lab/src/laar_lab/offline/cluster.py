@@ -1,15 +1,15 @@
 """Offline construction of the context index (ContextPilot, algorithm 4).
 
-All contexts are known. Clustering pairs the near ones; each merge becomes a node with the shared
-documents of its two sides; from the root down every node takes its parent's documents first.
-Contexts with much in common thereby come out with a long common prefix.
+All contexts are known. Clustering pairs the nearest; each merge becomes a node with the documents
+shared by its two sides; from the root down, every node puts its parent's documents first. Similar
+contexts therefore get a long common prefix.
 
-The order inside a node is a choice. `by="id"` (ascending ids) is that of the paper's examples.
-`by="frequency"` puts the documents of most contexts first: ids from a hash carry no meaning, and
-frequent first nests better.
+The order within a node is a choice. `by="id"` (ascending ids) is that of the paper's examples.
+`by="frequency"` puts the documents of most contexts first: hashed ids have no meaning, and frequent
+first nests better.
 
-Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that contexts
-with much in common fall into one block; nodes of different blocks meet in the root only.
+Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that similar
+contexts fall into one block; nodes of different blocks only meet in the root.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from laar_lab.offline.linkage import average_linkage
 from laar_lab.offline.tree import ContextTree, Node, Reading
 
 MAX_CONTEXTS = 200_000
-"""Most contexts in one build, some 1.5 GB of nodes."""
+"""Most contexts in one build; they take some 1.5 GB of nodes."""
 
 BLOCK = 4096
-"""Most contexts whose pairs are compared: the matrices take 10 bytes a pair, here 170 MB."""
+"""Most contexts compared pairwise: the matrices take 10 bytes per pair, here 170 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """One context of the batch: its documents as best sent, and its leaf's search path."""
+    """A context of the batch: its documents in the best order, and its leaf's search path."""
 
     docs: tuple[int, ...]
     path: tuple[int, ...]
@@ -41,7 +41,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The index and the contexts, in the order they were given."""
+    """The index, and the contexts in their original order."""
 
     tree: ContextTree
     contexts: tuple[Ordered, ...]
@@ -57,10 +57,10 @@ def build(
     """Cluster a batch.
 
     Args:
-        contexts: documents of each request in retrieval order, without repeats.
+        contexts: documents of each request in retrieval order, without duplicates.
         alpha: weight of the positions in the distance.
-        by: order of documents inside a shared prefix.
-        reading: rules of later searches in the tree.
+        by: order of documents within a shared prefix.
+        reading: rules for later searches in the tree.
 
     Raises:
         SettingError: there are more than `MAX_CONTEXTS` contexts.
@@ -87,10 +87,10 @@ def build(
 def _blocks(
     contexts: Sequence[Sequence[int]], rank: dict[int, tuple[int, int]]
 ) -> list[Sequence[int]]:
-    """Cut a batch that is too large for a matrix, so that contexts with much in common stay near.
+    """Split a batch that is too large for one matrix, keeping similar contexts together.
 
-    Each context's documents are sorted by rank and the contexts by those: contexts that hold the
-    same frequent documents follow each other. Equal sets of documents are never parted.
+    Each context's documents are sorted by rank, and the contexts by these lists, so that contexts
+    with the same frequent documents are adjacent. Equal sets of documents are never split.
     """
     if len(contexts) <= BLOCK:
         return [range(len(contexts))]
@@ -102,7 +102,7 @@ def _blocks(
         end = min(start + BLOCK, len(order))
         while end < len(order) and keys[order[end]] == keys[order[end - 1]] and end > start + 1:
             end -= 1
-        if end == start + 1 and len(order) - start > BLOCK:  # more of one set than a block holds
+        if end == start + 1 and len(order) - start > BLOCK:  # more equal sets than fit in a block
             end = start + BLOCK
         blocks.append(sorted(order[start:end]))
         start = end
@@ -129,7 +129,7 @@ def _merge(
     rank: dict[int, tuple[int, int]],
     alpha: float,
 ) -> list[Node]:
-    """Build the tree; return all nodes, leaves first, inner ones in the order of their merges."""
+    """Build the tree; return all nodes, leaves first, then inner nodes in order of their merges."""
     clusters = list(leaves)
     nodes = list(dict.fromkeys(leaves))
     whole = set(nodes)
@@ -154,7 +154,7 @@ def _merge(
 
 
 def _detach(node: Node) -> None:
-    """Take a shared node from under the node that an earlier merge put it below."""
+    """Detach a shared node from the parent that an earlier merge gave it."""
     parent = node.parent
     if parent is not None:
         parent.children.remove(node)
@@ -164,7 +164,7 @@ def _detach(node: Node) -> None:
 
 
 def _under(node: Node, top: Node) -> bool:
-    """Return whether `node` is `top` or below it; attaching `top` to it would make a circle."""
+    """Return whether `node` is `top` or below it, so that attaching `top` would make a cycle."""
     at: Node | None = node
     while at is not None and at is not top:
         at = at.parent
@@ -172,7 +172,7 @@ def _under(node: Node, top: Node) -> bool:
 
 
 def _root(nodes: list[Node]) -> Node:
-    """Take out the nodes that share nothing and return the one root."""
+    """Remove the nodes that share nothing and return the root."""
     for node in reversed(nodes):
         if node.children and not node.docs:
             if node.parent is not None:
@@ -192,7 +192,7 @@ def _root(nodes: list[Node]) -> Node:
 
 
 def _align(root: Node) -> None:
-    """Order documents from the root down: a node's begin with its parent's."""
+    """Order documents from the root down, so that each node's begin with its parent's."""
     queue = deque(root.children)
     while queue:
         node = queue.popleft()

@@ -1,14 +1,14 @@
-"""How far two contexts are apart (ContextPilot, equation 1).
+"""The distance of two contexts (ContextPilot, equation 1).
 
-A context is an ordered list of document ids, best first. The distance falls with the share of
-documents in common and, by a small weight, with how alike their positions are:
+A context is an ordered list of document ids, best first. The distance decreases with the share of
+common documents and, with a small weight, with the similarity of their positions:
 
     d(A, B) = 1 - |S| / max(|A|, |B|) + alpha * mean over S of |posA - posB|       S = A and B
 
-and is 1 when nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
-Overlap dominates while alpha * k < 1 / k, which the default keeps up to some 30 documents; for more
-use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in any
-order of the additions.
+It is 1 if nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
+Overlap dominates while alpha * k < 1 / k, which the default satisfies up to some 30 documents; for
+more use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in any
+order of summation.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 ALPHA = 0.001
-"""Weight of the positions; 0.001 in all runs of the paper."""
+"""Weight of the positions, as in all runs of the paper."""
 
 
 def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
-    """Distance of two contexts, in O(|a| + |b|); for a repeated id its last position counts."""
+    """Return the distance of two contexts in O(|a| + |b|); of repeated ids the last counts."""
     at = {doc: i for i, doc in enumerate(a)}
     gaps = [abs(at[doc] - j) for doc, j in {doc: j for j, doc in enumerate(b)}.items() if doc in at]
     if not gaps:
@@ -32,10 +32,10 @@ def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
 
 
 def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.NDArray[np.float32]:
-    """All pairs at once: an (N, N) matrix with zeros on the diagonal.
+    """Return the distances of all pairs as an (N, N) matrix with zeros on the diagonal.
 
-    For each document it compares only the contexts that hold it, so pairs with nothing in common
-    cost nothing: O(sum over documents of holders^2) time, 8 bytes a pair while it runs.
+    Each document only compares the contexts that contain it, so pairs without common documents cost
+    nothing: O(sum over documents of holders^2) time, 8 bytes per pair meanwhile.
     """
     n = len(contexts)
     holders: dict[int, dict[int, int]] = {}
@@ -53,7 +53,7 @@ def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.ND
             gaps[pairs] += np.abs(at[:, None] - at)
     sizes = np.array([len(context) for context in contexts], np.float64)
     out = np.ones((n, n), np.float32)
-    for row in range(n):  # by row: float64 for the rounding without an N x N float64 matrix
+    for row in range(n):  # by row, to round in float64 without an N x N float64 matrix
         near = np.flatnonzero(shared[row])
         common = shared[row, near].astype(np.float64)
         away = 1 - common / np.maximum(sizes[row], sizes[near]) + alpha * gaps[row, near] / common

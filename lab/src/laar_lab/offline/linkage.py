@@ -1,12 +1,12 @@
 """Average-linkage clustering by the nearest-neighbour chain, O(N^2).
 
-The paper asks for "merge the closest pair, again and again" and does not name the linkage; its
-published figures fit average linkage. Done here in numpy rows, because SciPy is not a dependency of
-the serving path and the build is the product's own algorithm.
+The paper says to merge the closest pair repeatedly and does not name the linkage; its published
+figures fit average linkage. This uses numpy rows, because SciPy is not a dependency of the serving
+path and the build is part of the product.
 
-The chain finds merges out of order; average linkage is monotone, so a stable sort by distance puts
-them in order. Ties are defined: the chain starts at the lowest living cluster, prefers the cluster
-it came from, then the lowest index.
+The chain finds merges out of order; average linkage is monotone, so a stable sort by distance
+restores it. Ties are deterministic: the chain starts at the lowest remaining cluster, prefers the
+cluster it came from, then the lowest index.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
         low, high = min(here, near), max(here, near)
         found.append((low, high, float(matrix[here, near])))
         row = (size[low] * matrix[low] + size[high] * matrix[high]) / (size[low] + size[high])
-        matrix[high] = matrix[:, high] = row  # stays inf where a cluster is gone
+        matrix[high] = matrix[:, high] = row  # stays inf for merged clusters
         matrix[low] = matrix[:, low] = np.inf
         matrix[high, high] = np.inf
         size[high] += size[low]
@@ -55,7 +55,7 @@ def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
 
 
 def _number(found: list[Merge], n: int) -> list[Merge]:
-    """Sort the merges by distance and rename points to the cluster they are in by then."""
+    """Sort the merges by distance and rename points to the clusters that contain them by then."""
     found.sort(key=lambda merge: merge[2])
     inside = list(range(2 * n - 1))
 

@@ -1,13 +1,13 @@
-"""The offline half: a batch known beforehand, ordered, scheduled, and its hits predicted.
+"""Plan a batch known beforehand: order its documents, schedule it, and predict its hits.
 
-This is the paper's own setting (its 34 to 60 % hit rates are of this kind), for batch files that
-wait for a night's run. `plan` works on document ids; `plan_lines` on request bodies, one a line,
-either bare or as the ``body`` of a batch-file line. One string of a line is spliced, the rest stays
-byte for byte.
+This is the paper's setting (its 34 to 60 % hit rates are of this kind), for batch files that wait
+for a nightly run. `plan` works on document ids; `plan_lines` on request bodies, one per line,
+either bare or as the ``body`` of a batch-file line. Only one string of a line is replaced; all else
+stays byte-identical.
 
-Requests that differ before their documents share nothing, so each such group is clustered for
-itself, in pieces of `cluster.MAX_CONTEXTS`. Hits are those of one endpoint with documents of equal
-size.
+Requests that differ before their documents share nothing, so each such group is clustered
+separately, in pieces of `cluster.MAX_CONTEXTS`. Hits are predicted for one endpoint and documents
+of equal size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from laar_lab.offline.schedule import schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One request of a batch: its place in the input and its documents as best sent."""
+    """A request of a batch: its index in the input, and its documents in the best order."""
 
     index: int
     docs: tuple[int, ...]
@@ -42,7 +42,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """A batch in sending order, and the share of documents found cached before and after."""
+    """A batch in sending order, with the shares of documents found cached before and after."""
 
     requests: tuple[Planned, ...]
     hit_received: float
@@ -51,17 +51,17 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """The outcome of a batch of bodies.
+    """The outcome of planning a batch of bodies.
 
     Args:
-        requests: lines.
-        planned: those of them with documents that could be ordered.
-        reordered: those of them whose documents were moved.
-        documents: number of documents in the planned ones.
+        requests: number of lines.
+        planned: number of lines with documents that could be ordered.
+        reordered: number of lines whose documents were moved.
+        documents: number of documents in the planned lines.
         hit_received: expected share of documents cached if sent as received.
-        hit_planned: the same for the planned order.
-        capacity_docs: capacity of the cache assumed for the hits; None is unbounded.
-        left: why the other lines stay as they are.
+        hit_planned: expected share of documents cached in the planned order.
+        capacity_docs: capacity of the cache assumed for the hits; None for no limit.
+        left: number of unplanned lines by reason.
     """
 
     requests: int
@@ -75,7 +75,7 @@ class PlanReport:
 
 
 def plan(contexts: Sequence[Sequence[int]], *, capacity_docs: int | None = None) -> BatchPlan:
-    """Order and schedule contexts of distinct documents, for a cache of `capacity_docs`."""
+    """Order and schedule contexts of distinct documents for a cache of `capacity_docs`."""
     planned: list[Planned] = []
     for start in range(0, len(contexts), MAX_CONTEXTS):
         built = build(contexts[start : start + MAX_CONTEXTS]).contexts
@@ -110,10 +110,10 @@ def plan_lines(
     """Plan request bodies.
 
     Args:
-        lines: one JSON body each, without the line end; empty ones are dropped. Lines that cannot
-            be used are passed on as they are, last.
-        settings: formats, roles, sizes, `annotate`, `relabel`; the rest has no meaning here.
-        capacity_docs: capacity of the cache assumed for the hits; None is unbounded.
+        lines: one JSON body each, without the line end; empty ones are dropped. Unusable lines are
+            passed on unchanged, at the end.
+        settings: formats, roles, sizes, `annotate` and `relabel`; the other settings are ignored.
+        capacity_docs: capacity of the cache assumed for the hits; None for no limit.
 
     Returns:
         The lines in sending order, and the report.
@@ -163,10 +163,10 @@ def plan_file(
     settings: ContextSettings | None = None,
     capacity_docs: int | None = None,
 ) -> PlanReport:
-    """`plan_lines` from file to file; the whole batch is held in memory.
+    """Run `plan_lines` from file to file, with the whole batch in memory.
 
     Raises:
-        OSError: a file cannot be read or written.
+        OSError: a file can't be read or written.
     """
     with path_in.open("rb") as source:
         lines = (line.rstrip(b"\r\n") for line in source)
@@ -176,7 +176,7 @@ def plan_file(
 
 
 def _learn(line: bytes, learned: Recurrences) -> None:
-    """Take in all texts of a line, to know documents without a shape by."""
+    """Learn all texts of a line, to recognise documents without a known format."""
     try:
         value = orjson.loads(line)
         body = value["body"] if isinstance(value.get("body"), dict) else value
@@ -191,7 +191,7 @@ def _learn(line: bytes, learned: Recurrences) -> None:
 
 
 def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line | Reason:
-    """Return the first block of documents of a line's body, or why there is none."""
+    """Return the first block of documents in a line's body, or why there is none."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -230,7 +230,7 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
             return _Line(nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
     except Refused as refused:
         return refused.reason
-    except orjson.JSONEncodeError:  # nested deeper than orjson writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson can write
         return Reason.TOO_COMPLEX
     return Reason.NO_DOCUMENTS
 
@@ -256,7 +256,7 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
 
 
 def _rooted(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
-    """Documents that are only shared with requests that begin alike."""
+    """Return the documents such that only requests with the same beginning share them."""
     return (hash((seed, docs[0])), *docs[1:])
 
 

@@ -1,8 +1,8 @@
-"""The order in which a batch is best sent (ContextPilot, algorithm 5).
+"""The best order in which to send a batch (ContextPilot, algorithm 5).
 
-Requests whose search paths start alike share a region of the cache. Each such group is sent whole,
-the largest first, and inside it longer paths first, because they fill what the shorter ones reuse.
-O(N log N), and it needs all requests beforehand: it serves batches, never a request that waits.
+Requests whose search paths start alike share a region of the cache. Each such group is sent as a
+whole, the largest first, and within it longer paths first, because they fill what shorter ones
+reuse. It takes O(N log N) and all requests beforehand, so it suits batches only.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 
 def schedule(paths: Sequence[Sequence[int]]) -> list[int]:
-    """Indexes of the requests in sending order.
+    """Return the indexes of the requests in sending order.
 
-    Ties: inside a group by path, then by index; groups by the index of their first member. A
-    request without a path belongs to the group of those without one.
+    Ties are broken by path, then by index within a group; by the first member's index between
+    groups. Requests without a path form one group.
     """
     groups: dict[int, list[int]] = {}
     for index, path in enumerate(paths):

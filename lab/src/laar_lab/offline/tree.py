@@ -1,17 +1,17 @@
-"""The paper's context index as a tree, to search and to order by (ContextPilot, 4 and 5.1).
+"""The paper's context index as a tree, for searching and ordering (ContextPilot, 4 and 5.1).
 
 A node stands for a prefix, a leaf for a context of the batch. The paper's prose and its published
-program differ, and a `Reading` names which one is meant:
+program differ; `Reading` chooses between them:
 
-- ``PAPER``: of equally near children the one that more contexts went through is taken; where that
-  ties too the search stops. A context follows the found node only as far as it holds the node's
-  documents without a gap, because a prefix with holes in it shares nothing with the cache.
-- ``PROGRAM``: the first of equally near children is taken; a node whose first document is absent
-  ends the search and is followed all the same, its missing documents left out.
+- ``PAPER``: among equally near children, the one that more contexts went through is chosen; if that
+  ties too, the search stops. A context follows the found node only while it has the node's
+  documents without a gap, because a prefix with gaps shares nothing with the cache.
+- ``PROGRAM``: the first of equally near children is chosen; a node whose first document is absent
+  ends the search but is followed anyway, without its missing documents.
 
-A search costs O(fan-out * k) a level, and the root's fan-out grows with the number of topics. This
-is the library for batches and comparisons. The server aligns with `aligner.OrderIndex`, which takes
-new orders, forgets old ones, and is bounded.
+A search costs O(fan-out * k) per level, and the root's fan-out grows with the number of topics.
+This is the library for batches and comparisons. The server aligns with `aligner.OrderIndex`, which
+learns new orders, forgets old ones, and is bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from laar_lab.offline.distance import ALPHA, distance
 
 
 class Reading(Enum):
-    """The rules that decide where the paper leaves a choice."""
+    """The rules to apply where the paper is ambiguous."""
 
     PAPER = "paper"
     PROGRAM = "program"
@@ -32,9 +32,9 @@ class Reading(Enum):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A prefix (inner) or a context that was sent (leaf).
+    """A prefix (inner node) or a context that was sent (leaf).
 
-    `docs` is the whole prefix, the parents' documents included; `away` is the distance at which
+    `docs` is the whole prefix, including the parents' documents; `away` is the distance at which
     clustering made the node; `frequency` counts the contexts that went through it.
     """
 
@@ -45,12 +45,12 @@ class Node:
     away: float = 0.0
 
     def adopt(self, child: Node) -> None:
-        """Make `child` the last child."""
+        """Append `child` to the children."""
         child.parent = self
         self.children.append(child)
 
     def path(self) -> list[int]:
-        """Child indexes from the root to here."""
+        """Return the child indexes from the root to this node."""
         steps: list[int] = []
         node = self
         while node.parent is not None:
@@ -61,9 +61,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The result of a search; `node` is None when nothing overlaps.
+    """The result of a search; `node` is None if nothing overlaps.
 
-    `has_prefix` is true when the node's first document is in the query.
+    `has_prefix` is whether the query contains the node's first document.
     """
 
     node: Node | None
@@ -73,7 +73,7 @@ class Found:
 
 
 class ContextTree:
-    """The index; `cluster.build` makes one from a batch."""
+    """The context index; `cluster.build` makes one from a batch."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ContextTree:
         return self._found(node, path, wanted, has_prefix=True)
 
     def order(self, docs: Sequence[int]) -> list[int]:
-        """Return the documents as they are best sent (algorithm 2); none is added or lost."""
+        """Return the documents in the best order (algorithm 2), without adding or losing any."""
         found = self.search(docs)
         return self._aligned(docs, found) if found.node is not None else list(docs)
 

@@ -1,8 +1,7 @@
-"""Other routers' policies, to compare with: a plug-in of laar by its entry points.
+"""Policies of other routers to compare with: a laar plug-in, through entry points.
 
-laar builds one where its settings name it (`routing.policy`, `routing.baselines`), and the lab
-where a run does. The defaults are those that the authors published; each module has its source and
-date.
+laar builds one if its settings name it (`routing.policy`, `routing.baselines`), the lab if a run
+does. The defaults are those the authors published; each module names its source and date.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
 def _alone(
     name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
 ) -> Callable[..., Policy]:
-    """Return a policy of one scorer; its parameters are the scorer's."""
+    """Return a policy of one scorer, with the scorer's parameters."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:
@@ -54,7 +53,7 @@ laar_paper = _alone("laar-paper", LaarPaper, knows_retries=True)
 llm_router = _alone("llm-router", PrefixAware)
 aibrix_prefix_cache = _alone("aibrix-prefix-cache", PrefixCache)
 sglang_cache_aware = _alone("sglang-cache-aware", CacheAware)
-smg = _alone("smg", CacheAware)  # SGLang's gateway under its own name: the same rule and thresholds
+smg = _alone("smg", CacheAware)  # SGLang's gateway: the same rule and thresholds
 smg_veto = _alone("smg-veto", _smg_veto)
 vllm_router = _alone("vllm-router", _vllm_router)
 sticky_least_loaded = _alone("sticky-least-loaded", lambda: SessionsFirst(LeastRequest()))

@@ -1,7 +1,7 @@
-"""AIBrix's prefix-cache policy, and the request count it falls back on.
+"""AIBrix's prefix-cache policy, and the request count that it falls back on.
 
-Read in AIBrix v0.7.0 (`algorithms/prefix_cache.go`, e3e10f9, August 2026), whose code has one
-standard deviation where its readme has two; GORGO's evaluation took two.
+Taken from AIBrix v0.7.0 (`algorithms/prefix_cache.go`, e3e10f9, August 2026), whose code uses one
+standard deviation while its readme says two; GORGO's evaluation used two.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from laar.policies.ranking import least, ranks
 
 
 class LeastRequest:
-    """The fewest requests, by the larger of the engine's last scrape and laar's own count."""
+    """Prefers the fewest requests: the larger of the engine's last scrape and laar's count."""
 
     def score(self, view: View) -> Floats:
-        """Ties go to chance."""
+        """Rank by requests, breaking ties at random."""
         return ranks(least(_requests(view), view.rng))
 
 
 class PrefixCache:
-    """The longest matching prefix among endpoints that are not overloaded.
+    """Prefers the longest matching prefix among endpoints that are not overloaded.
 
-    When the running requests differ by more than `imbalance`, the least loaded is taken. Otherwise
-    endpoints come by match, then by running requests; the first with some match and no more
-    running than `mean + stdevs * sigma` is taken, and the least loaded when there is none.
+    If the running requests differ by more than `imbalance`, the least loaded is chosen. Otherwise
+    the endpoints are sorted by match, then by running requests, and the first with some match and
+    at most `mean + stdevs * sigma` running is chosen, or the least loaded if there is none.
 
-    The load is the scraped one, as old as it is: that is part of the policy.
+    The load is the scraped one, however old, because that is part of the policy.
 
     Args:
-        imbalance: requests between the most and the least loaded.
+        imbalance: largest difference in running requests between endpoints.
         stdevs: how far above the mean an endpoint may be; 1 in AIBrix's code, 2 in its readme and
             in GORGO's baseline.
     """
@@ -41,7 +41,7 @@ class PrefixCache:
         self._stdevs = stdevs
 
     def score(self, view: View) -> Floats:
-        """Ranks, by the rule above."""
+        """Rank by the rule above."""
         running = np.nan_to_num(view.table.running[view.slots])
         fallback = least(_requests(view), view.rng)
         if running.max() - running.min() > self._imbalance:

@@ -1,8 +1,8 @@
-"""The sum by which Dynamo's router chooses, and Ray Serve's `KVAwareRouter` with it.
+"""The sum that Dynamo's router minimizes, as does Ray Serve's `KVAwareRouter` on top of it.
 
-By their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray Serve
-LLM 2.60; 2026): blocks to prefill, times a weight, plus blocks that are being decoded, least first.
-Here the blocks are tokens, and laar's own prefix index and counts stand in for theirs.
+Built from their documentation (Dynamo 1.6, "Router Operations" and "Configuration and Tuning"; Ray
+Serve LLM 2.60; 2026): blocks to prefill times a weight, plus blocks being decoded, least first.
+Here blocks are tokens, and laar's prefix index and counts stand in for theirs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from laar.policies.ranking import least, ranks
 
 
 class Dynamo:
-    """`overlap_weight * (uncached + prefills in flight) + contexts in flight`, least first.
+    """Prefers the least `overlap_weight * (uncached + prefills in flight) + contexts in flight`.
 
-    Contexts are the prompts in flight. Whether a block that two of them share is counted once is
-    not documented, so `shared_weight` says how much of a context counts that was cached when its
-    request was sent: 1 counts it for every request, 0 only where it was computed.
+    Contexts are the prompts in flight. The documentation does not say whether a block shared by two
+    of them counts once, so `shared_weight` weighs the tokens of a context that were cached when
+    its request was sent: 1 counts them for every request, 0 only where they were computed.
 
     Args:
-        overlap_weight: weight of a token to prefill beside one that is being decoded.
+        overlap_weight: weight of a token to prefill relative to one being decoded.
         shared_weight: weight of a token in flight that was cached.
     """
 
@@ -31,7 +31,7 @@ class Dynamo:
         self._shared_weight = shared_weight
 
     def score(self, view: View) -> Floats:
-        """Rank by the sum; ties go to chance."""
+        """Rank by the sum, breaking ties at random."""
         table, slots = view.table, view.slots
         prefill = view.tokens - view.cached_tokens + table.prefill_tokens[slots]
         computed = np.minimum(table.queued_uncached_tokens[slots], view.queued_tokens)

@@ -1,4 +1,4 @@
-"""Two baselines as GORGO's evaluation has them."""
+"""Two baselines as in GORGO's evaluation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from laar.policies.simple import PREFIX_CHARS
 
 
 class LeastLoad:
-    """`running + waiting + KV tokens in use + queued tokens`, least first.
+    """Prefers the least `running + waiting + KV tokens in use + queued tokens`.
 
-    Requests and tokens in one sum, as in its source: tokens decide. Values that were never scraped
-    are 0 there, and here.
+    Requests and tokens are added as in its source, so tokens dominate. Values that were never
+    scraped count as 0, as they do there.
     """
 
     def score(self, view: View) -> Floats:
-        """Ties go to chance."""
+        """Rank by the sum, breaking ties at random."""
         table, slots = view.table, view.slots
         scraped = np.nan_to_num(
             table.running[slots]
@@ -30,13 +30,13 @@ class LeastLoad:
 
 
 class SimpleSessionAffinity:
-    """A hash of the prompt's first 256 tokens modulo the number of candidates.
+    """Hashes the prompt's first 256 tokens, modulo the number of candidates.
 
-    It knows no session: conversations that begin with one system prompt go to one endpoint.
+    It ignores sessions: conversations with the same system prompt go to one endpoint.
     """
 
     def score(self, view: View) -> Floats:
-        """Return the endpoint that the beginning hashes to, then the ones after it."""
+        """Rank the endpoint that the beginning hashes to first, then those after it."""
         start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count

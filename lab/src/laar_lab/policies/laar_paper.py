@@ -1,12 +1,12 @@
-"""LAAR as published, for comparison.
+"""LAAR's policy as published, for comparison.
 
     cost(m | x) = c(m) * (T(x) + 0.7 * R(m)) / Q(m, x) * penalty ** times_tried
 
-Q is static: the artifact's value for the request's class, without regard to failed attempts (they
-count as independent, section 5.1) and to later reports (section 5.2). T is the upper edge of the
-length bucket, R the prompt tokens that are queued or in flight at the endpoint, as the picker
-counts them (section 5.3). The penalty of 100 can be outbid (section 5.1). The cost ignores caches,
-round trips, decoding and the delay of other requests.
+Q is static: the artifact's value for the request's class, ignoring failed attempts (they count as
+independent, section 5.1) and later reports (section 5.2). T is the upper edge of the length bucket,
+R the number of prompt tokens queued or in flight at the endpoint, as counted by the picker (section
+5.3). The penalty of 100 can be outbid (section 5.1). The cost ignores caches, round trips, decoding
+and the delay of other requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laar.core.interfaces import View
 from laar_lab.policies.published_cost import PublishedWeights, expected_time
 
 MIN_BUCKET_TOKENS = 4096
-"""The shortest bucket of the paper."""
+"""The shortest length bucket of the paper."""
 
 _WEIGHTS = PublishedWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)
 
@@ -28,7 +28,7 @@ class LaarPaper:
     """Scores by the published cost."""
 
     def score(self, view: View) -> Floats:
-        """Price the candidates, leave the terms in the view, and turn costs into scores."""
+        """Price the candidates, store the terms in the view, and turn costs into scores."""
         _, bucket, _ = view.cell
         nothing = np.zeros(len(view.slots))
         length = np.full(len(view.slots), max(bucket, MIN_BUCKET_TOKENS)) if bucket else view.tokens

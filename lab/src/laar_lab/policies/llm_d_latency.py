@@ -1,13 +1,13 @@
 """llm-d's scheduling by predicted latency, for requests without objectives.
 
-By its documentation and its chart's configuration (llm-d-router 0.10 and 0.11, "Latency Predictor"
-and the plug-ins' readmes; 2026): a filter for endpoints that hold nearly all of the prompt, one for
-those that hold most of it, then `latency-scorer`, whose scores are the weights of a random draw.
-As the chart has it, only first tokens are predicted; its settings for streams predict the time of
-an output token as well, and weigh it by 0.2.
+Built from its documentation and its chart's configuration (llm-d-router 0.10 and 0.11, "Latency
+Predictor" and the plug-ins' readmes; 2026): a filter for endpoints that hold nearly all of the
+prompt, one for endpoints that hold most of it, then `latency-scorer`, whose scores are the weights
+of a random draw. As in the chart, only TTFT is predicted; its settings for streams also predict the
+time per output token, with a weight of 0.2.
 
-llm-d's predictions come from gradient-boosted trees in sidecars. Here they come from laar's model
-of the engines, which learns from the same answers and knows the engines apart, as llm-d's does not.
+llm-d predicts with gradient-boosted trees in sidecars. Here laar's engine model predicts, which
+learns from the same answers and, unlike llm-d's, distinguishes the engines.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from laar.core.policy import Policy
 from laar.policies.laar.pricing import inputs_of, price
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 
-_LEAST_SCORE = 0.01  # the worst of the candidates is drawn now and then
+_LEAST_SCORE = 0.01  # so that the worst candidate is drawn now and then
 _WEIGHTS = CostWeights()
 
 
 class PredictedLatency:
-    """`prefix-cache-affinity-filter`, twice, and `latency-scorer` where nothing has an objective.
+    """Applies `prefix-cache-affinity-filter` twice, then `latency-scorer` without objectives.
 
-    The endpoints that hold a share of the prompt or more alone stay, if there are any, unless the
-    best of them is predicted to answer `max_ttft_penalty_ms` later than the best of the others; so
-    for each of the `thresholds` in turn. Where some that stay are idle, only these score. The least
-    predicted seconds score best; a prediction that is the same for all has no weight.
+    For each of the `thresholds` in turn, it keeps only the endpoints that hold at least that share
+    of the prompt, if there are any, unless the best of them is predicted to answer
+    `max_ttft_penalty_ms` later than the best of the others. If some of those kept are idle, only
+    these score. The shortest prediction scores best; equal predictions have no weight.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PredictedLatency:
         self._weights = weights
 
     def score(self, view: View) -> Floats:
-        """Score by predicted first tokens and the seconds of an answer after them."""
+        """Score by the predicted TTFT and the predicted seconds of an answer after it."""
         priced = price(inputs_of(view, view.engines or Engines(view.table), _WEIGHTS))
         kept = self._kept(view, priced.ttft_s)
         idle = kept & (view.in_flight == 0.0)
@@ -83,11 +83,11 @@ def llm_d_latency(
 
     Args:
         strict_threshold: share of the prompt for the first filter.
-        affinity_threshold: the same for the second.
-        max_ttft_penalty_ms: what affinity may cost.
-        ttft_weight: weight of the first token.
-        tpot_weight: weight of the answer after it.
-        drawn: 1 where scores are the weights of a draw; 0 where the best one serves.
+        affinity_threshold: share of the prompt for the second filter.
+        max_ttft_penalty_ms: TTFT that affinity may cost.
+        ttft_weight: weight of the TTFT.
+        tpot_weight: weight of the answer after the first token.
+        drawn: 1 to draw with the scores as weights; 0 to take the best.
     """
     rule = PredictedLatency(
         (strict_threshold, affinity_threshold), max_ttft_penalty_ms, (ttft_weight, tpot_weight)

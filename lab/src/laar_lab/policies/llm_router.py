@@ -1,17 +1,16 @@
 """llm-router's prefix-aware policy with its valve and its four reasons.
 
-Source: zxuhan/llm-router, read in 2026; the valve stands at 8 in its code, at 4 in its cloud
-benchmark.
+Source: zxuhan/llm-router, read in 2026; the valve is 8 in its code and 4 in its cloud benchmark.
 
 Endpoints are shuffled, then sorted by matching chunks of 32 bytes, most first, then by requests in
-flight. Below `min_match_chunks` the least loaded is taken; and when the first has
+flight. Below `min_match_chunks` the least loaded is chosen. If the first endpoint has
 `saturation_inflight` requests or more, the valve opens: the next endpoint that matches enough and
-is not saturated, else the least loaded.
+is not saturated is chosen, or else the least loaded.
 
-The shuffle matters. Sorted by index instead, every first turn of a burst meets the same worker;
-its authors measured 18 % on the median for it. Two differences from its code: matches come from
-laar's prefix index, which grows its blocks with the prompt and learns from engines, and ties of the
-least-loaded fallback are random too; there the first in the list is taken.
+The shuffle matters: sorted by index instead, every first turn of a burst meets the same worker, for
+which its authors measured 18 % on the median. There are two differences from its code: matches come
+from laar's prefix index, which grows its blocks with the prompt and learns from engines, and ties
+of the least-loaded fallback are broken at random, where its code takes the first in the list.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ _SPILLED = "spilled-from-saturated"
 _FALLBACK = "fallback-least-loaded"
 _SPILLED_FALLBACK = "spilled-fallback-least-loaded"
 REASONS = (LONGEST, _SPILLED, _FALLBACK, _SPILLED_FALLBACK)
-"""Why an endpoint was chosen; the first two are cache hits."""
+"""Reasons for choosing an endpoint; the first two are cache hits."""
 
 _CHUNK_TOKENS = 8.0
-"""32 bytes of text at four bytes a token."""
+"""Tokens in 32 bytes of text, at four bytes per token."""
 
 
 class PrefixAware:
-    """The longest prefix, with a valve.
+    """Prefers the longest matching prefix, with a valve for saturated endpoints.
 
     Args:
-        min_match_chunks: below this a match is not worth following.
+        min_match_chunks: shortest match that is worth following.
         saturation_inflight: requests in flight at which the valve opens; 0 for never.
-        shuffle: off breaks ties by index, for the negative control.
-        shuffle_fallback: off settles ties of the least-loaded fallback as its own code does.
+        shuffle: break ties at random; off breaks them by index, for the negative control.
+        shuffle_fallback: break ties of the least-loaded fallback at random; off as in its code.
     """
 
     def __init__(
@@ -56,16 +55,16 @@ class PrefixAware:
         self._shuffle = shuffle
         self._shuffle_fallback = shuffle_fallback
         self.reasons: Counter[str] = Counter()
-        """How often each reason was given."""
+        """Number of decisions by reason."""
 
     def score(self, view: View) -> Floats:
-        """Ranks, by the rule above; the reason stays in the view."""
+        """Rank by the rule above and store the reason in the view."""
         order, view.reason = self.choose(view)
         self.reasons[view.reason] += 1
         return ranks(order)
 
     def choose(self, view: View) -> tuple[list[int], str]:
-        """Positions best first, and why the first is first."""
+        """Return the positions, best first, and the reason for the first."""
         chunks = view.cached_tokens // _CHUNK_TOKENS
         load = view.in_flight
         order = list(range(len(load)))

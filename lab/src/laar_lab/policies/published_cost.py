@@ -1,4 +1,4 @@
-"""The papers' cost: seconds until a correct answer, as a sum of published terms.
+"""The papers' cost: expected seconds until a correct answer, as a sum of published terms.
 
     cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * retry_penalty ** times_tried
     L(e, x)     = k_rtt * rtt_s + base_s(m)
@@ -6,13 +6,13 @@
                           + in_flight_tokens * in_flight)
                 + slow_s(e)
 
-LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
-queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is LAAR's, by which
-`laar-paper` serves; with `Q=1` and `c=1` it orders endpoints as GORGO's score does. Both papers
-leave out the other terms, which are laar's: `base_s` is the part of a latency that does not grow
-with the prompt, `k_delay` the prefills that a prompt holds up, and `in_flight_tokens` the answers
-that are decoded beside it. The experiments `gorgo-rtt` and `laar-ablation` measure them.
-laar's default policy has an engine model instead: `laar.policies.laar.outlook`.
+From LAAR section 4 (L / Q and the retry penalty) and GORGO section 3 (round trip, uncached prefix
+and queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is LAAR's cost, as
+used by `laar-paper`; with `Q=1` and `c=1` it orders endpoints like GORGO's score. The other terms
+are laar's and in neither paper: `base_s` is the part of the latency that does not grow with the
+prompt, `k_delay` the prefills that a prompt delays, and `in_flight_tokens` the answers decoded in
+the same batch. The experiments `gorgo-rtt` and `laar-ablation` measure them. laar's default policy
+uses an engine model instead: `laar.policies.laar.outlook`.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 HELD_UP = 32.0
-"""Requests in flight that a prefill can hold up at most: those that are being decoded. The others
-there wait ahead of it. Without a bound hundreds of prompts that come at once are dealt out by their
-delays instead of by the tokens ahead, and one endpoint gets most of those."""
+"""Most requests in flight that a prefill delays: those being decoded; any others wait ahead of it.
+Without a bound, hundreds of prompts that arrive at once are spread by their delays instead of by
+the tokens ahead, and one endpoint gets most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedWeights(CostWeights):
-    """Weights of this cost.
+    """Weights of the published cost.
 
-    `k_queue` is alpha, and prompts in flight count without what is probably cached; `k_delay` is
-    the part of a prefill that counts again for each request in flight. GORGO's 0.276 tokens a
-    millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
+    `k_queue` is alpha, and prompts in flight count without their probably cached tokens; `k_delay`
+    is the part of a prefill that counts again for each request in flight. GORGO's 0.276 tokens per
+    millisecond are a `k_rtt` of 0.028 at 10,000 tokens per second.
     """
 
     in_flight_tokens: float = IN_FLIGHT_TOKENS
-    """Weight of a request in flight besides its prompt, in uncached tokens of this one."""
+    """Weight of a request in flight besides its prompt, in uncached tokens of the new request."""
 
 
 class ExpectedTime:
-    """Scores by this cost.
+    """Scores by the published cost.
 
     Args:
         weights: weights of the cost's terms.
-        use_prefix: leave out the tokens that are probably cached, of the prompt and of queued
-            prompts; off for LAAR as published.
+        use_prefix: leave out probably cached tokens, both of the prompt and of queued prompts; off
+            for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
-        strict_retries: a candidate whose model was tried less often comes first, regardless of
-            cost. Off for LAAR as published, where a penalty of 100 can be outbid.
+        strict_retries: put candidates whose model was tried less often first, regardless of cost;
+            off for LAAR as published, where a penalty of 100 can be outbid.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ExpectedTime:
         self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
-        """Price the candidates, leave the terms in the view, and turn costs into scores."""
+        """Price the candidates, store the terms in the view, and turn costs into scores."""
         tokens, queued = view.tokens, view.queued_tokens
         if self._use_prefix:
             tokens = tokens - view.cached_tokens
@@ -112,13 +112,13 @@ def expected_time(
     pace: Floats | None = None,
     typical_s: Floats | float = 0.0,
 ) -> Terms:
-    """Price every candidate. No input may be NaN: unknowns are settled by the caller.
+    """Price every candidate. No input may be NaN; the caller resolves unknowns.
 
     `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
-    whole answer, most of which the other terms leave out where `base_s` is not known.
+    complete answer, most of which the other terms omit if `base_s` is unknown.
 
-    With `strict_retries` the penalty is raised, where it has to be, above the spread of the costs:
-    a tried model is then used again only when no other is left.
+    With `strict_retries` the penalty is raised above the spread of the costs if necessary, so a
+    tried model is used again only if no other is left.
     """
     rtt = weights.k_rtt * rtt_s
     prefill = seconds_per_token * uncached_tokens

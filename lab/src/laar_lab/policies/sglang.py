@@ -1,14 +1,13 @@
-"""Policies of SGLang's gateway and of its children: the cache-aware switch, and `lmetric`.
+"""Policies of SGLang's gateway and its descendants: the cache-aware switch, and `lmetric`.
 
 The gateway is SMG today (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's router
 is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The thresholds
-are those of all three command lines, 0.3, 64 and 1.5; SMG's documentation advises lower balance
-thresholds for bursts and for mixed workers, and its command line since 1.13 takes no overloaded
-worker (8 requests waiting, or .8 of the cache in use). `lmetric` stands in SGLang's `src/policies`
-(2026).
+are those of all three command lines: 0.3, 64 and 1.5. SMG's documentation advises lower balance
+thresholds for bursts and mixed workers, and its command line since 1.13 skips overloaded workers (8
+requests waiting, or .8 of the cache in use). `lmetric` is from SGLang's `src/policies` (2026).
 
-They count characters; tokens by the same estimate order endpoints in the same way. Their trees
-never learn that an engine evicted something; here laar's index stands in for them, which does.
+They count characters; tokens by the same estimate order endpoints identically. Their trees never
+learn of evictions in an engine; laar's index, which stands in for them here, does.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from laar.core.interfaces import Scorer, View
 from laar.policies.ranking import least, ranks
 
 _SESSION_S = 3600.0
-"""Seconds for which it keeps an idle session."""
+"""Seconds for which an idle session is kept."""
 _MAX_SESSIONS = 65_536
-"""Sessions it keeps; some 100 bytes each."""
+"""Most sessions kept, at some 100 bytes each."""
 
 
 class CacheAware:
-    """The best match where it is long enough, unless load is out of balance.
+    """Prefers the best match if it is long enough, unless load is out of balance.
 
-    Out of balance is a difference of requests in flight above `balance_abs_threshold` together
-    with a most above `balance_rel_threshold` times the fewest. Then, and when the best match is
-    not above `cache_threshold` of the prompt, the least loaded is taken.
+    Load is out of balance if requests in flight differ by more than `balance_abs_threshold` and
+    the most exceed `balance_rel_threshold` times the fewest. Then, or if the best match is at most
+    `cache_threshold` of the prompt, the least loaded is chosen.
 
     Args:
         cache_threshold: share of the prompt.
-        balance_abs_threshold: requests.
-        balance_rel_threshold: ratio.
+        balance_abs_threshold: difference in requests.
+        balance_rel_threshold: ratio of requests.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class CacheAware:
         self._rel_threshold = balance_rel_threshold
 
     def score(self, view: View) -> Floats:
-        """Ranks, by the rule above."""
+        """Rank by the rule above."""
         by_load = least(view.in_flight, view.rng)
         if self.out_of_balance(view):
             return ranks(by_load)
@@ -69,12 +68,12 @@ class CacheAware:
 
 
 class Vetoed:
-    """A rule among the endpoints that are not overloaded; among all where every one is.
+    """Applies a rule to the endpoints that are not overloaded, or to all if every one is.
 
     Args:
         rule: the rule.
-        veto_waiting: requests waiting, as scraped, from which an endpoint is overloaded.
-        veto_kv_usage: share of the cache in use, as scraped, from which it is.
+        veto_waiting: scraped number of waiting requests from which an endpoint is overloaded.
+        veto_kv_usage: scraped share of the cache in use from which it is overloaded.
     """
 
     def __init__(
@@ -96,13 +95,13 @@ class Vetoed:
 
 
 class SessionsFirst:
-    """A session's own endpoint first, then another rule.
+    """Prefers a session's last endpoint, then applies another rule.
 
-    A session that was seen in the last hour goes where it was, unless load is out of balance.
+    A session seen within the last hour stays on its endpoint, unless load is out of balance.
 
     Args:
-        rule: where a session goes that was not seen.
-        out_of_balance: whether load alone decides; never by default.
+        rule: ranks endpoints for sessions not seen before.
+        out_of_balance: returns whether load alone decides; by default it never does.
     """
 
     def __init__(
@@ -131,9 +130,9 @@ class SessionsFirst:
 
 
 class Lmetric:
-    """`uncached tokens * (requests in flight + 1)`, least first. Nothing to tune."""
+    """Prefers the least `uncached tokens * (requests in flight + 1)`. There is nothing to tune."""
 
     def score(self, view: View) -> Floats:
-        """Ties go to chance."""
+        """Rank by the product, breaking ties at random."""
         uncached = np.maximum(view.tokens - view.cached_tokens, 0.0)
         return ranks(least(uncached * (view.in_flight + 1.0), view.rng))

@@ -1,6 +1,6 @@
-"""laar and other routers by turns, in real time, on one fleet of engines: `laar race`.
+"""`laar race`: laar and other routers in turns, in real time, on one fleet of engines.
 
-Engines are a user's own or simulated, the traffic is a file or generated, and every router gets the
-same requests, begins with nothing learned, and finds the engines' caches empty. What clients see is
-kept request by request.
+Engines are the user's or simulated, and the traffic is a file or generated. Every router gets the
+same requests, starts with nothing learned, and finds the engines' caches empty. Each request is
+recorded as its client saw it.
 """

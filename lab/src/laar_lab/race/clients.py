@@ -1,8 +1,8 @@
-"""The clients of a race: real streams of real bodies, timed from the moment they were due.
+"""Clients of a race: send real bodies, read real streams, and time them from when they were due.
 
-Bodies stand for the lab's prompts: each block of 16 tokens is a text made from its id, so prompts
-share as much text as their blocks say. Every text of a turn begins with the turn's own mark: what
-an earlier turn left in a cache is of no use to it. Times are in the fleet's own seconds.
+Bodies stand for the lab's prompts: each block of 16 tokens becomes a text made from its id, so
+prompts share as much text as they share blocks. Every text of a turn begins with a mark of that
+turn, so cache contents of earlier turns are of no use. Times are in the fleet's seconds.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _DONE = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A request as its client saw it; seconds are the fleet's.
+    """A request as its client saw it, in the fleet's seconds.
 
     Args:
-        number: place in the turn's order of sending.
+        number: position in the turn's order of sending.
         session: the session it belongs to; empty for none.
-        due_s: when it was due, since the turn began.
+        due_s: when it was due, from the start of the turn.
         late_s: how much later it was sent.
-        ttft_s: until the first token, since it was due; None where there was none.
-        answer_s: until the end of the answer; None where it was not whole.
-        status: HTTP status; None where there was none.
-        fault: why it failed; empty for a whole answer.
-        prompt_tokens: as the engine counted.
-        completion_tokens: the same of the answer.
-        cached_tokens: prompt tokens that the engine found in its cache; None where it does not say.
+        ttft_s: time from due to the first token; None if there was none.
+        answer_s: time from due to the end of the answer; None if it was incomplete.
+        status: HTTP status; None if there was none.
+        fault: why it failed; empty for a complete answer.
+        prompt_tokens: prompt tokens as counted by the engine.
+        completion_tokens: answer tokens as counted by the engine.
+        cached_tokens: prompt tokens found in the engine's cache; None if it does not report them.
     """
 
     number: int
@@ -63,12 +63,12 @@ class Asking:
     """How requests are sent.
 
     Args:
-        engines: the model, its tokens and its longest prompt.
-        mark: what every text begins with.
-        time_scale: real seconds for one of the fleet's.
-        deadline_s: real seconds for an answer; one that takes longer has failed.
-        in_flight: requests at once at most; others wait at the client, which counts as their time.
-        most_tokens: longest prompt and answer together; longer ones are left out.
+        engines: the model, its characters per token and its context length.
+        mark: text at the beginning of every prompt.
+        time_scale: real seconds per second of the fleet.
+        deadline_s: real seconds after which an answer has failed.
+        in_flight: limit of concurrent requests; others wait at the client, and that time counts.
+        most_tokens: limit of prompt plus answer; longer requests are left out.
         names_programs: whether bodies name their session as `program_id`.
     """
 
@@ -81,7 +81,7 @@ class Asking:
     names_programs: bool = False
 
     def body(self, prompt: Prompt, session: str) -> bytes:
-        """Return the request of a prompt: a streamed chat with an answer of a fixed length."""
+        """Return the request body of a prompt: a streamed chat with an answer of a fixed length."""
         per_block = BLOCK_TOKENS * self.engines.chars_per_token
         full = prompt.prompt_tokens // BLOCK_TOKENS
         parts = [f"{self.mark}\n"]
@@ -106,7 +106,7 @@ class Asking:
 
 @dataclass(slots=True)
 class _Answer:
-    """A stream as far as it was read."""
+    """The part of a streamed answer read up to now."""
 
     status: int | None = None
     first_s: float | None = None
@@ -119,7 +119,7 @@ class Clients:
     """The clients of one turn.
 
     Args:
-        session: HTTP session, its base the router.
+        session: HTTP session with the router as its base URL.
         asking: how requests are sent.
     """
 
@@ -134,22 +134,22 @@ class Clients:
         self.left_out = 0
 
     def now(self) -> float:
-        """Return the fleet's seconds since the turn began."""
+        """Return the seconds since the turn began, in the fleet's seconds."""
         return (time.monotonic() - self._born_s) / self._scale
 
     async def until(self, moment_s: float) -> None:
-        """Return when that moment has come."""
+        """Wait until a moment of the turn."""
         await asyncio.sleep(max(0.0, (moment_s - self.now()) * self._scale))
 
     async def send_open(self, arrivals: Iterable[Arrival]) -> None:
-        """Send each request at its time, whatever the fate of the others."""
+        """Send each request at its time, however the others fare."""
         async with asyncio.TaskGroup() as group:
             for arrival in arrivals:
                 await self.until(arrival.at_s)
                 group.create_task(self.ask(arrival.prompt, arrival.at_s, arrival.session))
 
     async def hold(self, sessions: Sessions, until_s: float) -> None:
-        """Send sessions one after the other, each request after the answer before it."""
+        """Send one session after the other, each request after the previous answer."""
         for name, turns in sessions:
             asked_s = self.now()
             for turn in turns:
@@ -219,7 +219,7 @@ def _fault(answer: _Answer) -> str:
 
 
 def _counts(line: bytes) -> dict[str, int]:
-    """Return the engine's counts, of the last event before the end."""
+    """Return the engine's token counts from the last event before the end."""
     try:
         usage = orjson.loads(line.removeprefix(_DATA) or b"{}").get("usage") or {}
         details = usage.get("prompt_tokens_details") or {}

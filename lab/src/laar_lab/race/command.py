@@ -1,4 +1,4 @@
-"""`laar race`: runs the turns, reports each as it ends, and writes the result."""
+"""`laar race`: run the turns, report each as it ends, and write the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
 from laar_lab.report import dump, show
 
 _MUCH = 0.1
-"""Share of the mean TTFT; a client that is later than this is remarked on."""
+"""Share of the mean TTFT; the report remarks on requests sent later than this."""
 
 
 def traffic_of(
@@ -29,10 +29,10 @@ def traffic_of(
     speed: float,
     block_tokens: int,
 ) -> Callable[[int], Traffic]:
-    """Return what makes the traffic of that name, from the longest prompt and answer together.
+    """Return a function that makes the named traffic for a limit of prompt plus answer tokens.
 
     Raises:
-        SettingError: there is no such traffic or file, or a line of it is wrong.
+        SettingError: there is no such traffic or file, or a line of the file is invalid.
     """
     if named in GENERATED:
         return lambda most_tokens: generated(
@@ -58,16 +58,16 @@ def run_race(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Run all turns; print the tables, and write rows, numbers and figure.
+    """Run all turns, print the tables, and write rows, numbers and figure.
 
     Raises:
-        LaarError: a router or engine did not start, or the file of rows is there already.
+        LaarError: a router or engine did not start, or the rows file already exists.
     """
     try:
         ended = asyncio.run(_turns(console, race, rows_file))
     finally:
         if rows_file.is_file() and not rows_file.stat().st_size:
-            rows_file.unlink()  # the next try may have the name
+            rows_file.unlink()  # so that the next attempt can use the name
     turns = [ended_turn.turn for ended_turn in ended]
     title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s counted"
     seen = report(turns, title, _remarks(race, ended, rows_file))

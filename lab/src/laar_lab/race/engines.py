@@ -1,8 +1,8 @@
-"""The engines that all routers share: what they serve, and how their caches are emptied.
+"""The engines that all routers share: what they serve, and how to empty their caches.
 
-A user's engines stay as they are but for their caches, which vLLM empties by
-`/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang by `/flush_cache`. Simulated ones are
-started anew for each turn.
+A user's engines are left as they are except for their caches, which vLLM empties by
+`/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang by `/flush_cache`. Simulated engines
+are restarted for each turn.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SIMULATED_CONTEXT = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """A fleet.
+    """A fleet of engines.
 
     Args:
         urls: base URL of each engine.
-        model: the model that requests ask for.
-        context_tokens: longest prompt and answer together, of the engine that takes least.
-        chars_per_token: characters of English that are a token of the model.
-        simulated: whether each turn starts them anew.
+        model: the model to request.
+        context_tokens: shortest context length among the engines.
+        chars_per_token: characters of English text per token of the model.
+        simulated: whether the engines are restarted for each turn.
         headers: headers of each request to them.
     """
 
@@ -63,7 +63,7 @@ class Engines:
 async def look_at(
     urls: Sequence[str], model: str | None, headers: Mapping[str, str] | None = None
 ) -> Engines:
-    """Ask a user's engines what they serve; two short requests show how long tokens are.
+    """Query what a user's engines serve; two short requests measure the characters per token.
 
     Raises:
         SettingError: an engine does not answer, or no model is served by all.
@@ -86,7 +86,7 @@ async def look_at(
 
 
 async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
-    """Return the longest prompt and answer of each model, 0 if unknown."""
+    """Return the context length of each model, 0 if unknown."""
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
             if answer.status in {401, 403}:
@@ -123,7 +123,7 @@ async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str)
 async def simulated(
     directory: Path, profile: str, count: int, time_scale: float, fault: str
 ) -> AsyncIterator[Engines]:
-    """Run simulated engines, fresh ones."""
+    """Start simulated engines, and stop them at the end of the block."""
     ports = free_ports(count)
     command = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
     command += ["--time-scale", str(time_scale), "--fault", fault]
@@ -142,10 +142,10 @@ async def simulated(
 
 
 async def emptied(engines: Engines) -> list[str]:
-    """Wait until the engines are idle, and empty their caches; return those that cannot.
+    """Wait until the engines are idle and empty their caches; return the engines that can't.
 
     Raises:
-        LaarError: one is busy with requests that are not the race's.
+        LaarError: an engine is busy with requests from outside the race.
     """
     timeout = aiohttp.ClientTimeout(total=_ASK_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=engines.headers) as session:
@@ -161,7 +161,7 @@ async def _idle(session: aiohttp.ClientSession, url: str) -> None:
             async with session.get(f"{url}/metrics") as answer:
                 page = await answer.read()
         except (aiohttp.ClientError, TimeoutError):
-            return  # an engine without the page: nothing is known
+            return  # without a metrics page the load is unknown
         if not any(float(count) for count in _BUSY.findall(page)):
             return
         if time.monotonic() > ends_s:

@@ -1,4 +1,4 @@
-"""The figure of a race: one panel a metric, a row for each router, readable on light and dark."""
+"""The figure of a race: a panel per metric, a row per router, legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from laar_lab.race.result import METRICS, Turn
 
 SHOWN = ("ttft_mean_s", "ttft_p95_s", "answer_mean_s")
 _OURS, _OTHERS, _TEXT = "#e8590c", "#868e96", "#868e96"
-_INCHES = (3.0, 0.42)  # of a panel, and of a row
+_INCHES = (3.0, 0.42)  # width of a panel, height of a row
 
 
 def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
-    """Write the figure: bars are means, points the repetitions; the ending sets the format.
+    """Write the figure: bars are means, points are repetitions; the suffix sets the format.
 
     Raises:
         SettingError: the format is unknown, or the file can't be written.

@@ -1,4 +1,4 @@
-"""Programs of a race: started, waited for, measured and stopped."""
+"""Start, await, measure and stop the programs of a race."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_TAIL_CHARS = 2000
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor seconds of a process so far, threads included; 0 where it is gone."""
+    """Return the CPU seconds of a process including its threads; 0 if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -31,7 +31,7 @@ def cpu_s(pid: int) -> float:
 
 @asynccontextmanager
 async def process(command: Sequence[str], log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a program; it ends with the block, or with this process."""
+    """Run a program until the block, or this process, ends."""
     with log.open("wb") as file:
         started = await asyncio.create_subprocess_exec(
             *dying_with_us(tuple(command)), stdout=file, stderr=file
@@ -51,10 +51,10 @@ async def answers(
     log: Path | None = None,
     of: asyncio.subprocess.Process | None = None,
 ) -> None:
-    """Wait until a URL answers 200, to a POST where there is a body.
+    """Wait until a URL answers 200, to a POST if there is a body.
 
     Raises:
-        LaarError: its process ended, or it took too long; the text has the end of the log.
+        LaarError: the process ended, or did not answer in time; the text has the end of the log.
     """
     ends_s = time.monotonic() + _START_S
     async with aiohttp.ClientSession(headers=headers) as session:

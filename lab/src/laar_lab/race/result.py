@@ -1,7 +1,7 @@
-"""What a race showed: numbers of each turn, ratios with intervals, a sentence for each rival.
+"""Results of a race: numbers of each turn, ratios with intervals, and a sentence per rival.
 
-Turns of one repetition send the same requests, so routers are compared within it: ratios are means
-of logarithms over repetitions, their intervals Student's, of 95 %.
+Turns of one repetition send the same requests, so routers are compared within it: ratios are
+geometric means over repetitions, with Student's 95 % intervals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METRICS = {
     "answer_p95_s": "answer p95 s",
     "answers_per_s": "answers/s",
 }
-"""Numbers that routers are compared by, and their headings."""
+"""Metrics by which routers are compared, and their headings."""
 
 COUNTS = {
     "cached": "cached",
@@ -34,7 +34,7 @@ COUNTS = {
     "late_p95_s": "sent late p95 s",
     "cpu_ms": "router's CPU ms a request",
 }
-"""More of a turn."""
+"""Further numbers of a turn, and their headings."""
 
 _MORE_IS_BETTER = {"answers_per_s"}
 
@@ -44,9 +44,9 @@ class Turn:
     """One router's turn.
 
     Args:
-        router: its name.
-        repetition: counted from 0; its turns send the same requests.
-        numbers: `METRICS` and `COUNTS`.
+        router: name of the router.
+        repetition: its number, from 0; all turns of a repetition send the same requests.
+        numbers: values of `METRICS` and `COUNTS`.
     """
 
     router: str
@@ -56,21 +56,21 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A number of ours by theirs, with its interval; NaN ends of one repetition."""
+    """A ratio of ours to theirs with its interval; the ends are NaN for a single repetition."""
 
     value: float
     low: float
     high: float
 
     def verdict(self, *, more_is_better: bool) -> str:
-        """Return `better` or `worse`, or nothing where the interval holds 1."""
+        """Return `better` or `worse`, or an empty string if the interval contains 1."""
         if not (self.high < 1.0 or self.low > 1.0):
             return ""
         return "better" if (self.low > 1.0) is more_is_better else "worse"
 
     @property
     def percent(self) -> str:
-        """Return by how much ours exceeds theirs."""
+        """The excess of ours over theirs in per cent, with its interval."""
         value, low, high = (100.0 * (ratio - 1.0) for ratio in (self.value, self.low, self.high))
         return f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 
@@ -85,13 +85,13 @@ class Ratio:
 def numbers_of(
     rows: Sequence[Row], *, from_s: float, until_s: float, cpu_s: float | None
 ) -> dict[str, float]:
-    """Return a turn's numbers, of the requests due from `from_s` on.
+    """Return a turn's numbers over the requests due from `from_s` on.
 
     Args:
         rows: the turn's requests.
-        from_s: those due before have warmed everything up, and do not count.
+        from_s: end of the warm-up; requests due earlier do not count.
         until_s: end of the traffic.
-        cpu_s: processor seconds of the router in the whole turn; None where they are not known.
+        cpu_s: CPU seconds of the router in the whole turn; None if unknown.
     """
     counted = [row for row in rows if row.due_s >= from_s]
     answered = [row for row in counted if not row.fault]
@@ -118,7 +118,7 @@ def numbers_of(
 
 
 def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
-    """Return ours by theirs in every metric, over the repetitions that both have."""
+    """Return the ratio of ours to theirs in every metric, over their common repetitions."""
     by = {(turn.router, turn.repetition): turn.numbers for turn in turns}
     both = sorted(n for router, n in by if router == ours and (theirs, n) in by)
     return {
@@ -129,7 +129,7 @@ def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     pairs = zip(ours, theirs, strict=True)
-    known = [(a, b) for a, b in pairs if a > 0.0 and b > 0.0]  # NaN is not above 0
+    known = [(a, b) for a, b in pairs if a > 0.0 and b > 0.0]  # excludes NaN
     if not known or len(known) < len(ours):
         return Ratio(value=math.nan, low=math.nan, high=math.nan)
     seen = estimate(log_ratios(*zip(*known, strict=True)))
@@ -140,7 +140,7 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
-    """Return one sentence: where ours is better, where it is worse, and what is not shown."""
+    """Return a sentence: where ours is better, where worse, and where no difference is shown."""
     said: dict[str, list[str]] = {"better": [], "worse": [], "": []}
     for name, ratio in ratios(turns, ours, theirs).items():
         verdict = ratio.verdict(more_is_better=name in _MORE_IS_BETTER)
@@ -156,12 +156,12 @@ def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
 
 
 def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
-    """Return tables and sentences of a race; the first router is the one that others stand beside.
+    """Return tables and sentences of a race; the other routers are compared with the first.
 
     Args:
         turns: all turns.
-        title: what was sent to what.
-        remarks: what else a reader has to know.
+        title: the traffic and the engines.
+        remarks: further lines for the reader.
     """
     routers = list(dict.fromkeys(turn.router for turn in turns))
     repetitions = max(turn.repetition for turn in turns) + 1

@@ -1,7 +1,7 @@
-"""The routers of a race: laar behind a real Envoy, other policies in its place, other projects.
+"""The routers of a race: laar behind a real Envoy, its other policies, and other projects.
 
-All have their defaults. SMG and vLLM router are whole proxies from PyPI; they bring old libraries,
-so they are best installed into an environment of their own.
+All run with their defaults. SMG and vLLM router are whole proxies from PyPI; they depend on old
+libraries, so they are best installed into a separate environment.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from laar_lab.race.processes import answers, cpu_s, process
 
 OURS = "laar"
 PROXIES = ("smg", "vllm-router")
-"""Other projects' programs that can be started here."""
+"""Programs of other projects that a race can start."""
 
 _PROGRAMS = "--enable-program-scheduling"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A router that takes requests; `pids` are its processes, none where they are not ours."""
+    """A router that accepts requests; `pids` are its processes, none if not started here."""
 
     url: str
     pids: tuple[int, ...] = ()
 
     def cpu_s(self) -> float:
-        """Return the processor seconds so far, threads included."""
+        """Return the CPU seconds of its processes, threads included."""
         return sum(map(cpu_s, self.pids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """A router as it is named on the command line.
+    """A router as named on the command line.
 
     Args:
-        name: the name in tables: as given.
-        kind: `laar` or one of its policies, one of `PROXIES`, or `url`.
-        argument: its policy, its own options, or its URL.
-        program: path of the program of one of `PROXIES`.
+        name: name in tables, as given.
+        kind: `policy` for a policy of laar, one of `PROXIES`, or `url`.
+        argument: its policy, its command-line options, or its URL.
+        program: path of the program, for one of `PROXIES`.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Router:
 
     @property
     def wants_programs(self) -> bool:
-        """Whether a request's body has to name its session."""
+        """Whether request bodies have to name their session."""
         return _PROGRAMS in self.argument
 
     def running(self, directory: Path, engines: Engines) -> AbstractAsyncContextManager[Running]:
-        """Start it in front of the engines; it stops with the block."""
+        """Start the router in front of the engines; the context manager stops it."""
         if self.kind == "url":
             return _elsewhere(self.argument)
         if self.kind == "policy":
@@ -74,14 +74,14 @@ class Router:
 
 
 def named(text: str, programs: Path | None = None) -> Router:
-    """Return a router by its name: laar's policies, `smg`, `vllm-router` or a URL.
+    """Return the router of a name: a policy of laar, `smg`, `vllm-router` or a URL.
 
     Args:
         text: the name; options of a proxy follow a colon.
-        programs: directory with the programs of proxies; None for those of PATH.
+        programs: directory with the programs of proxies; None searches PATH.
 
     Raises:
-        SettingError: there is none of that name, or it is not installed.
+        SettingError: there is no such router, or it is not installed.
     """
     if text.startswith(("http://", "https://")):
         return Router(name=text, kind="url", argument=text.rstrip("/"))
@@ -157,7 +157,7 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
         "max_tokens": 1,
     }
     async with process(command, log) as started:
-        # Ready is what answers a request: workers may be found later than the port.
+        # Wait for an answered request, as workers may be found later than the port opens.
         chats = f"{url}/v1/chat/completions"
         await answers(chats, hello, headers=engines.headers, log=log, of=started)
         yield Running(url, (started.pid,))

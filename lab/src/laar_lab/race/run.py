@@ -1,7 +1,7 @@
-"""A race: repetitions, in each of which every router has its turn with the same requests.
+"""Run a race: in each repetition every router has a turn with the same requests.
 
-Who begins changes from one repetition to the next. Each turn starts a fresh router on idle engines
-with empty caches, so that nothing that one learned or left helps the next.
+The first router rotates from one repetition to the next. Each turn starts a fresh router on idle
+engines with empty caches, so that nothing a router learned or left behind helps the next.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Simulated:
     """Simulated engines to start for each turn.
 
     Args:
-        profile: what each imitates.
-        count: how many.
-        time_scale: real seconds for one of theirs.
-        fault: fault of the first one; empty for none.
+        profile: engine profile to imitate.
+        count: number of engines.
+        time_scale: real seconds per simulated second.
+        fault: fault of the first engine; empty for none.
     """
 
     profile: str
@@ -43,21 +43,21 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """What is to be run.
+    """Settings of a race.
 
     Args:
-        routers: the routers; others are compared with the first.
-        engines: a user's engines, or those to simulate.
-        model: the model to ask for, of a user's engines; None for the one that all serve.
-        headers: headers of each request to the engines, such as one with their key.
-        traffic: makes the traffic, from the longest prompt and answer that all engines take.
-        seconds: the fleet's seconds in which requests are sent.
+        routers: the routers; the others are compared with the first.
+        engines: URLs of a user's engines, or engines to simulate.
+        model: model to request from a user's engines; None for the first one that all serve.
+        headers: headers of each request to the engines, such as their API key.
+        traffic: function that makes the traffic for a limit of prompt plus answer tokens.
+        seconds: seconds of each turn in which requests are sent, in the fleet's time.
         warm_up_s: requests due before this do not count.
-        repeat: repetitions.
-        seed: seed of the first one's traffic.
-        deadline_s: real seconds for one answer.
-        in_flight: requests at once at most.
-        most_tokens: longest prompt and answer together; None for what the engines take.
+        repeat: number of repetitions.
+        seed: seed of the first repetition's traffic.
+        deadline_s: real seconds after which an answer has failed.
+        in_flight: limit of concurrent requests.
+        most_tokens: limit of prompt plus answer; None for the engines' context length.
     """
 
     routers: Sequence[Router]
@@ -75,19 +75,19 @@ class Race:
 
     @property
     def time_scale(self) -> float:
-        """Real seconds for one of the fleet's."""
+        """Real seconds per second of the fleet."""
         return self.engines.time_scale if isinstance(self.engines, Simulated) else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A turn that ended.
+    """A finished turn.
 
     Args:
         turn: its numbers.
-        about: the traffic, for the reader.
+        about: description of the traffic, for the reader.
         kept: engines whose caches could not be emptied.
-        left_out: requests that were longer than the engines take.
+        left_out: number of requests left out because they were too long.
     """
 
     turn: Turn
@@ -97,10 +97,10 @@ class Ended:
 
 
 async def run(race: Race, rows: IO[bytes]) -> AsyncIterator[Ended]:
-    """Run all turns; every request is written to `rows` as a line of JSON when its turn ends.
+    """Run all turns; write each request to `rows` as a line of JSON when its turn ends.
 
     Raises:
-        LaarError: a router or an engine did not start, or an engine is of no use.
+        LaarError: a router or an engine did not start, or an engine is unusable.
     """
     for repetition in range(race.repeat):
         first = repetition % len(race.routers)

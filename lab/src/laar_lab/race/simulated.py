@@ -1,4 +1,4 @@
-"""Several simulated endpoints in one process, so that a small machine can hold a fleet.
+"""Run several simulated endpoints in one process, so that a small machine can hold a fleet.
 
 python -m laar_lab.race.simulated --profile parallel --time-scale 0.5 --port 18001 --port 18002
 """
@@ -17,7 +17,7 @@ MODEL = "model"
 
 
 async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -> None:
-    """Run one endpoint on each port until the process has to stop; the first has the fault."""
+    """Run one endpoint on each port until cancelled; the first has the fault."""
     async with AsyncExitStack() as stack:
         for number, port in enumerate(ports):
             faults = (parse_fault(fault),) if fault and not number else ()
@@ -37,7 +37,7 @@ async def serve(profile: str, time_scale: float, ports: list[int], fault: str) -
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line and run the endpoints."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--profile", required=True)
     parser.add_argument("--time-scale", type=float, required=True)

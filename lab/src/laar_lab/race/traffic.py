@@ -1,7 +1,7 @@
-"""The traffic of a race: a file of one's own, or generated chats and agents.
+"""The traffic of a race: a user's file, or generated chats and agents.
 
-Requests come at their times, or sessions are held open: each of them by a client of its own, whose
-sessions are the same whatever the router's speed.
+Requests are sent at their times, or sessions are held open, each by a separate client whose
+sessions do not depend on the router's speed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Sessions = Iterable[tuple[str, Iterable[Turn]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What one repetition sends, the same for each router.
+    """The traffic of one repetition, the same for each router.
 
     Args:
-        about: what it is, for the reader.
-        arrivals: requests at their times, by the seed; None where sessions are held open.
-        sessions: sessions of one client, by the seed and the client.
-        clients: sessions open at once.
+        about: description for the reader.
+        arrivals: requests at their times, by seed; None if sessions are held open.
+        sessions: sessions of one client, by seed and client.
+        clients: number of sessions open at once.
     """
 
     about: str
@@ -48,10 +48,10 @@ def generated(
 
     Args:
         kind: one of `GENERATED`.
-        most_tokens: longest prompt and answer together.
+        most_tokens: limit of prompt plus answer.
         seconds: length of the traffic.
-        rate_per_s: chats: requests a second.
-        clients: agents: sessions at once.
+        rate_per_s: chat requests per second.
+        clients: agent sessions at once.
     """
     if kind == "chats":
         shape = _shorter(GORGO_CHATS, most_tokens)
@@ -75,7 +75,7 @@ def generated(
 
 
 def _shorter(shape: ChatShape, most_tokens: int) -> ChatShape:
-    """Return chats that are shorter by one factor, so that as many of them fit."""
+    """Return chats with all lengths scaled by one factor, so that as many of them fit."""
     output = min(shape.max_output_tokens, most_tokens // 8)
     most = min(shape.max_prompt_tokens, most_tokens - output)
     share = most / shape.max_prompt_tokens
@@ -104,14 +104,14 @@ def recorded(
     """Return a file's traffic: recorded sessions, a trace, or laar's decision log.
 
     Args:
-        path: the file; its first line shows what it is.
+        path: the file; its first line decides its kind.
         seconds: length of the traffic.
-        speed: what times and pauses are divided by.
-        clients: sessions open at once, of recorded sessions.
+        speed: divisor of times and pauses.
+        clients: recorded sessions open at once.
         block_tokens: prompt tokens for each of `hash_ids`.
 
     Raises:
-        SettingError: the file can't be read, or a line is wrong.
+        SettingError: the file can't be read, or a line is invalid.
     """
     if is_decision_log(path):
         return Traffic(

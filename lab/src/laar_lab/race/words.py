@@ -1,4 +1,4 @@
-"""Texts of given lengths that follow from numbers, in common English words."""
+"""Texts of given lengths in common English words, derived from numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _TEXT = (
     "little long look made make man many may more most must never"
 )
 _WORDS = tuple(_TEXT.split())
-"""Number of words that six bits distinguish."""
+"""As many words as six bits can index."""
 
 
 def text(number: int, chars: int) -> str:
-    """Return so many characters of words that follow from the number's 64 bits."""
+    """Return `chars` characters of words derived from the number's 64 bits."""
     words = " ".join(_WORDS[number >> shift & 63] for shift in range(0, 60, 6)) + " "
     return (words * (chars // len(words) + 1))[:chars]

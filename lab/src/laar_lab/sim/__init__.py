@@ -1,1 +1,1 @@
-"""The simulator: an engine model, endpoints that speak vLLM, and a fleet in virtual time."""
+"""The simulator: an engine model, endpoints with vLLM's API, and a fleet in virtual time."""

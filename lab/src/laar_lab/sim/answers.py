@@ -1,12 +1,12 @@
-"""Answers of the simulated models: right or wrong by an accuracy surface, the same every time.
+"""Answers of the simulated models: correct or not by an accuracy surface, and reproducible.
 
 A fleet file gives each model its accuracy by language and length. Whether a model solves a query is
-a fact about the pair, as under temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query,
-correct where Phi(latent) < accuracy, with r the share of difficulty that all models have in common
-and both z taken from hashes of names. Failures of two models on a query are therefore correlated,
-and some long queries are solvable by none (LAAR, section 6.2).
+a fact about the pair, as at temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query,
+correct if Phi(latent) < accuracy, where r is the share of difficulty common to all models and both
+z come from hashes of names. Failures of two models on a query are therefore correlated, and some
+long queries are solvable by none (LAAR, section 6.2).
 
-The surface knows nothing of the picker, and the picker nothing of it.
+The surface and the picker know nothing of each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from laar.errors import SettingError, unknown
 from laar_lab.kv_lookup import Solution, solve
 
 NO_QUESTION = "I can only look up keys in JSON data."
-"""The answer to a prompt that is no look-up."""
+"""The answer to a prompt that is not a look-up."""
 
 _NORMAL = NormalDist()
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -36,7 +36,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ModelSurface(BaseModel):
-    """One model: accuracy by language, in the order of the fleet's lengths, and its speed."""
+    """One model: its speed, and its accuracy by language in the order of the fleet's lengths."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ class ModelSurface(BaseModel):
 
 
 class AccuracySurface(BaseModel):
-    """A simulated fleet: P(correct) by model, language and length; right answers by question."""
+    """A simulated fleet: P(correct) by model, language and length, and the correct answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,10 +70,10 @@ class AccuracySurface(BaseModel):
 
     @classmethod
     def load(cls, path: Path | None = None) -> AccuracySurface:
-        """Read a fleet file; without a path, the one that comes with the package.
+        """Read a fleet file; without a path, the packaged one.
 
         Raises:
-            SettingError: the file cannot be read or breaks a rule; the text says which.
+            SettingError: the file can't be read or is invalid; the text says why.
         """
         try:
             if path is None:
@@ -91,23 +91,23 @@ class AccuracySurface(BaseModel):
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 
     def accuracy(self, model: str, language: str, length_tokens: int) -> float:
-        """P(correct) of a cell; a length in between takes the one above, a longer one the last.
+        """Return P(correct) of a cell, at the next tabulated length, or the longest one.
 
-        A language that the fleet file lacks is answered like its first one.
+        A language that the fleet file lacks counts as the first one.
         """
         at = min(bisect_left(self.lengths_tokens, length_tokens), len(self.lengths_tokens) - 1)
         by_language = self.models[model].accuracy
         return by_language.get(language, by_language[self.languages[0]])[at]
 
     def is_correct(self, model: str, key: str, language: str, length_tokens: int) -> bool:
-        """Return whether the model finds the value of this key; the same at every call."""
+        """Return whether the model finds the value of this key; the same on every call."""
         r = self.difficulty_correlation
         latent = sqrt(r) * _standard_normal(key) + sqrt(1 - r) * _standard_normal(f"{model}\0{key}")
         return _NORMAL.cdf(latent) < self.accuracy(model, language, length_tokens)
 
 
 class Answerer:
-    """One simulated model's voice.
+    """Answers prompts as one simulated model.
 
     Raises:
         SettingError: the surface has no such model.
@@ -123,7 +123,7 @@ class Answerer:
         self.answer_tokens = surface.answer_tokens
 
     def answer(self, prompt: str) -> str:
-        """Return the value asked for in a sentence, or some other value from the same data."""
+        """Return a sentence with the requested value, or with another value from the same data."""
         found = solve(prompt)
         if found is None:
             return NO_QUESTION
@@ -131,7 +131,7 @@ class Answerer:
         return f"The value is {found.value if right else self._mistake(prompt, found)}."
 
     def _mistake(self, prompt: str, found: Solution) -> str:
-        """Return a value of the data that was not asked for; the asked key if there is no other."""
+        """Return another value of the data; the requested key if there is none."""
         start = int(_uniform(f"{self.model}\0{found.key}\0mistake") * len(prompt))
         for origin in (start, 0):
             at = prompt.find('": "', origin)
@@ -144,11 +144,11 @@ class Answerer:
 
 
 def _uniform(name: str) -> float:
-    """Return a number in (0, 1) by the name alone; of 52 bits, to reach neither end."""
+    """Return a number in (0, 1) derived from the name; 52 bits, so that it reaches neither end."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 
 
-@lru_cache(maxsize=65536)  # a query's share is asked for once for each model and attempt
+@lru_cache(maxsize=65536)  # a query's value recurs for each model and attempt
 def _standard_normal(name: str) -> float:
     return _NORMAL.inv_cdf(_uniform(name))

@@ -1,12 +1,12 @@
-"""A fleet written down: what `laar lab replay --fleet` reads.
+"""The fleet file that `laar lab replay --fleet` reads.
 
     endpoints:
       - {name: "near:8000", model: m, profile: qwen2.5-7b-a100, rtt_ms: 2, jitter: 0.1}
     scrape_interval_s: 1
 
-Profiles are names of `engine-profiles.yaml`, or files that `laar lab fit-engine` wrote, looked for
-beside the fleet file; anything else of an engine's settings can be changed under `settings`, and
-`slowdown` makes an engine with a linear cost slower by a factor (a mixed fleet behind one model).
+Profiles are names in `engine-profiles.yaml`, or files written by `laar lab fit-engine`, relative to
+the fleet file. `settings` overrides an engine's other settings, and `slowdown` makes an engine with
+a linear cost slower by a factor (a mixed fleet behind one model).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from laar_lab.sim.engine import EngineProfile, EngineSettings, load_profile, slo
 from laar_lab.sim.fleet import FleetSettings, LinkProfile, Site
 
 MAX_FILE_BYTES = 4 << 20
-"""Thousands of endpoints."""
+"""Enough for thousands of endpoints."""
 
 _COARSE_TOKENS = 128
 _BESIDE = "directory of the fleet file"
@@ -66,7 +66,7 @@ class _Endpoint(BaseModel):
 
 
 class FleetFile(BaseModel):
-    """Endpoints, and how the picker reads them."""
+    """Endpoints, and how often the picker reads them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,7 +76,7 @@ class FleetFile(BaseModel):
     sample_answers: _Share = _USUAL.sample_answers
 
     def sites(self) -> list[Site]:
-        """Return the endpoints, ready to be built."""
+        """Return the endpoints as sites, ready to be built."""
         return [
             Site(
                 name=end.name,
@@ -94,7 +94,7 @@ class FleetFile(BaseModel):
         ]
 
     def picker(self, policy: str) -> FleetSettings:
-        """Return the picker's settings with one policy, `name` or `name:parameter=value,...`."""
+        """Return the picker's settings for a policy, `name` or `name:parameter=value,...`."""
         name, parameters = parse_policy(policy)
         return FleetSettings(
             policy=name,
@@ -118,7 +118,7 @@ def read_fleet(path: Path) -> FleetFile:
     """Read a fleet file.
 
     Raises:
-        SettingError: it can't be read, or something in it is wrong; one line for each fault.
+        SettingError: the file can't be read or is invalid; one line for each error.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -138,14 +138,14 @@ def read_fleet(path: Path) -> FleetFile:
 
 
 def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
-    """Return a fleet of one model beside the picker, its endpoints of these engines in turn.
+    """Return a fleet of one model next to the picker, its endpoints using these engines in turn.
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.
         endpoints: number of endpoints.
 
     Raises:
-        SettingError: there is no such profile, or it can't be slowed so.
+        SettingError: a profile does not exist, or can't be slowed down.
     """
     ends = []
     for number in range(endpoints):
@@ -157,7 +157,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
                 f"engine `{profile}@{slower}`: the part after @ is not a number"
             ) from None
         own = load_profile(profile).settings
-        # The same memory in large blocks: an eighth of the work, half a block of a prefix lost.
+        # The same memory in large blocks: an eighth of the work, half a block lost per prefix.
         tokens = own.num_blocks * own.block_size
         settings = {"block_size": _COARSE_TOKENS, "num_blocks": tokens // _COARSE_TOKENS}
         ends.append(

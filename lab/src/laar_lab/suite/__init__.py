@@ -1,1 +1,1 @@
-"""Every workload on which the default policy has to hold its own, and how that is judged."""
+"""The suite of workloads for the default policy, and how its results are judged."""

@@ -1,4 +1,4 @@
-"""One workload of the suite, and one run of it: a fleet, a load, a policy, a seed."""
+"""A workload of the suite, and a run of it: a fleet, a load, a policy, a seed."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from laar_lab.sim.fleet import (
 from laar_lab.suite.fleets import Knowledge, nothing
 
 Numbers = dict[str, float]
-"""Results of a run, by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
+"""Results of a run by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
 
 UNCOUNTED_SHARE = 0.2
-"""Share of the time, at its beginning, that does not count: caches fill and sessions begin."""
+"""Share of the run that does not count, at its beginning, while caches fill and sessions begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """Requests at their times.
+    """An open loop: requests sent at their times.
 
     Args:
-        draw: the requests of a number of seconds.
+        draw: draws the requests for a number of seconds.
         cap: limit of the client's requests in flight.
-        from_dispatch: times count from the moment a request is sent, not from the one at which it
-            was due: for a client that is held back by its cap.
-        strangers: share of the sessions (of the requests, where there are none) that come by
-            another picker, which keeps each where it was first sent.
+        from_dispatch: count times from when a request is sent, not from when it was due: for a
+            client that its cap holds back.
+        strangers: share of the sessions (of the requests, without sessions) that come through
+            another picker, which keeps each on one endpoint.
     """
 
     draw: Callable[[Random, float], Iterable[Arrival]]
@@ -57,12 +57,12 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """Sessions that wait for each answer: a policy that is quicker gets further in them.
+    """A closed loop: sessions wait for each answer, so a faster policy gets further in them.
 
     Args:
-        draw: the sessions, in the order in which they begin; may never end.
-        at_once: number of sessions at a time.
-        ramp_s: seconds over which the first begin.
+        draw: draws the sessions in the order in which they begin; may be endless.
+        at_once: number of concurrent sessions.
+        ramp_s: seconds over which the first sessions begin.
     """
 
     draw: Callable[[Random], Iterable[tuple[str, Iterable[Turn]]]]
@@ -72,11 +72,11 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """Sessions that begin together on a cold fleet, several times over; every request counts.
+    """Sessions that begin together on a cold fleet, in several rounds; every request counts.
 
     Args:
-        draw: the sessions of one round.
-        rounds: number of rounds; each has a fresh fleet.
+        draw: draws the sessions of one round.
+        rounds: number of rounds, each on a fresh fleet.
     """
 
     draw: Callable[[Random], Sequence[Conversation]]
@@ -91,15 +91,15 @@ class Case:
     """A workload.
 
     Args:
-        name: unique in the suite.
-        about: the traffic that it stands for, one line.
-        role: `choose` for workloads to look at while a policy is shaped, `judge` for the verdict.
-        fleet: its endpoints.
-        load: the load that is sent.
+        name: name, unique in the suite.
+        about: one-line description of the traffic.
+        role: `choose` for workloads used while shaping a policy, `judge` for those of the verdict.
+        fleet: makes its endpoints.
+        load: the load to send.
         minutes: minutes of virtual time.
-        knowledge: the picker's knowledge of the models.
-        like: another workload, the requests of which it gets for a seed.
-        first_tokens: whether the picker sees all, as in `laar_lab.sim.fleet.FleetSettings`.
+        knowledge: makes the picker's prior knowledge of the models.
+        like: another workload whose requests this one gets for each seed.
+        first_tokens: first tokens that the picker sees, as in `laar_lab.sim.fleet.FleetSettings`.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Case:
 
 
 class Pickers(NamedTuple):
-    """The number of pickers, and the delay of their sharing; None: each is alone."""
+    """The number of pickers, and the delay of sharing between them; None if they don't share."""
 
     many: int = 1
     delay_s: float | None = None
@@ -122,7 +122,7 @@ class Pickers(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """Latencies and outcomes that clients saw, request by request."""
+    """Latencies and outcomes as seen by the clients, per request."""
 
     ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _Seen:
     failed: int = 0
 
     def add(self, due_s: float, exchange: Exchange) -> None:
-        """Count a request that the client meant to send at `due_s`."""
+        """Count a request that was due at `due_s`."""
         self.endpoints[exchange.decision.address] += 1
         if exchange.status != 200:
             self.failed += 1
@@ -144,7 +144,7 @@ class _Seen:
         self.cached_tokens += exchange.cached_tokens
 
     def end_round(self) -> None:
-        """The fleet is done: the next requests are another one's."""
+        """Finish a round; later requests go to another fleet."""
         if self.endpoints:
             self.busiest.append(max(self.endpoints.values()) / self.endpoints.total())
         self.endpoints.clear()
@@ -182,10 +182,10 @@ def run_case(
         policy: `name` or `name:parameter=value,...`.
         seed: seed of the load and of the network; the same for every policy.
         share: share of the minutes to run.
-        pickers: number of pickers, and the delay of their sharing; None for one picker.
-        flow: settings of flow control; None for none. A refusal is counted as a failure; those of
-            sessions ask again.
-        by_load: flow control holds requests by load, not only sessions for room.
+        pickers: number of pickers, and the delay of sharing between them; None for one picker.
+        flow: settings of flow control; None for none. A refusal counts as a failure; sessions
+            retry.
+        by_load: whether flow control holds requests for load, not only sessions for room.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
@@ -259,9 +259,9 @@ def _fleet(
 def _ours(
     fleet: VirtualFleet, sites: Sequence[Site], arrivals: Iterable[Arrival], share: float
 ) -> Iterator[Arrival]:
-    """Send the background load past the picker and the rest through it.
+    """Send the strangers' share past the picker and return the other requests.
 
-    The other part is known ahead: it is on the clock before our first request is drawn.
+    The strangers' requests are scheduled before the first of ours is sent.
     """
     kept = []
     for number, arrival in enumerate(arrivals):

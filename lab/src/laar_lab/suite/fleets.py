@@ -1,4 +1,4 @@
-"""The fleets of the suite and of some experiments, and the faults of some of its worlds."""
+"""Fleets of the suite and of some experiments, and faulty knowledge about some of them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed
 from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
 
 BLOCK_TOKENS = 128
-"""Block size of the suite's engines: at most a sixteenth of the work of vLLM's 16, some 60 tokens
-of each prefix lost."""
+"""Block size of the suite's engines. At most a sixteenth of the work of vLLM's 16, at the price of
+some 60 tokens of each prefix."""
 
 _REGIONS = {
     "ashburn": LinkProfile(rtt_s=0.037, jitter=0.05),
     "frankfurt": LinkProfile(rtt_s=0.279, jitter=0.10),
     "seoul": LinkProfile(rtt_s=0.456, jitter=0.20, spell_rtt_s=0.85, spell_share=0.05),
 }
-"""GORGO's; see `experiments/gorgo_runs.py`."""
+"""GORGO's regions; see `experiments/gorgo_runs.py`."""
 
 
 def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfile:
-    """Return the engine with large KV blocks; `kv_tokens` in all, by default as many as it has."""
+    """Return the engine with large KV blocks, with `kv_tokens` in total or as many as before."""
     old = profile.settings
     tokens = kv_tokens or old.num_blocks * old.block_size
     settings = replace(old, num_blocks=tokens // BLOCK_TOKENS, block_size=BLOCK_TOKENS)
@@ -36,7 +36,7 @@ def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfil
 def of_one(
     profile: str, count: int, *, kv_tokens: int | None = None, slots: int | None = None
 ) -> list[Site]:
-    """`count` endpoints of one kind, beside the picker."""
+    """Return `count` endpoints of one kind, next to the picker."""
     engine = coarse(load_profile(profile), kv_tokens)
     if slots is not None:
         engine = replace(engine, settings=replace(engine.settings, max_num_seqs=slots))
@@ -44,7 +44,7 @@ def of_one(
 
 
 def workers(engine: EngineProfile, count: int, name: str = "worker") -> list[Site]:
-    """`count` endpoints of one engine, in the picker's own zone."""
+    """Return `count` endpoints of one engine, in the picker's zone."""
     link = LinkProfile(rtt_s=0.0004)
     return [Site(name=f"{name}-{n}", model="model", engine=engine, link=link) for n in range(count)]
 
@@ -56,7 +56,7 @@ def _sites(engines: Sequence[EngineProfile]) -> list[Site]:
 
 
 def regions(each: int = 1) -> list[Site]:
-    """GORGO's three regions, `each` endpoints in every one."""
+    """Return GORGO's three regions with `each` endpoints per region."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{region}-{n}", model="model", engine=engine, link=link)
@@ -66,19 +66,19 @@ def regions(each: int = 1) -> list[Site]:
 
 
 def mixed_devices(profile: str, fast: int, slow: int, factor: float, **given: int) -> list[Site]:
-    """One model on devices of two speeds, and nothing that distinguishes them."""
+    """Return endpoints of one model on devices of two speeds, not labelled by speed."""
     engine = coarse(load_profile(profile), given.get("kv_tokens"))
     return _sites([engine] * fast + [slowed(engine, factor)] * slow)
 
 
 def parallel(fast: int = 8, slow: int = 0, *, kv_tokens: int | None = None) -> list[Site]:
-    """Engines that prefill side by side, `slow` of them 2.5 times slower."""
+    """Return engines that prefill concurrently, `slow` of them 2.5 times slower."""
     engine = coarse(load_profile("parallel"), kv_tokens)
     return _sites([engine] * fast + [slowed(engine, 2.5)] * slow)
 
 
 def mixed_models() -> list[Site]:
-    """Return a small, a middle and a large model, two endpoints each."""
+    """Return a small, a middle and a large model with two endpoints each."""
     engine = coarse(load_profile("gorgo-main"))
     speeds = {"small": 0.5, "middle": 1.0, "large": 2.5}
     return [
@@ -89,7 +89,7 @@ def mixed_models() -> list[Site]:
 
 
 def two_names() -> list[Site]:
-    """One kind of engine under two names of models, for beliefs that are wrong about both."""
+    """Return one kind of engine under two model names, for wrong beliefs about both."""
     engine = coarse(load_profile("gorgo-main"))
     return [
         Site(name=f"{model}-{n}", model=model, engine=engine)
@@ -99,7 +99,7 @@ def two_names() -> list[Site]:
 
 
 def changed(sites: Sequence[Site], **constants: float) -> list[Site]:
-    """Return the same fleet with other constants of its linear cost."""
+    """Return the same fleet with some constants of its linear cost changed."""
     made = []
     for site in sites:
         cost = site.engine.cost
@@ -110,21 +110,21 @@ def changed(sites: Sequence[Site], **constants: float) -> list[Site]:
 
 
 def superlinear(count: int) -> list[Site]:
-    """Prompts of 16,000 tokens take twice as long as their tokens alone."""
+    """Return engines on which a prompt of 16,000 tokens takes twice its linear time."""
     return changed(of_one("gorgo-main", count), prefill_s_per_pair=1.25e-8)
 
 
 def decode_bound(count: int) -> list[Site]:
-    """A batch of 32 makes every token three times as slow."""
+    """Return engines on which a batch of 32 makes every token three times as slow."""
     return changed(of_one("gorgo-main", count), decode_s_per_sequence=4.7e-4)
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSpeeds:
-    """Measured speeds, wrong by a factor for each model.
+    """Measured speeds that are wrong by a factor for each model.
 
     Args:
-        known: the right speeds.
+        known: assessor with the right speeds.
         factors: factors by model.
     """
 
@@ -134,7 +134,7 @@ class WrongSpeeds:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Return the wrapped assessor's costs at other speeds."""
+        """Return the wrapped assessor's estimates with the speeds multiplied by the factors."""
         found = self.known.assess(request, models, tried, now)
         factors = np.array([self.factors[model] for model in models])
         found.seconds_per_token = found.seconds_per_token * factors
@@ -150,15 +150,15 @@ Knowledge = Callable[[Sequence[Site]], Assessor]
 
 
 def nothing(sites: Sequence[Site]) -> Assessor:
-    """No artifact: every model has the default speed."""
+    """Return the knowledge without an artifact: every model has the default speed."""
     return PlainAssessor()
 
 
 def measured(sites: Sequence[Site]) -> Assessor:
-    """An artifact: the speeds of idle engines, by model."""
+    """Return the knowledge of an artifact: the speeds of idle engines, by model."""
     return MeasuredAssessor(sites)
 
 
 def mistaken(sites: Sequence[Site]) -> Assessor:
-    """Return an artifact that has one model twice as slow as it is, the other twice as fast."""
+    """Return wrong knowledge: one model believed twice as slow, the other twice as fast."""
     return WrongSpeeds(MeasuredAssessor(sites), {"one": 2.0, "other": 0.5})

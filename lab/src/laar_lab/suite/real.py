@@ -1,10 +1,9 @@
-"""Real traffic as workloads: coding agents and a chat service, from files that are not in laar.
+"""Real traffic as workloads: coding agents and a chat service, from files not shipped with laar.
 
 `agent-sessions.jsonl` comes from callanjfox/kv-cache-tester (Apache-2.0),
 `conversation-trace.jsonl` from kvcache-ai/Mooncake (FAST'25, Apache-2.0), both reduced to times,
-lengths and block ids (see `laar_lab.sessions` and `laar_lab.trace`); either may end in ``.gz``. A
-seed means another order of the sessions, or another window of the trace: the requests are real,
-their window is random.
+lengths and block ids (see `laar_lab.sessions` and `laar_lab.trace`); either may end in ``.gz``. The
+requests are real; a seed sets the order of the sessions or the window of the trace.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ AGENTS = "agent-sessions.jsonl"
 CONVERSATIONS = "conversation-trace.jsonl"
 
 MAX_PROMPT_TOKENS = 120_000
-"""A session ends before a prompt that an engine of 128K would refuse."""
+"""Longest prompt; a session ends before a prompt that an engine of 128K would refuse."""
 
 _OWN_BLOCK = 1
-"""The first of a chat's blocks that others do not have: the first one of all is the service's."""
+"""Index of a chat's first distinct block; the block before it is the service's prompt."""
 
 DAY_TURNS = 25
-"""Turns of a session in a day of 25 minutes: real ones go on for hours."""
+"""Turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Longest pause that counts: a later turn is beyond a run of minutes."""
+"""Limit of pauses; a run of minutes would never reach the turn after a longer one."""
 
 
 def _file(data: Path, name: str) -> Path:
@@ -60,7 +59,7 @@ class _Agents:
     half: int | None = None
 
     def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-        """Yield the sessions in an order by chance, over and over."""
+        """Yield the sessions in random order, over and over."""
         order = list(_sessions(self.path)[self.half :: 1 if self.half is None else 2])
         lap = 0
         while True:
@@ -96,7 +95,7 @@ class _Window:
     speed: float
 
     def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """Yield the trace from a random moment on, for `duration_s` seconds, played faster."""
+        """Yield `duration_s` seconds of the trace, sped up, from a random moment on."""
         lines = _trace(self.path)
         span_s = duration_s * self.speed
         first_s, last_s = lines[0][0], lines[-1][0]
@@ -110,7 +109,7 @@ class _Window:
 
 
 def agents(data: Path, half: int | None = None) -> _Agents:
-    """Draw sessions of coding agents; `half` is 0 or 1, None for all.
+    """Return a function that draws sessions of coding agents; `half` is 0 or 1, None for all.
 
     Raises:
         SettingError: the file is missing.
@@ -119,7 +118,7 @@ def agents(data: Path, half: int | None = None) -> _Agents:
 
 
 def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-    """Sessions of coding agents without end, for a day of operation.
+    """Return endless sessions of coding agents, for a day of operation.
 
     Raises:
         SettingError: the file is missing.
@@ -129,9 +128,9 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
-    """Yield the chat trace from a random moment on, over and over, at a given rate of requests.
+    """Yield the chat trace at a given rate of requests, over and over, from a random moment on.
 
-    Requests have a session by their common prefix beyond the prompt of the service.
+    Requests that share a prefix beyond the service's prompt form a session.
 
     Raises:
         SettingError: the file is missing, or no time passes in it.
@@ -162,7 +161,7 @@ _A100 = partial(fleets.of_one, "llama-3-8b-a100")
 
 
 def agent_cases(data: Path) -> tuple[Case, ...]:
-    """Sessions of coding agents as a closed loop.
+    """Return workloads of coding agents' sessions as a closed loop.
 
     Raises:
         SettingError: the file is missing.
@@ -198,7 +197,7 @@ def agent_cases(data: Path) -> tuple[Case, ...]:
 
 
 def conversation_cases(data: Path) -> tuple[Case, ...]:
-    """Return a chat service's requests at their times.
+    """Return workloads of a chat service's requests as an open loop.
 
     Raises:
         SettingError: the file is missing.

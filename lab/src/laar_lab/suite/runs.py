@@ -1,4 +1,4 @@
-"""Runs of the suite: workloads by policies by seeds, on all cores, and the table of them."""
+"""Run the suite (workloads by policies by seeds) on all cores, and tabulate it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laar_lab.suite.verdict import contenders
 from laar_lab.sweep import grid
 
 SCREENED = 5
-"""Seeds on which every baseline runs."""
+"""Number of seeds on which every baseline runs."""
 
 OURS = "laar"
 
@@ -42,14 +42,14 @@ BASELINES = (
     "sticky-least-loaded",
     "round-robin",
 )
-"""Every rule at its best: as published, and as its authors advise where that is another setting.
+"""Every rule at its best: as published, and with its authors' advice if that differs.
 
-SMG's documentation wants lower balance thresholds for bursts and mixed workers; llm-d's guide has
-the prefill rate measured, and its predicted latency draws by chance, as its chart has it, or takes
-the best; Dynamo's sum stands in both readings of its documentation; AIBrix has one
-deviation in its code, two in its readme; llm-router's benchmark has a valve of 4, its code 8.
-GORGO's second weights are the middle ones of three climbs with its own tuner, box and start on the
-seeds 100 to 102 of its conversations at time x 1.5."""
+SMG's documentation advises lower balance thresholds for bursts and mixed workers; llm-d's guide
+measures the prefill rate, and its predicted latency picks at random, as in its chart, or the best;
+Dynamo's sum runs in both readings of its documentation; AIBrix has one deviation in its code, two
+in its readme; llm-router's benchmark has a valve of 4, its code 8. GORGO's second weights are the
+middle ones of three climbs with its published tuner, box and start on the seeds 100 to 102 of its
+conversations at time x 1.5."""
 
 _SHOWN = {
     "ttft_mean_s": "TTFT mean s",
@@ -63,14 +63,14 @@ _SHOWN = {
 }
 
 Results = dict[str, dict[str, list[Numbers]]]
-"""Numbers by workload and policy, one for each seed."""
+"""Numbers by workload and policy, one per seed."""
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
-    """Return the workloads of these names; all without names.
+    """Return the workloads with these names; without names, all of them.
 
     Raises:
-        SettingError: there is none of a name.
+        SettingError: a name is unknown.
     """
     known = {case.name: case for case in cases}
     for name in names:
@@ -102,10 +102,10 @@ def run_all(
 def run_screened(
     cases: Sequence[Case], policies: Sequence[str], seeds: Sequence[int], label: str
 ) -> Results:
-    """Like `run_all`, but only each workload's contenders run on every seed.
+    """Run like `run_all`, but only each workload's contenders on every seed.
 
-    After `SCREENED` seeds the baselines that are far behind in every metric fall out; the first of
-    the policies never does.
+    After `SCREENED` seeds, baselines that are far behind in every metric are dropped; the first
+    policy never is.
     """
     ours, *baselines = policies
     results = run_all(cases, policies, seeds[:SCREENED], label)
@@ -125,7 +125,7 @@ def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
 
 
 def table_of(results: Results, title: str) -> Table:
-    """One row for each workload and policy: means over its seeds with their intervals."""
+    """Return a row per workload and policy: means over its seeds with their intervals."""
     rows: list[tuple[Value, ...]] = [
         (case, policy, *means(of_one, _SHOWN))
         for case, runs in results.items()

@@ -1,7 +1,7 @@
-"""In how many cases laar is within the margins of the best rule, from a stored run's numbers.
+"""Count the cases in which laar is within the margins of the best rule, from stored numbers.
 
-Workloads that policies were shaped on, others of the same generators, and real traces are counted
-apart: a figure over all of them would hide which it comes from.
+Workloads that shaped the policies, others of the same generators, and real traces are counted
+separately; a single figure over all of them would hide the difference.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, compare, regrets, within_margins
 
 Stored = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-"""Numbers by workload, metric and policy, one for each seed."""
+"""Numbers by workload, metric and policy, one per seed."""
 
 
 def split(numbers: Stored) -> str | None:
-    """Return a sentence with the counts, and the rule that comes next; None for other numbers."""
+    """Return a sentence with the counts and the second-best rule; None for other numbers."""
     if not numbers or any(set(metrics) != set(MARGINS) for metrics in numbers.values()):
         return None
     results = {case: _runs(metrics) for case, metrics in numbers.items()}

@@ -1,8 +1,8 @@
 """The suite: every workload on which the default policy has to hold its own.
 
 A policy is shaped on the workloads to choose on; the others are for the verdict, with other seeds.
-Families are split, not seeds alone: new seeds of one generator are no new workload. Loads are as
-heavy as leaves a good policy below saturation, unless the workload is about overload.
+The split is by family and not only by seed, because new seeds of one generator are no new workload.
+Loads are as heavy as a good policy carries without saturation, unless overload is the subject.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _router(sessions: int) -> Together:
 
 
 def _art(slower: float) -> Open:
-    """Prompts of 18,000 tokens, nine tenths of them seen before."""
+    """Return a load of prompts of 18,000 tokens, nine tenths of which were seen before."""
     return _chats(
         4.6 / slower,
         first_log=(8.8, 0.8),
@@ -64,7 +64,7 @@ def _questions(shape: Questions) -> Open:
     return Open(draw=partial(questions, shape))
 
 
-_LONG_ANSWERS = {"output_log": (5.6, 0.7), "max_output_tokens": 1000}  # as Mooncake's
+_LONG_ANSWERS = {"output_log": (5.6, 0.7), "max_output_tokens": 1000}  # as in Mooncake's trace
 _ROUTER = partial(fleets.of_one, "qwen2.5-14b-a100", 4)
 _EIGHT = partial(fleets.of_one, "gorgo-main", 8)
 _DOCUMENTS = Questions(requests_per_s=14.0, texts=400, text_log=(9.2, 0.4))
@@ -85,7 +85,7 @@ _DECODING = Questions(
 _LONG_TAILED = Questions(requests_per_s=3.0, question_log=(7.5, 1.5), output_log=(4.6, 0.7))
 
 SUITE: tuple[Case, ...] = (
-    # To choose on.
+    # Workloads to choose on.
     Case(
         name="router-8",
         about="llm-router's benchmark: 8 sessions with one long system prompt, 4 cold workers",
@@ -164,7 +164,7 @@ SUITE: tuple[Case, ...] = (
         load=_chats(5.5, output_log=(5.0, 0.8), max_output_tokens=1000),
         minutes=5.0,
     ),
-    # To judge on.
+    # Workloads to judge on.
     Case(
         name="router-12",
         about="llm-router's benchmark: 12 sessions",
@@ -332,7 +332,7 @@ SUITE: tuple[Case, ...] = (
 
 
 def cases(data: Path | None = None) -> tuple[Case, ...]:
-    """All workloads; with `data`, a directory, also those of real traffic.
+    """Return all workloads; with `data`, a directory, also those of real traffic.
 
     Raises:
         SettingError: a file of real traffic is missing.

@@ -1,25 +1,25 @@
-"""The suite's judgement: paired log-ratios, non-inferiority margins, Holm's correction.
+"""How the suite is judged: paired log-ratios, non-inferiority margins, Holm's correction.
 
-Every policy meets the same requests on the same network for a seed, so the comparison uses the
-logarithm of the ratio of two policies' figures, seed by seed. Its mean has Student's interval, and
-the exponential of that is a ratio: 1.03 is three per cent worse.
+For one seed every policy gets the same requests on the same network, so the comparison uses the
+logarithm of the ratio of two policies' figures, seed by seed. Its mean has a Student interval, and
+its exponential is a ratio: 1.03 is three per cent worse.
 
-**The best baseline** of a workload and a metric is the baseline whose mean log is smallest on the
-seeds judged on. It is found on the same figures it is compared on, so chance favours it: an error
-on the strict side.
+**The best baseline** of a workload and a metric is the baseline with the smallest mean log over the
+judged seeds. It is chosen on the same figures it is compared on, so chance favours it; the
+comparison errs on the strict side.
 
-**Non-inferiority.** The hypothesis to refute is "worse by the margin or more": a one-sided t test
+**Non-inferiority.** The hypothesis to reject is "worse by the margin or more": a one-sided t test
 of the mean log-ratio against log(1 + margin), at 5 %. The claim over all workloads is that every
-one of these is refuted, which is wrong with a chance of 5 % at most without any correction (an
-intersection-union test). Claims on single workloads are corrected for their number, over all
-workloads and metrics together, by Holm's procedure:
+such hypothesis is rejected; it is wrong with a probability of at most 5 % without any correction
+(an intersection-union test). Claims on single workloads are corrected by Holm's procedure for their
+number, over all workloads and metrics together:
 
-- `shown`: refuted, after the correction;
-- `within`: refuted, before it only;
-- `lost`: shown to be worse than equal, after the correction, and beyond the margin on average;
-- `open`: none of these: the seeds are too few for a verdict.
+- `shown`: rejected after the correction;
+- `within`: rejected only before it;
+- `lost`: shown to be worse than equal after the correction, and on average beyond the margin;
+- `open`: none of these; the seeds are too few for a verdict.
 
-Seeds without scatter (a deterministic tie) give a test with no width: the mean alone decides.
+Values without scatter (a deterministic tie) have no t statistic; the sign of the mean decides.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ MARGINS = {
     "e2e_mean_s": 0.03,
     "e2e_p95_s": 0.03,
 }
-"""The judged metrics, and by how much a value may exceed the best baseline's as still as good."""
+"""The judged metrics, and by what share each may exceed the best baseline's."""
 
 FAR = 0.15
-"""A baseline so far behind another one in every metric is not looked at on further seeds."""
+"""A baseline this far behind another in every metric does not run on further seeds."""
 
 Runs = Mapping[str, Sequence[Numbers]]
-"""Numbers by policy, one for each seed; a baseline that was dropped early has only the first
-ones."""
+"""Numbers by policy, one per seed; a baseline that was dropped early has only the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One workload and metric: ours against the best baseline.
+    """Ours against the best baseline, for one workload and metric.
 
     Args:
         case: the workload.
         metric: a key of `MARGINS`.
-        best: the baseline.
-        log_ratio: mean of log(ours / best) and its 95 % interval.
-        within: whether "worse by the margin or more" is refuted.
-        verdict: `shown`, `within`, `lost` or `open`; see the module's text.
+        best: the best baseline.
+        log_ratio: mean of log(ours / best) with its 95 % interval.
+        within: whether "worse by the margin or more" is rejected.
+        verdict: `shown`, `within`, `lost` or `open`; see the module's docstring.
     """
 
     case: str
@@ -72,7 +71,7 @@ class Comparison:
 
     @property
     def percent(self) -> Estimate:
-        """Per cent by which ours is worse."""
+        """How much worse ours is, in per cent."""
         mean = 100.0 * (math.exp(self.log_ratio.mean) - 1.0)
         return Estimate(mean, 100.0 * math.exp(self.log_ratio.mean) * self.log_ratio.half)
 
@@ -87,7 +86,7 @@ def best_of(runs: Runs, baselines: Sequence[str], metric: str) -> str:
 
 
 def contenders(runs: Runs, baselines: Sequence[str]) -> list[str]:
-    """Return the baselines that are the best, or not far from it, in some metric."""
+    """Return the baselines that are the best, or close to it, in some metric."""
     kept = []
     means = {
         metric: {name: float(np.mean(_logs(runs[name], metric))) for name in baselines}
@@ -101,12 +100,12 @@ def contenders(runs: Runs, baselines: Sequence[str]) -> list[str]:
 
 
 def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) -> list[Comparison]:
-    """Ours against the best baseline of each workload and metric.
+    """Compare ours with the best baseline of each workload and metric.
 
     Args:
         results: runs by workload.
-        ours: the policy that is judged.
-        baselines: the others.
+        ours: the policy to judge.
+        baselines: the other policies.
     """
     rows = []
     for case, runs in results.items():
@@ -144,13 +143,13 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
 def geometric(
     results: Mapping[str, Runs], ours: str, baselines: Sequence[str], metric: str
 ) -> tuple[str, Estimate]:
-    """Return the best single baseline over all workloads, and how much less ours is than it.
+    """Return the best single baseline over all workloads, and by how much ours is below it.
 
-    The workloads weigh the same; the interval is over them, for they are what would be others.
+    All workloads have the same weight; the interval is over workloads, as they are the sample.
     """
 
     def less(policy: str) -> list[float]:
-        """Log-ratios of ours and another, over the seeds that both have, by workload."""
+        """Return log-ratios of ours to another by workload, over their common seeds."""
         found = []
         for runs in results.values():
             theirs = _logs(runs[policy], metric)
@@ -165,10 +164,10 @@ def geometric(
 
 
 def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, list[float]]:
-    """Each policy's distance from the best of all, by policy: log-ratios of means.
+    """Return each policy's distances from the best of all, as log-ratios of means.
 
-    One for each workload and metric, in the order of the workloads and of `MARGINS`; over the seeds
-    that every policy has, and without a test: they show the values that no policy reaches.
+    There is one per workload and metric, in the order of the workloads and of `MARGINS`, over the
+    seeds that every policy has and without a test: they show which values no policy reaches.
     """
     found: dict[str, list[float]] = {policy: [] for policy in policies}
     for runs in results.values():
@@ -183,6 +182,6 @@ def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, l
 
 
 def within_margins(logs: Sequence[float]) -> int:
-    """Return how many of a policy's distances, as `regrets` has them, are within the margins."""
+    """Return how many of a policy's distances, from `regrets`, are within the margins."""
     limits = [math.log1p(margin) for margin in MARGINS.values()]
     return sum(log <= limits[at % len(limits)] for at, log in enumerate(logs))

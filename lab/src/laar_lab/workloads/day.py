@@ -1,11 +1,11 @@
-"""A day's traffic of a fleet: chats, coding agents, questions on documents, batch jobs at night.
+"""A day's traffic of a fleet: chats, coding agents, questions on documents, nightly batch jobs.
 
-Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
-restarts keep their own seconds while the day passes faster. A chat that lasts six minutes
-therefore sees the rates of six hours. The hours change the number of chats awake: each chat has
-a draw of its own and speaks while it is below the hour's share; agents begin as a Poisson process.
+Each hour of the day is compressed into a minute at that hour's rate, so caches, sessions and
+restarts run at their real speed while the day passes faster. A chat that lasts six minutes
+therefore sees the rates of six hours. The hour sets the share of chats that are awake: each chat
+has a random number and is active while it is below that share; agents begin as a Poisson process.
 
-Real agents and chats can take the place of the generated ones; the rest stays.
+Real agents and chats can replace the generated ones; the other traffic stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOURS = 24
 KINDS = ("chat", "agent", "document", "batch")
 
 Curve = tuple[int, ...]
-"""Per cent of the busiest hour's rate, by hour."""
+"""Rate by hour, in per cent of the busiest hour's."""
 
 _EVENING: Curve = (
     *(35, 25, 20, 20, 20, 25, 35, 50, 70, 85, 95, 100),
@@ -57,20 +57,20 @@ Chats = Callable[[random.Random, float], Iterable[Arrival]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """The traffic's constants.
+    """The constants of the traffic.
 
     Args:
         hour_s: seconds that represent an hour.
-        only_hour: every hour is like this one; None for the day.
-        hours: number of hours, without the one ahead of them.
+        only_hour: repeat this hour instead of the day; None for the day.
+        hours: number of hours, without the initial one that fills the caches.
         chat: chats at the busiest hour.
-        agent: one agent's session.
-        agents_per_s: agents that begin each second at the busiest hour.
+        agent: shape of an agent's session.
+        agents_per_s: agents that begin per second at the busiest hour.
         document: questions at the busiest hour.
-        batch: jobs at night.
-        real_chats: chats in place of the generated ones, at the busiest hour's rate; their sessions
-            show which of them are awake together, and are not sent.
-        real_agents: agents' sessions in place of the generated ones.
+        batch: nightly jobs.
+        real_chats: replacement for the generated chats, at the busiest hour's rate; their sessions
+            decide which of them are awake together but are not sent.
+        real_agents: replacement for the generated agents' sessions.
     """
 
     hour_s: float = 60.0
@@ -86,11 +86,11 @@ class Day:
 
     @property
     def ends_s(self) -> float:
-        """The time after which nothing new begins: an hour ahead of the day fills the caches."""
+        """The time after which nothing new begins, including the initial hour."""
         return self.hour_s * (self.hours + 1)
 
     def hour(self, at_s: float) -> int:
-        """Return the hour of the day; below 0 for the one ahead of it, which does not count."""
+        """Return the hour of the day; below 0 for the initial hour, which does not count."""
         return int(at_s // self.hour_s) - 1
 
     def share(self, curve: Curve, at_s: float) -> float:
@@ -101,12 +101,12 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A session that begins, or a lone request: each turn waits for the answer before it.
+    """A session that begins, or a lone request; each turn waits for the previous answer.
 
     Args:
         at_s: when it begins.
         kind: one of `KINDS`.
-        session: its name; empty for none.
+        session: name of the session; empty for none.
         turns: its requests.
     """
 
@@ -117,7 +117,7 @@ class Visit:
 
 
 def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
-    """All that comes, in order of time."""
+    """Yield all visits in order of time."""
     parts = [random.Random(rng.getrandbits(64)) for _ in range(4)]
     made = day.real_chats or (lambda draw, until_s: chats(day.chat, draw, until_s))
     return heapq.merge(
@@ -156,7 +156,7 @@ def _begun(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _apart(kind: str, turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Yield the prompts under ids of their kind alone: each kind numbers its texts from 1."""
+    """Yield the prompts with ids offset by kind, because each kind numbers its texts from 1."""
     salt = np.uint64(xxhash.xxh3_64_intdigest(kind.encode()))
     for turn in turns:
         blocks = array("Q")

@@ -1,8 +1,8 @@
-"""KV look-ups for the virtual fleet: the same queries, without building half a megabyte of text.
+"""KV look-ups for the virtual fleet: the same queries without building half a megabyte of text.
 
 The picker gets the parts that it would read from the text (the words around the data, the length),
-the engine gets block ids, and the answer's truth comes from the fleet's accuracy surface, as it
-does in the simulated endpoint. That these are the same is tested against the text.
+the engine gets block ids, and the fleet's accuracy surface decides the answer, as in the simulated
+endpoint. A test checks that this is equivalent to the text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
 from laar_lab.tokens import count_tokens
 
-_DRAWS = 10  # of jitter, one for each attempt
-_SKELETON_TOKENS = 200  # of the text whose head and tail the picker reads
+_DRAWS = 10  # jitter draws, one per attempt
+_SKELETON_TOKENS = 200  # length of the text whose head and tail the picker reads
 
 
-@lru_cache(maxsize=256)  # cells; the length of the text is the same for each query of one
+@lru_cache(maxsize=256)  # cells; all queries of a cell have the same length
 def _size(language: str, length_tokens: int) -> tuple[int, int]:
-    """Characters and tokens of a cell's prompts."""
+    """Return the characters and tokens of a cell's prompts."""
     zero = "00000000-0000-4000-a000-000000000000"
     query = Query(id="", language=language, length_tokens=length_tokens, key=zero, answer=zero)
     text = query.prompt
@@ -35,13 +35,13 @@ def _size(language: str, length_tokens: int) -> tuple[int, int]:
 def as_questions(
     asked: Sequence[Query], surface: AccuracySurface, *, seed: int, shared: int = 1
 ) -> list[Question]:
-    """Return the queries as the closed loop asks them.
+    """Return the queries as questions of the retry loop.
 
     Args:
         asked: queries of any cells.
         surface: the accuracies of the models.
-        seed: seed of the prompts' blocks and of the draws of jitter.
-        shared: number of queries in a row that ask about the same data (the paper: 1, none shared).
+        seed: seed of the prompts' blocks and of the jitter.
+        shared: number of consecutive queries about the same data (the paper: 1, none shared).
     """
     draws = random.Random(f"{seed}/questions")
     questions = []
@@ -66,7 +66,7 @@ def as_questions(
 
 
 def request_for(query: Query, prompt: Prompt) -> Request:
-    """Return the request of a query as the picker sees it; each is a session of its own."""
+    """Return the request of a query as the picker sees it, each in a separate session."""
     skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
     request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
     chars = _size(query.language, query.length_tokens)[0]

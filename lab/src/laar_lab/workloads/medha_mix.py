@@ -1,14 +1,14 @@
 """Medha's mixed load: conversations, and a few prompts as long as a repository (section 6.1).
 
-Short requests are like the paper's ShareGPT4 trace: lognormal prompts with median 1,730 and 90 %
-at 5,696 tokens (as published for that trace), cut at 8K, and answers with median 415 and 90 % at
-834. Long ones are like its MEDHA-SWE: prompts with median 393K and 90 % at 839K between 128K and
-1M, answers with median 518 and 90 % at 808. Arrivals are Poisson.
+Short requests resemble the paper's ShareGPT4 trace: lognormal prompts with median 1,730 and 90th
+percentile 5,696 tokens (as published for that trace), cut at 8K, and answers with median 415 and
+90th percentile 834. Long ones resemble its MEDHA-SWE: prompts with median 393K and 90th percentile
+839K between 128K and 1M, answers with median 518 and 90th percentile 808. Arrivals are Poisson.
 
-The traces themselves are not public. What falls outside is drawn again, which leaves long prompts
-with 384K and 726K for the two points and short ones with 1,625 and 4,650; a long prompt alone is
-26 s of work on 16 A100 on average, so that 0.75 requests a second with 5 % long are about what the
-engine can do.
+The traces themselves are not public. Values outside the limits are redrawn, which changes the two
+points to 384K and 726K for long prompts and to 1,625 and 4,650 for short ones. A long prompt alone
+is 26 s of work on 16 A100 on average, so 0.75 requests per second with 5 % long ones are about the
+engine's capacity.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SHORTEST_TOKENS = 16
 _LONGEST_SHORT_TOKENS = 8192
 _LONGEST_ANSWER_TOKENS = 2048
 _Z90 = 1.2815515655446004
-"""The normal distribution's 90 % point."""
+"""90th percentile of the standard normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """One load.
+    """Parameters of a load.
 
     Args:
-        rate: requests a second.
-        duration_s: seconds for which they come.
+        rate: requests per second.
+        duration_s: duration of the load in seconds.
         long_share: share of long requests, 0 to 1.
         long_scale: factor on the long prompts' lengths.
     """
@@ -49,7 +49,7 @@ class Mix:
 def jobs(mix: Mix, seed: int) -> Iterator[Job]:
     """Yield the requests in order of arrival; ids of long ones begin with `long`.
 
-    Loads of one seed that differ in rate alone have the same prompts, only closer together.
+    Loads with the same seed and different rates have the same prompts, only closer together.
     """
     times, kinds = random.Random(f"{seed}/times"), random.Random(f"{seed}/kinds")
     sizes = random.Random(f"{seed}/sizes")
@@ -77,7 +77,7 @@ def jobs(mix: Mix, seed: int) -> Iterator[Job]:
 
 
 def _between(rng: random.Random, median: float, p90: float, low: float, high: float) -> float:
-    """Return a lognormal draw, again until it lies inside."""
+    """Return a lognormal draw, redrawn until it is within the limits."""
     while True:
         value = rng.lognormvariate(math.log(median), math.log(p90 / median) / _Z90)
         if low <= value <= high:

@@ -1,9 +1,9 @@
-"""The load that overfills a small fleet: conversations, and documents that hold them up.
+"""A load that exceeds a small fleet: conversations, and documents that hold them up.
 
-For four endpoints of one A100 with an 8B model under vLLM's own scheduler. 9 in 10 requests are
-conversations of up to 8K tokens, 1 in 10 documents of 24K to 64K; two tenants; arrivals are Poisson
-and wait for no answer. Objectives are those that the picker's settings give by default: a second
-and five times the prefill alone. Nothing is shared between prompts.
+It is for four endpoints of one A100 with an 8B model under vLLM's scheduler. 9 in 10 requests are
+conversations of up to 8K tokens, 1 in 10 documents of 24K to 64K; there are two tenants; arrivals
+are Poisson and wait for no answer. The objectives are the defaults of the picker's settings: one
+second plus five times the prefill on an idle engine. Prompts share nothing.
 
 `medha-picker` serves it in virtual time and `laar overload` through a real Envoy.
 """
@@ -35,8 +35,8 @@ QUADRATIC_TOKENS = 60_000.0
 """Llama 3 8B: parameters / (layers * hidden)."""
 
 PROBE_POLICY = "laar-paper"
-"""Policy under which the fleet's capacity is measured, with all prompts there at once: it spreads
-their tokens evenly."""
+"""Policy for measuring the fleet's capacity with all prompts sent at once; it spreads their tokens
+evenly."""
 
 _NONE_IS_LONG = 1 << 30
 QUEUES: Mapping[str, FlowSettings | None] = {
@@ -45,27 +45,27 @@ QUEUES: Mapping[str, FlowSettings | None] = {
     "arrival": FlowSettings(limits=Limits(order="fcfs"), long_tokens=_NONE_IS_LONG),
     "no queue": None,
 }
-"""The picker's queues that are compared: by slack, by arrival with and without the rules for long
-prompts that slack order comes with, and none."""
+"""The picker's queues to compare: by slack, by arrival with and without the rules for long prompts
+that are part of slack order, and none."""
 
 _ENDPOINTS = 4
 _DOCUMENTS = 0.1
 _LIGHT_TOKENS = 2000.0
-"""A fifth of a request's average weight."""
+"""A fifth of a request's average weight, so that enough requests are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One request.
+    """A request of the load.
 
     Args:
-        number: its number, in order of arrival.
+        number: index in order of arrival.
         at_s: time of arrival.
         kind: one of `CLASSES`.
-        tenant: tenant that its tokens are charged to.
-        prompt_tokens: all of them new to every cache.
-        output_tokens: tokens of the answer.
-        objective_s: seconds from arrival to first token.
+        tenant: tenant charged for its tokens.
+        prompt_tokens: length of the prompt, none of it cached anywhere.
+        output_tokens: length of the answer.
+        objective_s: seconds from arrival to the first token.
     """
 
     number: int
@@ -79,30 +79,30 @@ class Ask:
 
 @lru_cache(maxsize=1)
 def sites() -> tuple[Site, ...]:
-    """Return the fleet."""
+    """Return the four endpoints."""
     engine = load_profile(PROFILE)
     return tuple(Site(name=f"e{i}", model=MODEL, engine=engine) for i in range(_ENDPOINTS))
 
 
 @lru_cache(maxsize=1)
 def assessor() -> MeasuredAssessor:
-    """Return the assessor that measuring the fleet gives."""
+    """Return the assessor with the fleet's measured speeds."""
     return MeasuredAssessor(sites())
 
 
 def weight(ask: Ask) -> float:
-    """Return the weight of a prompt, in tokens of a short one: attention makes long ones dearer."""
+    """Return the cost of a prompt in tokens of a short one; attention makes long ones dearer."""
     return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
 
 
 def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
-    """`LOAD` times the capacity of a fleet, for `seconds`.
+    """Return a load of `LOAD` times the capacity of a fleet, for `seconds`.
 
-    By weight and not by count, since a document more or less in a minute is two in a hundred of it.
+    The load is measured by weight, as one document per minute more or less is two per cent of it.
 
     Args:
-        carried_per_s: `weight` that the fleet carries each second.
-        seconds: duration of the load, nearly: arrivals are random.
+        carried_per_s: `weight` that the fleet carries per second.
+        seconds: approximate duration of the load; arrivals are random.
         seed: seed of the load.
     """
     most_weight = LOAD * carried_per_s * seconds
@@ -115,9 +115,9 @@ def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
 
 
 def asks(rate: float, count: int, seed: int) -> list[Ask]:
-    """`count` requests at a rate, requests/s; all at once at an infinite one.
+    """Return `count` requests at a rate in requests/s; an infinite rate sends all at once.
 
-    Loads of one seed that differ in rate alone have the same requests.
+    Loads with the same seed and different rates have the same requests.
     """
     rng = random.Random(f"{seed}/picker")
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)

@@ -1,13 +1,13 @@
-"""Retrieval loads and a fleet of document caches, to measure the context hook's gain on.
+"""Retrieval loads and a fleet of document caches, to measure the gain of the context hook.
 
-Four loads, made by seed: `topic` (documents of one topic together, some noise; its share of
-accesses to the top fifth of documents is that of NarrativeQA in the paper's Figure 3, 57 %),
-`drifting` (the same, and topics come and go), `zipf` (independent documents, no topics:
+There are four seeded loads: `topic` (documents of one topic together, with some noise; the top
+fifth of documents gets 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`
+(the same with topics that come and go), `zipf` (independent documents without topics, which is
 pessimistic; s = 1.0 is about MultihopRAG, 0.6 about QASPER) and `disjoint` (nothing shared).
-`replay` sends a load through an aligner to endpoints that each hold a `DocCache`.
+`replay` sends a load through an aligner to endpoints that each have a `DocCache`.
 
-Not modelled: decoding, queueing, prompts around the documents, documents of unequal size. Design
-note, sections 4.3 to 4.5.
+Decoding, queueing, prompts around the documents and documents of unequal size are not modelled. See
+the design note, sections 4.3 to 4.5.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def topic(
     topics: int = 50,
     topic_docs: int = 20,
 ) -> Load:
-    """Requests about topics ~ Zipf(1): documents of the topic by rank^-0.8, plus uniform noise."""
+    """Draw topics by Zipf(1), documents of the topic by rank^-0.8, and uniform noise."""
     rng = np.random.default_rng(seed)
     live = list(range(topics))
     of_topics, of_docs = _weights(topics, 1.0), _weights(topic_docs, 0.8)
@@ -46,9 +46,9 @@ def topic(
 
 
 def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
-    """Make a load like `topic`'s, whose topics are replaced after `lasts` requests on average.
+    """Draw a load like `topic`'s whose topics are replaced after `lasts` requests on average.
 
-    A new topic takes the place of the one that went, popular or not, and has documents of its own.
+    A new topic replaces a random one, popular or not, and has new documents.
     """
     rng = np.random.default_rng(seed)
     live = list(range(topics))
@@ -69,7 +69,7 @@ def _about(
     docs: int,
     noise: int,
 ) -> list[int]:
-    """Return a request about a live topic; weights are of topics and of a topic's documents."""
+    """Return a request about a live topic; the weights are of topics and of a topic's documents."""
     topics, topic_docs = len(live), len(of_docs)
     about = live[int(rng.choice(topics, p=of_topics))]
     chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs)
@@ -84,7 +84,7 @@ def _about(
 
 
 def zipf(seed: int, s: float, *, requests: int = 2000, docs: int = 15, pool: int = 1000) -> Load:
-    """Requests of independent documents, drawn by rank^-s without replacement."""
+    """Draw requests of independent documents, by rank^-s without replacement."""
     rng = np.random.default_rng(seed)
     weights = _weights(pool, s)
     return [
@@ -94,7 +94,7 @@ def zipf(seed: int, s: float, *, requests: int = 2000, docs: int = 15, pool: int
 
 
 def disjoint(*, requests: int = 2000, docs: int = 15) -> Load:
-    """Requests that share nothing."""
+    """Return requests that share nothing."""
     return [list(range(i * docs, (i + 1) * docs)) for i in range(requests)]
 
 
@@ -103,10 +103,10 @@ class Replay:
     """The result of a load.
 
     Args:
-        hit: documents found in a cache, of all documents sent.
-        skew: requests of the busiest endpoint over the mean.
+        hit: share of all sent documents that were cached.
+        skew: requests of the busiest endpoint relative to the mean.
         endpoint: endpoint of each request.
-        hits: leading documents that each request found cached.
+        hits: number of leading documents that each request found cached.
     """
 
     hit: float
@@ -134,17 +134,17 @@ def replay(
     Args:
         load: document ids of each request.
         endpoints: number of caches.
-        capacity_docs: capacity of each cache; None is unbounded.
-        reorder: align each request with one index for the whole fleet, as large as all caches.
-        routing: ``prefix`` takes the longest match among the endpoints that have had at most
-            `valve` times their fair share so far (and 5 more); ties go to the least loaded.
+        capacity_docs: capacity of each cache; None for no limit.
+        reorder: align each request with a single index for the fleet, as large as all caches.
+        routing: ``prefix`` chooses the longest match among the endpoints that have had at most
+            `valve` times their fair share (plus 5); ties go to the least loaded.
         valve: see `routing`.
         interval_s: seconds between two requests, for the index's clock.
-        order: another way to order a request's documents; instead of `reorder`.
-        own_orders: number of the best endpoints that are also tried with an order of their own, by
-            an index of the orders each was sent; beside `reorder`.
-        index_docs: capacity of the index, where it is not that of all caches.
-        told: the index forgets the orders that a cache has evicted.
+        order: another way to order a request's documents, instead of `reorder`.
+        own_orders: number of best endpoints to also try with an order made for the endpoint, by an
+            index of the orders sent to it; in addition to `reorder`.
+        index_docs: capacity of the index, if different from that of all caches.
+        told: whether the index forgets orders that a cache has evicted.
     """
     caches = [DocCache(capacity_docs) for _ in range(endpoints)]
     got_at: list[list[float]] = [[] for _ in caches]
@@ -197,5 +197,5 @@ def _weights(n: int, s: float) -> npt.NDArray[np.float64]:
 
 
 def hashed(context: Sequence[int]) -> list[int]:
-    """Ids as the hook sees documents: hashes, whose order says nothing about popularity."""
+    """Return ids as the hook sees documents: hashes, whose order says nothing about popularity."""
     return [xxhash.xxh3_64_intdigest(doc.to_bytes(8, "little")) for doc in context]

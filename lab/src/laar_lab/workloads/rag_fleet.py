@@ -1,11 +1,11 @@
-"""Retrieval loads on the virtual fleet, with the hook that serves before it.
+"""Retrieval loads on the virtual fleet, through the production hook.
 
-A prompt is a short system message, the documents, the hook's note when it moved any, and a question
-of its own. Its blocks are those an engine would hash: two prompts share them up to the end of the
-last document they share, rounded down to whole blocks. The hook is the product's and reads real
-bodies; only its answer, a permutation, is carried over to the simulated prompt.
+A prompt is a short system message, the documents, the hook's note if it moved any, and a unique
+question. Its blocks are those an engine would hash: two prompts share blocks up to the end of their
+last common document, rounded down to whole blocks. The hook reads real bodies; only its result, a
+permutation, is transferred to the simulated prompt.
 
-Not modelled: documents of unequal length, the picker's own time (see `python -m bench context`).
+Not modelled: documents of unequal length, picker latency (see `python -m bench context`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.context.settings import ContextSettings
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
 DOC_TOKENS = 512
-_SYSTEM_TOKENS = 40  # no multiple of a block, so that sharing is rounded down
+_SYSTEM_TOKENS = 40  # not a multiple of a block, so that sharing is rounded down
 _QUESTION_TOKENS = 48
 _BYTES_PER_TOKEN = 4
 
@@ -30,7 +30,7 @@ _BYTES_PER_TOKEN = 4
 def prompt_of(
     docs: Sequence[int], number: int, *, note_tokens: int = 0, output_tokens: int = 1
 ) -> Prompt:
-    """Return the prompt that holds the documents in this order, and shares nothing behind them."""
+    """Return a prompt with the documents in this order, which shares nothing after them."""
     blocks = spread(1, _SYSTEM_TOKENS // BLOCK_TOKENS)
     tokens, prefix = _SYSTEM_TOKENS, 0
     for doc in docs:
@@ -47,13 +47,13 @@ def _hash(a: int, b: int) -> int:
 
 
 class RagClient:
-    """Makes a load's requests, through the hook or not, and reports accepted ones to the hook.
+    """Makes a load's requests, optionally through the hook, and reports accepted ones to it.
 
     Args:
         load: document ids of each request.
         hooked: whether the hook orders them.
         output_tokens: tokens of each answer.
-        objective_s: seconds to the first token that each asks for; None for none.
+        objective_s: TTFT objective of each request; None for none.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """Yield the requests as they fall due: the hook sees those accepted until then."""
+        """Yield the requests when due, so the hook knows those accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(

@@ -1,11 +1,11 @@
-"""Conversations over documents and prompts with memories, as bodies that go through the hook.
+"""Conversations over documents, and prompts with memories, as bodies that go through the hook.
 
-A body's prompt is hashed as it reads, block by block, so that the simulated engine gets each change
-of the hook (an order, a note that stands for a document). Four bytes are a token.
+A body's prompt is hashed block by block as text, so that the simulated engine sees each change made
+by the hook (an order, a note that replaces a document). Four bytes are a token.
 
-Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls as
-its rank, and a share of them was in earlier turns (MT-RAG: 40 %). Memories: the top ones of a
-user's, by how well they fit the question; most questions of a user fit much the same.
+Conversations: the documents of a turn belong to the conversation's topic, whose popularity falls
+with its rank, and a share of them occurred in earlier turns (MT-RAG: 40 %). Memories: the user's
+memories that best fit the question; most questions of a user fit the same ones.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _WORDS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request of a conversation.
+    """A request of a conversation.
 
     Args:
-        conversation: number of the conversation.
-        number: number of the turn, from 0.
+        conversation: index of the conversation.
+        number: index of the turn.
         docs: ids of the documents, best first.
-        at_s: time at which it falls due.
+        at_s: when it is due.
     """
 
     conversation: int
@@ -65,7 +65,7 @@ def conversations(
     topics: int = 12,
     topic_docs: int = 40,
 ) -> list[Turn]:
-    """Conversations that begin `every_s` seconds on average, in the order of their turns' times."""
+    """Return conversations that begin every `every_s` seconds on average, ordered by turn time."""
     rng = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(topics)]
     made: list[Turn] = []
@@ -99,7 +99,7 @@ def conversations(
 def memories(
     seed: int, *, users: int, questions: int, k: int, pool: int, every_s: float
 ) -> list[Turn]:
-    """Questions of users over their memories: the `k` that fit best, by a noisy score."""
+    """Return users' questions with the `k` memories that fit best, by a noisy score."""
     rng = random.Random(seed)
     made = []
     at_s = 0.0
@@ -114,7 +114,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """Return a text that shares no prefix with any other."""
+    """Return a text that shares no prefix with any other document."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])
@@ -125,10 +125,10 @@ def document(doc: int, tokens: int) -> str:
 
 
 class HookedBodies:
-    """Prompts of bodies, as the hook changed them.
+    """Prompts of bodies as changed by the hook.
 
     Args:
-        hook: None sends them as they are.
+        hook: the hook; None sends bodies unchanged.
         output_tokens: tokens of each answer.
     """
 
@@ -138,7 +138,7 @@ class HookedBodies:
         self._receipts: dict[str, Receipt | None] = {}
 
     def prompt(self, name: str, messages: Sequence[dict[str, str]], now: float) -> Prompt:
-        """Return the prompt of one request, under a name that `accepted` knows it by."""
+        """Return the prompt of a request, and remember it for `accepted` by its name."""
         body = orjson.dumps({"model": "model", "messages": messages})
         if self._hook is not None:
             result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")

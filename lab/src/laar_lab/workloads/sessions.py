@@ -1,15 +1,15 @@
-"""Conversations: prompts that grow turn by turn, so that prefixes are worth remembering.
+"""Conversations: prompts that grow turn by turn, so that prefixes are worth caching.
 
-`ChatShape` draws conversations as GORGO's traces have them: Poisson starts, a share of single
-questions, else a geometric number of turns, log-normal pauses, lengths and growth. Two things in it
+`ChatShape` draws conversations like those of GORGO's traces: Poisson starts, a share of single
+questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
 are easily forgotten and decide how good baselines look: conversations share a few system prompts,
 so a hash of a prompt's first 256 tokens puts a third of them on one endpoint; and every prompt
-begins with the chat template's header, so that nothing ever matches no prefix at all.
+begins with the chat template's header, so each has a match.
 
-Times are the trace's own schedule (an open loop): a turn does not wait for the answer before it.
+Times are the trace's schedule (an open loop): a turn does not wait for the previous answer.
 
-`RouterShape` is llm-router's cloud benchmark: sessions that start together and share one
-long system prompt; a turn is sent when it is due, or as soon as the one before is answered.
+`RouterShape` is llm-router's cloud benchmark: sessions that start together and share one long
+system prompt; a turn is sent when it is due, or once the previous one is answered.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from dataclasses import dataclass
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Conversation, Prompt, spread
 
 _WARM_UP_S = 1800.0
-"""Conversations begin this long before the run, so that it starts amid them."""
+"""Conversations begin this long before the run, so that it starts in the middle of them."""
 
-_TAPE_BITS = 20  # ids of one conversation: up to a million blocks apart
+_TAPE_BITS = 20  # bits for a conversation's block ids: up to a million blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """The shape of conversations; tokens and seconds.
+    """The shape of conversations, in tokens and seconds.
 
     Args:
-        requests_per_s: average rate, with those that are too long.
-        single_share: conversations of one turn.
-        mean_turns: mean turns of the others.
-        pause_s: median pause between turns; `pause_sigma` of its logarithm.
+        requests_per_s: average rate, including turns that are too long.
+        single_share: share of conversations with a single turn.
+        mean_turns: mean number of turns of the others.
+        pause_s: median pause between turns; `pause_sigma` is the deviation of its logarithm.
         first_log: mean and standard deviation of the logarithm of the first prompt's length.
-        growth_log: the same for the text that a turn adds besides the answer before it.
+        growth_log: the same for the text that a turn adds to the previous answer.
         output_log: the same for the length of answers.
-        max_output_tokens: longest answer; longer ones are cut.
-        max_prompt_tokens: a conversation ends when its prompt would be longer.
-        header_tokens: common to all prompts.
-        template_share: conversations that begin with one of a few system prompts.
+        max_output_tokens: limit at which answers are cut.
+        max_prompt_tokens: limit at which a conversation ends.
+        header_tokens: tokens common to all prompts.
+        template_share: share of conversations that begin with one of a few system prompts.
         templates: number of these prompts; the k-th is 1/k as common as the first.
         template_tokens: their length.
     """
@@ -66,12 +66,12 @@ class ChatShape:
 
     @property
     def turns(self) -> float:
-        """Turns of a conversation on average."""
+        """Average number of turns of a conversation."""
         return self.single_share + (1.0 - self.single_share) * self.mean_turns
 
 
 GORGO_CHATS = ChatShape()
-"""GORGO's replayed windows: prompts of 7k to 9k tokens on average, most of it seen before."""
+"""GORGO's replayed windows: prompts of 7k to 9k tokens on average, mostly seen before."""
 
 WILDCHAT = ChatShape(
     requests_per_s=11.4,
@@ -86,7 +86,7 @@ WILDCHAT = ChatShape(
 
 @dataclass(slots=True)
 class _Chat:
-    """One conversation: its ids so far, and how much of it there will be."""
+    """A conversation: its ids up to now, and how many turns are left."""
 
     tape: array[int]
     base: int
@@ -95,14 +95,14 @@ class _Chat:
     session: str
 
     def reach(self, tokens: int) -> None:
-        """Make ids for up to `tokens` tokens."""
+        """Extend the ids to cover `tokens` tokens."""
         short = tokens // BLOCK_TOKENS - len(self.tape)
         if short > 0:
             self.tape.extend(spread(self.base + len(self.tape), short))
 
 
 def chats(shape: ChatShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Requests of `duration_s` seconds amid endless conversations, in order of time."""
+    """Yield the requests of `duration_s` seconds of endless conversations, in order of time."""
     rate = shape.requests_per_s / shape.turns
     begins = -_WARM_UP_S + rng.expovariate(rate)
     live: list[tuple[float, int, _Chat]] = []
@@ -148,7 +148,7 @@ def _begin(shape: ChatShape, rng: random.Random, number: int) -> _Chat:
 
 
 def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
-    """Return the next turn's prompt; None if too long, which ends the conversation."""
+    """Return the next turn's prompt; None if it is too long, which ends the conversation."""
     if chat.prompt_tokens > shape.max_prompt_tokens:
         return None
     output = max(1, min(round(rng.lognormvariate(*shape.output_log)), shape.max_output_tokens))
@@ -165,28 +165,28 @@ def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterShape:
-    """llm-router's sessions, as its `cmd/bench` makes them against real engines.
+    """llm-router's sessions, as made by its `cmd/bench` for real engines.
 
-    The trace is scripted: a prompt holds the turns before it, each with the reply "ack tN" whatever
-    the engine answered. Lengths are given there in characters. In tokens: a run of one letter is
-    two characters a token and random letters 1.4 (a BPE vocabulary of 131k; Qwen's was not at
-    hand), a message's frame in the chat template is five tokens. The published hit rates agree.
+    The trace is scripted: a prompt contains the previous turns, each with the reply "ack tN"
+    whatever the engine answered. Lengths are given in characters. In tokens, a run of one letter
+    has two characters per token and random letters 1.4 (a BPE vocabulary of 131k; Qwen's was not
+    available), and a message's frame is five tokens. The published hit rates agree.
 
     Args:
         sessions: number of sessions.
-        turns: turns of each.
-        system_tokens: the shared system prompt, 6,144 characters of one letter.
-        user_tokens: tokens of a turn, some 88 random characters and a frame.
-        reply_tokens: the scripted reply to it.
-        first_output_tokens: tokens of a session's first answer, `max_tokens`: nothing shows the
-            model yet that replies are short.
-        output_tokens: tokens of the other answers, which follow the script's example.
-        long_share: share of those others that are as long as the first one.
-        gap_s: seconds between the times that two turns of a session are due.
-        jitter_s: sessions start within it.
-        gap_jitter_s: turns are late by up to this.
-        code_share: sessions that bring a shared piece of code of `code_tokens`.
-        tool_share: turns that bring a tool's call and result, `tool_tokens`.
+        turns: turns per session.
+        system_tokens: length of the shared system prompt, 6,144 characters of one letter.
+        user_tokens: length of a turn, some 88 random characters and a frame.
+        reply_tokens: length of the scripted reply.
+        first_output_tokens: length of a session's first answer, `max_tokens`: nothing yet shows the
+            model that replies are short.
+        output_tokens: length of the other answers, which follow the script's example.
+        long_share: share of the other answers that are as long as the first.
+        gap_s: seconds between the due times of two turns of a session.
+        jitter_s: interval within which sessions start.
+        gap_jitter_s: largest delay of a turn.
+        code_share: share of sessions with a shared piece of code of `code_tokens`.
+        tool_share: share of turns with a tool call and its result, of `tool_tokens`.
     """
 
     sessions: int
@@ -207,7 +207,7 @@ class RouterShape:
 
 
 def router_sessions(shape: RouterShape, rng: random.Random) -> list[Conversation]:
-    """Return the sessions, each with all of its turns."""
+    """Return the sessions with all their turns."""
     sessions = []
     for number in range(1, shape.sessions + 1):
         tape = spread(1, shape.system_tokens // BLOCK_TOKENS)

@@ -1,8 +1,8 @@
-"""Loads in which requests share long beginnings, or none: documents, batches, tenants, agents.
+"""Loads whose requests share long prefixes, or none: documents, batches, tenants, agents.
 
-Each is a shape with its constants and one function that draws it. Lengths are log-normal, given by
-mean and standard deviation of the logarithm. Open loads come as a Poisson process; agents are
-sessions, each of whose requests waits for the answer before it.
+Each has a shape with its constants and a function that draws it. Lengths are log-normal, given as
+mean and standard deviation of the logarithm. Open loads arrive as a Poisson process; agents are
+sessions whose requests wait for the previous answer.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn, spread
 
 Log = tuple[float, float]
 
-_BITS = 20  # ids of one text: up to a million blocks apart
-_OWN = 1 << 40  # texts of one request or session are numbered from here
+_BITS = 20  # bits for a text's block ids: up to a million blocks
+_OWN = 1 << 40  # first number of texts unique to a request or session
 
 
 class _Text:
-    """A prompt as it is put together."""
+    """A prompt under construction."""
 
     def __init__(self) -> None:
         self.blocks = array("Q")
         self.tokens = 0
 
     def add(self, number: int, tokens: int) -> None:
-        """Add a text; its ids follow from its number and its place."""
+        """Append a text; its ids follow from its number and position."""
         self.tokens += tokens
         fresh = self.tokens // BLOCK_TOKENS - len(self.blocks)
         if fresh > 0:
             self.blocks.extend(spread((number << _BITS) + len(self.blocks), fresh))
 
     def prompt(self, output_tokens: int, number: int) -> Prompt:
-        """Return the prompt with its answer, whose blocks may be found again."""
+        """Return the prompt with its answer, whose blocks a later prompt may reuse."""
         prompt_tokens = self.tokens
         self.add(number, output_tokens)
         return Prompt(
@@ -50,7 +50,7 @@ def _length(rng: random.Random, log: Log, most: int) -> int:
 
 
 def _ranked(rng: random.Random, count: int, skew: float) -> Iterator[int]:
-    """Numbers from 1 to `count`, the k-th as often as 1 / k ** skew."""
+    """Yield random numbers from 1 to `count`, with weight 1 / k ** skew for number k."""
     numbers = range(1, count + 1)
     cumulative, total = [], 0.0
     for rank in numbers:
@@ -62,16 +62,16 @@ def _ranked(rng: random.Random, count: int, skew: float) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """Single questions, each behind one of some shared texts: documents, or tenants' prompts.
+    """Single questions that may follow one of some shared texts: documents, or tenants' prompts.
 
     Args:
         requests_per_s: rate of the Poisson arrivals.
         header_tokens: tokens common to all.
         texts: number of shared texts; 0 for none.
         skew: skew of their popularity.
-        text_log: their length.
+        text_log: length of the shared texts.
         max_text_tokens: limit of that length.
-        question_log: length of the request's own part.
+        question_log: length of the unique part.
         max_question_tokens: limit of that length.
         output_log: length of answers.
         max_output_tokens: limit of that length.
@@ -90,7 +90,7 @@ class Questions:
 
 
 def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Yield the questions of `duration_s` seconds."""
+    """Yield the questions of `duration_s` seconds in order of time."""
     lengths = [_length(rng, shape.text_log, shape.max_text_tokens) for _ in range(shape.texts)]
     ranks = _ranked(rng, shape.texts, shape.skew)
     at_s, number = 0.0, _OWN
@@ -108,13 +108,13 @@ def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """Jobs that ask many questions on one fresh document at once, over a stream of others.
+    """Jobs that send many questions on one fresh document at once, over a background stream.
 
     Args:
         every_s: mean time between two jobs.
-        size: questions of a job, at least and at most.
-        over_s: they come within this time.
-        document_log: length of its document.
+        size: smallest and largest number of questions per job.
+        over_s: time within which a job's questions arrive.
+        document_log: length of a job's document.
         background: the other questions.
     """
 
@@ -126,7 +126,7 @@ class BatchShape:
 
 
 def batches(shape: BatchShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """Return the jobs and the rest of `duration_s` seconds."""
+    """Yield the jobs and the background of `duration_s` seconds in order of time."""
     others = questions(shape.background, random.Random(rng.getrandbits(64)), duration_s)
     return heapq.merge(others, _jobs(shape, rng, duration_s), key=lambda arrival: arrival.at_s)
 
@@ -154,18 +154,18 @@ def _jobs(shape: BatchShape, rng: random.Random, duration_s: float) -> Iterator[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentShape:
-    """Coding agents: tool loops behind one system prompt.
+    """Coding agents: tool loops with a common system prompt.
 
     Args:
-        system_tokens: tokens of the system prompt, the same for all.
+        system_tokens: length of the common system prompt.
         first_log: length of a session's task.
         growth_log: length of a tool's result.
         max_growth_tokens: limit of that length.
         output_log: length of answers.
         max_output_tokens: limit of that length.
-        mean_turns: requests of a session, geometric.
+        mean_turns: mean of the geometric number of requests per session.
         pause_log: seconds that a tool takes.
-        max_prompt_tokens: a session ends when its prompt would be longer.
+        max_prompt_tokens: limit at which a session ends.
     """
 
     system_tokens: int = 8192
@@ -180,7 +180,7 @@ class AgentShape:
 
 
 def agents(shape: AgentShape, rng: random.Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-    """Sessions without end, by name."""
+    """Yield endless sessions with their names."""
     number = _OWN
     while True:
         number += 1
@@ -208,7 +208,7 @@ def in_bursts(
     time_share: float = 0.25,
     load_share: float = 0.75,
 ) -> Iterator[Arrival]:
-    """Yield the same requests, `load_share` of each period's in its first `time_share`."""
+    """Yield the same requests with `load_share` of each period's in its first `time_share`."""
     busy_s, cut_s = period_s * time_share, period_s * load_share
     for arrival in arrivals:
         periods, within_s = divmod(arrival.at_s, period_s)

@@ -1,7 +1,7 @@
 """`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
 
-Exit status: 0 every claim is shown or nothing is judged, 3 some claim is not, 4 the seeds are too
-few for a verdict, 2 a fault that the user can correct.
+Exit status: 0 all claims are shown or nothing is judged, 2 an error that the user can correct,
+3 a claim is not shown, 4 the seeds are too few for a verdict.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`laar lab list`: the experiments."""
+"""`laar lab list`: list the experiments."""
 
 from __future__ import annotations
 

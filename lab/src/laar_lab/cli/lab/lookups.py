@@ -1,4 +1,4 @@
-"""`laar lab lookups`: the paper's look-ups as a file of questions; options that choose them."""
+"""`laar lab lookups`: write the paper's look-ups as a file of questions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lookups(
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
 ) -> None:
-    """Write look-ups with checks for `laar measure --task`; `laar ttca` asks none of them."""
+    """Write look-ups with checks for `laar measure --task`. `laar ttca` uses none of them."""
     with report_errors():
         from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, write_questions
 

@@ -1,4 +1,4 @@
-"""Options and output that commands of the lab have in common."""
+"""Options and output shared by the lab's commands."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ BlockTokens = Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`."
 
 
 def lab_console() -> Console:
-    """Return a console that is wide enough for tables where it is no terminal."""
+    """Return a console; if it is not a terminal, one that is wide enough for tables."""
     console = Console()
     return console if console.is_terminal else Console(width=240)

@@ -1,4 +1,4 @@
-"""`laar lab results`: run experiments, and write the index of all verdicts."""
+"""`laar lab results`: run experiments and write the index of all verdicts."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def results(
 
 
 def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:
-    """Run the first seed of those that are of other code, and store what came of it."""
+    """Rerun the first seed of runs made with other code, and store the result."""
     from laar_lab.experiments import find_experiment
     from laar_lab.results import commit_of, write
     from laar_lab.stale import check, digest_of_code
@@ -127,7 +127,7 @@ def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path |
 
 
 def _list_stale(stored: Mapping[str, Stored], directory: Path) -> int:
-    """Print a line for each run that is not known to hold for the code as it is; count them."""
+    """Print a line for each run not known to be valid for the current code; return their number."""
     from laar_lab.experiments import find_experiment
     from laar_lab.stale import of_other_code, pages_of
 

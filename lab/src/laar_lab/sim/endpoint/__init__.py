@@ -1,4 +1,4 @@
-"""A simulated vLLM endpoint: the lab's engine model behind an HTTP server that speaks vLLM."""
+"""A simulated vLLM endpoint: the lab's engine model behind an HTTP server with vLLM's API."""
 
 from laar_lab.sim.endpoint.faults import Fault, FaultKind, parse_fault
 from laar_lab.sim.endpoint.server import SimulatedEndpoint, run, serve

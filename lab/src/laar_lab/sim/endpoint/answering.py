@@ -1,4 +1,4 @@
-"""The text of an answer, cut into as many pieces as the engine will make tokens."""
+"""The text of an answer, split into as many pieces as the engine generates tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from laar_lab.sim.endpoint.echo import ECHO_TOKENS, echo_text
 from laar_lab.tokens import ASCII_PER_TOKEN
 
 FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
-"""The answer to everything but a look-up, repeated up to the request's limit."""
+"""The answer to any prompt but a look-up, repeated up to the request's limit."""
 
 FILLER_TOKENS = 48
-"""Length of such an answer when the request sets no limit."""
+"""Length of such an answer if the request sets no limit."""
 
 MISTAKE = "There is no such key in the data."
 """The answer under the fault `wrong`."""
@@ -21,9 +21,9 @@ MISTAKE = "There is no such key in the data."
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`tokens` tokens of text; `finish` is the reason that they end there, "stop" or "length".
+    """A text of `tokens` tokens; `finish` is the reason for its end, "stop" or "length".
 
-    `text` is cut evenly into `spread_over` pieces, of which the answer has the first `tokens`.
+    `text` is split evenly into `spread_over` pieces, of which the answer has the first `tokens`.
     """
 
     text: str
@@ -45,14 +45,14 @@ def answer_for(
     wrong: bool = False,
     echo: tuple[str, str] | None = None,
 ) -> Answer:
-    """Return the text of an answer.
+    """Return the answer to a request.
 
     Args:
         ask: the request.
-        answerer: the simulated model's voice; None for an endpoint without a fleet model.
-        room: tokens that fit behind the prompt, at least 1.
-        wrong: say something else than the model would.
-        echo: the model's name and the one it was asked by; None for no echo.
+        answerer: answers look-ups; None for an endpoint without a fleet model.
+        room: tokens that fit after the prompt, at least 1.
+        wrong: answer something other than the model would.
+        echo: names of the model and of the requested model; None for no echo.
     """
     if echo is not None and not wrong:
         model, asked = echo

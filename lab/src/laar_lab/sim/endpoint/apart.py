@@ -1,8 +1,8 @@
-"""Work of llm-d's sidecar in front of an endpoint that answers prompts another one has read.
+"""llm-d's sidecar in front of an endpoint that decodes prompts prefilled elsewhere.
 
-The request goes to the endpoint that `x-prefiller-host-port` names, for one token; then the KV
-comes over, and the engine here answers without reading the prompt. Where that endpoint fails, the
-request is read here, as if nothing had been asked for; its refusals go back to the client.
+The request goes to the endpoint named in `x-prefiller-host-port`, for a single token; then the KV
+is transferred, and the engine here decodes without prefilling. If that endpoint fails, the prompt
+is prefilled here as usual; if it refuses the request, the client gets the refusal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from laar.protocol.headers import REQUEST_ID
 from laar_lab.sim.endpoint.errors import ApiError
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
-"""Paths whose requests the sidecar splits into prefill and decode; it passes all others."""
+"""Paths whose requests the sidecar splits into prefill and decode; it forwards all others."""
 
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 

@@ -1,9 +1,9 @@
-"""The HTTP face of a simulated endpoint: vLLM's routes, and the faults that were asked for.
+"""The HTTP application of a simulated endpoint: vLLM's routes, and the requested faults.
 
-The answers of each route, their statuses and moments are those of a real vLLM 0.32. Nothing about a
-prompt is logged; there is no access log. Two things are not vLLM's: every response names its
-endpoint in ``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets the digest
-of its body, as it arrived, under the same name.
+Bodies, statuses and timing of each route are those of a real vLLM 0.32. Prompts are never logged;
+there is no access log. There are two additions to vLLM: every response names its endpoint in
+``x-sim-endpoint``, and a request with an ``x-sim-body-sha256`` header gets the digest of its body
+as received under the same name.
 """
 
 from __future__ import annotations
@@ -74,29 +74,29 @@ _AFTER_SHUTDOWN = "cannot schedule new futures after shutdown"
 
 
 class Sockets(Protocol):
-    """Faults below HTTP."""
+    """Faults below the HTTP level."""
 
     def reset(self, scope: Scope) -> None:
-        """Cut the connection that a request came by."""
+        """Reset the connection of a request."""
         ...
 
     def close(self, scope: Scope) -> None:
-        """End the connection that a request came by in order."""
+        """Close the connection of a request in an orderly way."""
         ...
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
-        """Cut every connection and refuse new ones for this long; then restart."""
+        """Reset every connection and refuse new ones for `down_s` seconds; then restart."""
         ...
 
 
 class Reset(Response):
-    """Raised to cut the connection without an answer."""
+    """Response that resets the connection without an answer."""
 
     def __init__(self, sockets: Sockets) -> None:
         self._sockets = sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Cut the connection."""
+        """Reset the connection."""
         self._sockets.reset(scope)
         await until_disconnect(receive)
 
@@ -105,8 +105,8 @@ class EndpointApp:
     """The ASGI application.
 
     Args:
-        serving: the state that requests share.
-        sockets: cuts connections.
+        serving: the state shared by all requests.
+        sockets: resets connections.
         address: ``host:port``, for the ``x-sim-endpoint`` header.
     """
 
@@ -145,7 +145,7 @@ class EndpointApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, with the headers that are the simulator's own."""
+        """Serve one request and add the simulator's headers."""
         digest = None
         if any(name == b"x-sim-body-sha256" for name, _ in scope["headers"]):
             digest = hashlib.sha256()
@@ -255,7 +255,7 @@ class EndpointApp:
         )
 
     def _fault(self, request: Request, body_bytes: int) -> Fault | None:
-        """Return the fault this request gets; those that are mere statuses are raised here."""
+        """Return the fault of this request; raise it if it is a plain status."""
         headers = {name.decode("latin-1") for name, _ in request.scope["headers"]}
         fault = self._serving.faults.draw(body_bytes=body_bytes, headers=headers)
         wanted = request.headers.get("x-sim-fault")
@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """Return what a vLLM that shuts down answers to a new request: three shapes, one an error."""
+    """Return a draining vLLM's answer to a new request; it has three shapes, one an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -383,7 +383,7 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
 
 
 def _at_once(prompt: Prompt, reply: Reply, text: str, *, stream: bool) -> Response:
-    """Return an answer that no engine made."""
+    """Return an answer made without an engine."""
     usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=1, cached_tokens=0)
     if not stream:
         return Response(reply.whole(text, "stop", usage), media_type="application/json")
@@ -396,7 +396,7 @@ def _request_id(request: Request) -> str:
 
 
 def _vector(prompt: Prompt, *, as_base64: bool) -> list[float] | str:
-    """Return a unit vector that only the prompt's tokens decide."""
+    """Return a unit vector derived from the prompt's tokens."""
     seed = xxhash.xxh3_64_intdigest(prompt.ids().tobytes())
     vector = np.random.default_rng(seed).standard_normal(EMBEDDING_DIMENSIONS)
     unit = (vector / np.linalg.norm(vector)).astype("<f4")
@@ -408,7 +408,7 @@ def _json(value: object) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    return Response()  # the client left while it sent its body: this goes nowhere
+    return Response()  # the client left while sending its body; nobody gets this
 
 
 async def _envelope(request: Request, error: Exception) -> Response:

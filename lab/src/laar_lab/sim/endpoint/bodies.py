@@ -1,9 +1,9 @@
-"""Reads request bodies of the APIs that vLLM serves into one form, an `Ask`.
+"""Parse request bodies of the APIs that vLLM serves into a common form, `Ask`.
 
-Unknown fields are ignored, as vLLM does. A chat is rendered by one of `templates`, the plain one
-unless the endpoint has another, so that parts a picker must see (tools, roles) change the prompt.
-Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly; but for
-images where the endpoint has a model's template.
+Unknown fields are ignored, as in vLLM. A chat is rendered by one of `templates`, by default the
+plain one, so that parts a picker must see (tools, roles) change the prompt. Several answers (`n`
+above 1), and images unless the endpoint has a model's template, are rejected with a 400 rather than
+served incorrectly.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _Text = str | list[str] | list[_TokenId] | list[list[_TokenId]]
 PLAIN = "plain"
 
 IMAGE_TOKENS = 600
-"""Tokens of an image: some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
+"""Tokens per image: some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
 
 COMPLETION_TOKENS = 16
-"""Answer length of a completion that sets no limit: OpenAI's default, which vLLM keeps."""
+"""Answer length of a completion without a limit: OpenAI's default, which vLLM keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt that the engine reads: a text, or token ids in its place, and its tokens' number.
+    """The engine's prompt: a text, or token ids instead, and the number of tokens.
 
-    `question` is the users' part of the text, which the answer is about.
+    `question` is the users' part of the text, to which the answer refers.
     """
 
     text: str
@@ -50,24 +50,24 @@ class Prompt:
 
     @classmethod
     def of_text(cls, text: str, question: str) -> Prompt:
-        """Return a prompt that the endpoint tokenizes."""
+        """Return a prompt to be tokenized by the endpoint."""
         return cls(text, question, count_tokens(text))
 
     @classmethod
     def of_ids(cls, numbers: Sequence[int]) -> Prompt:
-        """Return a prompt that the client tokenized; its text is not known."""
+        """Return a prompt tokenized by the client; its text is unknown."""
         return cls("", "", len(numbers), np.array(numbers, dtype=np.uint32))
 
     def ids(self, answer: str = "") -> TokenIds:
-        """Return the tokens of the prompt, and of an answer behind it where the text is known."""
+        """Return the token ids of the prompt, followed by an answer's if the text is known."""
         return token_ids(self.text + answer) if self.given_ids is None else self.given_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One generation request, whichever API it came by.
+    """A generation request, independent of its API.
 
-    `deadline_ms` is the time to the first token that the client wants, real milliseconds.
+    `deadline_ms` is the requested time to the first token in real milliseconds.
     """
 
     prompt: Prompt
@@ -85,7 +85,7 @@ class _StreamOptions(BaseModel):
 
 
 class GenerationBody(BaseModel):
-    """Fields that all generation APIs share."""
+    """Fields common to all generation APIs."""
 
     model: str | None = None
     stream: bool | None = None
@@ -97,11 +97,11 @@ class GenerationBody(BaseModel):
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """Return the prompt as an engine with this template reads it."""
+        """Return the prompt as rendered with this template."""
         raise NotImplementedError
 
     def limit(self) -> tuple[int | None, str]:
-        """Return the limit on the answer's tokens, and the field that sets it."""
+        """Return the limit of the answer's tokens, and the field that sets it."""
         raise NotImplementedError
 
     def ask(self, template: str = PLAIN) -> Ask:
@@ -135,7 +135,7 @@ class _Message(BaseModel):
 
 
 class ChatBody(GenerationBody):
-    """``/v1/chat/completions``."""
+    """Body of ``/v1/chat/completions``."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     tools: list[Any] | None = None
@@ -143,27 +143,27 @@ class ChatBody(GenerationBody):
     max_completion_tokens: _Limit | None = None
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """All messages and the tools."""
+        """Return all messages and tools."""
         return _chat(template, self.messages, tools=self.tools)
 
     def limit(self) -> tuple[int | None, str]:
-        """The newer field wins."""
+        """Return the limit; the newer field wins."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
 
 
 class CompletionBody(GenerationBody):
-    """``/v1/completions``: one prompt, text or token ids."""
+    """Body of ``/v1/completions``: one prompt, as text or token ids."""
 
     prompt: _Text
     max_tokens: _Limit | None = None
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """Return the one prompt.
+        """Return the single prompt.
 
         Raises:
-            ApiError: there are several.
+            ApiError: there are several prompts.
         """
         prompts = _prompts(self.prompt)
         if len(prompts) != 1:
@@ -171,12 +171,12 @@ class CompletionBody(GenerationBody):
         return prompts[0]
 
     def limit(self) -> tuple[int | None, str]:
-        """`max_tokens`, 16 by default."""
+        """Return `max_tokens`, 16 by default."""
         return self.max_tokens or COMPLETION_TOKENS, "max_tokens"
 
 
 class ResponsesBody(GenerationBody):
-    """``/v1/responses``."""
+    """Body of ``/v1/responses``."""
 
     input: str | list[_Message]
     instructions: str | None = None
@@ -186,17 +186,17 @@ class ResponsesBody(GenerationBody):
     store: bool = True
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """Instructions are a system message, a plain input a user's."""
+        """Return the prompt; instructions become a system message, a plain input a user message."""
         turns = [_Message(content=self.input)] if isinstance(self.input, str) else self.input
         return _chat(template, turns, system=self.instructions, tools=self.tools)
 
     def continuing(self, earlier: str, template: str = PLAIN) -> Prompt:
-        """Return the prompt behind a stored exchange."""
+        """Return the prompt appended to a stored exchange."""
         own = self.to_prompt(template)
         return Prompt.of_text(earlier + own.text, own.question)
 
     def limit(self) -> tuple[int | None, str]:
-        """`max_output_tokens`."""
+        """Return `max_output_tokens`."""
         return self.max_output_tokens, "max_output_tokens"
 
 
@@ -204,15 +204,15 @@ _ATTRIBUTION = "x-anthropic-billing-header"
 
 
 def _without_attribution(text: str) -> str:
-    """Engines leave out a line that changes with each request: it would spoil the prefix cache.
+    """Remove a line that changes with each request and would defeat the prefix cache.
 
-    vLLM does so for the parts of a list only.
+    vLLM does so too, but only for the parts of a list.
     """
     return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
 class MessagesBody(GenerationBody):
-    """Anthropic's ``/v1/messages``, text only."""
+    """Body of Anthropic's ``/v1/messages``, text only."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     system: str | list[_Part] | None = None
@@ -220,7 +220,7 @@ class MessagesBody(GenerationBody):
     max_tokens: _Limit
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """Return the system text, then all messages."""
+        """Return the system text followed by all messages."""
         system = self.system
         if isinstance(system, str):
             system = _without_attribution(system)
@@ -229,24 +229,24 @@ class MessagesBody(GenerationBody):
         return _chat(template, self.messages, system=system, tools=self.tools)
 
     def limit(self) -> tuple[int | None, str]:
-        """`max_tokens`, which this API demands."""
+        """Return `max_tokens`, which this API requires."""
         return self.max_tokens, "max_tokens"
 
 
 class EmbeddingBody(BaseModel):
-    """``/v1/embeddings``."""
+    """Body of ``/v1/embeddings``."""
 
     model: str | None = None
     input: _Text
     encoding_format: Literal["float", "base64"] = "float"
 
     def prompts(self) -> list[Prompt]:
-        """One for each vector asked for."""
+        """Return one prompt per requested vector."""
         return _prompts(self.input)
 
 
 class TokenizeBody(BaseModel):
-    """``/tokenize``, of a prompt or of a chat."""
+    """Body of ``/tokenize``, with a prompt or a chat."""
 
     model: str | None = None
     prompt: str | None = None
@@ -254,7 +254,7 @@ class TokenizeBody(BaseModel):
     tools: list[Any] | None = None
 
     def ids(self, template: str = PLAIN) -> TokenIds:
-        """Return the tokens the same prompt would have."""
+        """Return the token ids that the same prompt would have."""
         if not self.messages:
             return token_ids(self.prompt or "")
         return _chat(template, self.messages, tools=self.tools).ids()
@@ -264,10 +264,10 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def read_body(kind: type[_Body], raw: bytes) -> _Body:
-    """Parse and check a body.
+    """Parse and validate a body.
 
     Raises:
-        ApiError: 400, with the fault but without the prompt's text.
+        ApiError: 400, with the error but without the prompt's text.
     """
     try:
         return kind.model_validate(orjson.loads(raw))
@@ -280,7 +280,7 @@ def read_body(kind: type[_Body], raw: bytes) -> _Body:
 
 
 def _prompts(value: _Text) -> list[Prompt]:
-    """A list of plain ids is one prompt, also an empty one."""
+    """Return the prompts of a value; a list of plain ids is a single prompt, even if empty."""
     if isinstance(value, str):
         return [Prompt.of_text(value, value)]
     several: list[Prompt] = []

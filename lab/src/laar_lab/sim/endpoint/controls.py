@@ -1,6 +1,6 @@
-"""Faults that come and go while a simulated endpoint runs: the routes below ``/sim/``.
+"""Routes below ``/sim/`` that change the faults of a running simulated endpoint.
 
-They are there only where the endpoint was started to honour faults from outside
+They exist only if the endpoint was started to accept faults from outside
 (`EndpointSettings.allow_fault_header`).
 """
 
@@ -21,7 +21,7 @@ from laar_lab.sim.endpoint.serving import Serving
 
 LONGEST_OUTAGE_S = 3600.0
 _ANSWER_FIRST_S = 0.05
-"""Seconds between the answer to a call for an outage and the outage."""
+"""Seconds between the answer to a request for an outage and the outage."""
 
 
 class Crash(Protocol):
@@ -33,11 +33,11 @@ class Crash(Protocol):
 
 
 class Controls:
-    """The routes.
+    """The fault routes.
 
     Args:
         serving: the endpoint's engine, counters and faults.
-        crash: begins an outage.
+        crash: starts an outage.
     """
 
     def __init__(self, serving: Serving, crash: Crash) -> None:
@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """Return the faults, and the outcomes of requests since they were set."""
+        """Return the faults, and the number of requests and hits since they were set."""
         book = self._serving.faults
         return _json(
             {
@@ -74,7 +74,7 @@ class Controls:
         return await self._show(request)
 
     async def _begin_outage(self, request: Request) -> Response:
-        """Answer before the connections are cut."""
+        """Schedule an outage; answer before the connections are reset."""
         try:
             wanted = orjson.loads(await request.body())
             down_s, forget = float(wanted["seconds"]), bool(wanted.get("forget", True))

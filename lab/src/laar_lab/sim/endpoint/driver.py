@@ -1,14 +1,14 @@
-"""Runs a simulated engine in real time.
+"""Run a simulated engine in real time.
 
-The engine is pure: `step(now)` gives the time of an iteration and the state at its end. The
-driver keeps one virtual timeline for it, ``virtual = (monotonic - start) / time_scale``, sleeps
-until an iteration's end and then hands its progress to the requests. Iterations of a busy engine
-follow each other without a gap on that timeline, so timer error does not add up; a wake-up that
-comes late runs all iterations that are over by then, and a request sees their tokens as one batch.
-There is one task for all requests, and it sleeps while there is nothing to do.
+The engine is pure: `step(now)` returns the duration of an iteration and the state at its end. The
+driver keeps a virtual timeline for it, ``virtual = (monotonic - start) / time_scale``, sleeps until
+the end of an iteration and then reports its progress to the requests. Iterations of a busy engine
+follow each other without a gap on that timeline, so timer errors do not add up; a late wake-up runs
+all iterations that are over by then, and a request sees their tokens as one batch. A single task
+serves all requests, and it sleeps while there is nothing to do.
 
-Readings are taken after iterations, as vLLM does: a burst shows up to one iteration late. Not
-promised: exact token times below `TICK_S`; several endpoints share a small machine in the demo.
+Readings are taken after iterations, as in vLLM, so a burst shows up to one iteration late. Token
+times below `TICK_S` are not exact, as several endpoints share a small machine in the demo.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from laar.errors import RequestError
 from laar_lab.sim.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
 
 TICK_S = 0.002
-"""Shortest sleep, real seconds; shorter ones cost a wake-up for each token of a fast run."""
+"""Shortest sleep in real seconds; shorter ones cost a wake-up per token of a fast run."""
 
 MAX_BURST = 64
-"""Iterations run without giving other tasks a turn, when behind."""
+"""Most iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
-"""Real time the timeline may be behind. The excess of a longer stall of the machine is dropped."""
+"""Real seconds that the timeline may be behind. Any excess, after a stall, is dropped."""
 
 IDLE_LOAD = Load(
     running=0,
@@ -42,7 +42,7 @@ IDLE_LOAD = Load(
 
 
 class Lost(StrEnum):
-    """The reason why a request will get no more tokens."""
+    """The reason why a request gets no more tokens."""
 
     SHUTDOWN = "shutdown"
     CRASH = "crash"
@@ -50,9 +50,9 @@ class Lost(StrEnum):
 
 
 class Flight:
-    """One job on its way: its output so far, and a wait for more.
+    """A job in the engine: its output up to now, and a way to wait for more.
 
-    Times are real (monotonic) seconds, exact on the engine's timeline and not when a task woke:
+    Times are real (monotonic) seconds on the engine's timeline, unaffected by late wake-ups:
     `submitted_s` when it reached the engine, `started_s` and `first_s` when the iteration of its
     first token began and ended, `updated_s` when that of its newest token ended.
     """
@@ -81,13 +81,13 @@ class Flight:
         self._news = asyncio.Event()
 
     async def more(self, seen: int) -> None:
-        """Return when there are more than `seen` tokens, or nothing more to wait for."""
+        """Wait until there are more than `seen` tokens, or no more will come."""
         while self.tokens <= seen and not self.finished and self.lost is None:
             self._news.clear()
             await self._news.wait()
 
     def gain(self, progress: Progress, *, started_s: float, ended_s: float) -> None:
-        """Take note of an iteration that ran over this time."""
+        """Record the progress of an iteration that ran over this time."""
         self.updated_s = max(self.submitted_s, ended_s)
         if self.tokens == 0:
             self.started_s = max(self.submitted_s, started_s)
@@ -98,35 +98,35 @@ class Flight:
         self._news.set()
 
     def lose(self, why: Lost) -> None:
-        """End the flight: nothing more will come."""
+        """End the flight without further output."""
         self.lost = self.lost or why
         self._news.set()
 
 
 class BlockObserver(Protocol):
-    """Follows the prefix cache."""
+    """Observes the prefix cache."""
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Take the changes that an iteration that begins now will have made by its end."""
+        """Record the changes that the iteration beginning now will have made by its end."""
         ...
 
     def publish(self) -> None:
-        """The iteration has ended."""
+        """Publish the recorded changes at the end of the iteration."""
         ...
 
     def left(self, job_id: str) -> None:
-        """A job has left the engine, or did not get in."""
+        """Handle a job that left the engine or was not admitted."""
         ...
 
 
 class EngineDriver:
-    """Drives the engine that `build` makes.
+    """Drives an engine made by `build`.
 
     Args:
         build: makes a fresh engine; called again after a simulated crash.
-        time_scale: real seconds for each second of the engine's time; 0.05 is twenty times faster
-            than the hardware that the engine models.
-        blocks: gets the changes that each iteration makes to the prefix cache.
+        time_scale: real seconds per second of the engine's time; 0.05 is twenty times faster than
+            the modelled hardware.
+        blocks: observer of each iteration's changes to the prefix cache.
     """
 
     def __init__(
@@ -148,24 +148,24 @@ class EngineDriver:
         self._empty.set()
 
     def now(self) -> float:
-        """Return the engine's time, seconds."""
+        """Return the engine's time in seconds."""
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Change the pace of time from now on; time already passed is unaffected."""
+        """Change the pace of time from now on, without moving the current time."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale
 
     async def emptied(self) -> None:
-        """Return when no job is under way."""
+        """Wait until no job is in progress."""
         await self._empty.wait()
 
     def submit(self, job: Job) -> Flight:
-        """Give the engine a job; the flight shows its outcome.
+        """Submit a job to the engine; the returned flight shows its progress.
 
         Raises:
-            RequestError: the engine refuses it.
+            RequestError: the engine refuses the job.
         """
         try:
             self.engine.submit(job)
@@ -185,7 +185,7 @@ class EngineDriver:
             self._wake.set()
 
     def lose_all(self, why: Lost) -> None:
-        """End every flight without its answer."""
+        """End every flight without an answer."""
         flights, self._flights = self._flights, {}
         for flight in flights.values():
             self.engine.abort(flight.job.id)
@@ -194,7 +194,7 @@ class EngineDriver:
         self._wake.set()
 
     def restart(self) -> None:
-        """A fresh engine: everything in flight is lost, and so are the cache and the counters."""
+        """Start a fresh engine; everything in flight, the cache and the counters are lost."""
         self.lose_all(Lost.CRASH)
         self.engine = self._build()
         self.reported = IDLE_LOAD
@@ -235,7 +235,7 @@ class EngineDriver:
         ended_s = self._born_s + ends * self._scale
         for progress in step.progress:
             flight = self._flights.get(progress.job_id)
-            if flight is None:  # aborted while the iteration ran
+            if flight is None:  # aborted during the iteration
                 continue
             flight.gain(progress, started_s=started_s, ended_s=ended_s)
             if progress.finished:

@@ -1,4 +1,4 @@
-"""Refusals in the envelope that vLLM puts them in."""
+"""Errors in vLLM's envelope."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A refusal in vLLM's envelope.
+    """An error in vLLM's envelope.
 
     Args:
         status: HTTP status, which the envelope repeats as its code.
-        message: text for the client; holds none of the prompt.
-        param: field of the body that is at fault.
-        retry_after: value of a ``retry-after`` header; None for no such header.
+        message: text for the client, without any part of the prompt.
+        param: field of the body that caused the error.
+        retry_after: value of a ``retry-after`` header; None for no header.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def after(self, retry_after: int | None) -> ApiError:
-        """Return the same error with a ``retry-after`` header."""
+        """Set the ``retry-after`` header and return this error."""
         self.retry_after = retry_after
         return self
 
     def body(self) -> bytes:
-        """Return the envelope."""
+        """Return the envelope as JSON."""
         error = {
             "message": str(self),
             "type": _TYPES.get(self.status) or HTTPStatus(self.status).phrase,
@@ -54,5 +54,5 @@ class ApiError(Exception):
 
 
 def error_event(error: ApiError) -> bytes:
-    """Return the error as a line of a stream, which then ends regularly, as vLLM's do."""
+    """Return the error as a stream event followed by a regular end of stream, as in vLLM."""
     return b"data: " + error.body() + b"\n\n" + DONE

@@ -1,45 +1,44 @@
-"""Faults a simulated endpoint shows on request.
+"""Faults that a simulated endpoint shows on request.
 
-A test of a picker or a client needs endpoints that fail in the ways real ones do, at the moment the
-test chooses. A fault is written ``kind[:value][@condition[,condition]]``: `reset:5` cuts the
+A test of a picker or a client needs endpoints that fail as real ones do, at a time that the test
+chooses. A fault is written ``kind[:value][@condition[,condition]]``: `reset:5` resets the
 connection after five tokens, `503:2@0.1` refuses one request in ten with ``retry-after: 2``,
-`500@every=2,longer=4000` fails every second one of the requests with more than 4,000 bytes. It is a
-start option, or a request's ``x-sim-fault`` header, or it comes by ``PUT /sim/faults`` while the
-endpoint runs; the latter two only where the endpoint was started to honour them.
+`500@every=2,longer=4000` fails every second request with more than 4,000 bytes. It is a start
+option, a request's ``x-sim-fault`` header, or set by ``PUT /sim/faults`` while the endpoint runs;
+the latter two only if the endpoint was started to accept them.
 
 | kind | value (default) | what the client sees |
 | --- | --- | --- |
 | 400 to 599 | retry-after, seconds (no header) | that status in vLLM's envelope |
-| full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
-| error | status in the error (500) | status 200 and an error: the body, or a stream's first event |
+| full | | vLLM's answer with a full queue: 503, or status 200 and an SSE error on a stream | |
+error | status in the error (500) | status 200 and an error as the body or a stream's first event |
 | late-error | tokens (3) | a stream's error event after that many tokens |
 | html | | status 200 and a page of HTML, at once |
 | empty | | a well-formed answer of one token without text, at once |
 | foreign-model | | a well-formed answer of another model, at once |
-| wrong | | an ordinary answer with another text |
-| slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
-| hang | | a stream gets its head and nothing more, another request gets nothing at all |
-| mute | | nothing at all, not even a stream's head |
-| stall | tokens (3) | nothing more after that many tokens; of a whole body, after its first half |
+| wrong | | an ordinary answer with a different text | | slow | factor (3) | the answer takes that
+many times longer; as a start option, the engine | | hang | | a stream gets only its head, another
+request nothing | | mute | | nothing, not even a stream's head | | stall | tokens (3) | nothing more
+after that many tokens, or after the first half of a whole body |
 | refuse | | the connection is reset before a byte of the answer |
 | reset | tokens (3) | the connection is reset after that many tokens |
 | cut | tokens (3) | an orderly end of the connection in the middle of the body |
 | oom | seconds of outage (1) | the process dies: all connections reset, cache and counters lost |
 | closed | seconds (1) | all connections reset, no socket listens; nothing is forgotten |
-| flap | seconds (10) | healthy and unhealthy periods in turn; a start option only |
-| health | status (503) | `/health` alone fails |
-| metrics-frozen | | the metrics page stays as it is now |
-| metrics-idle | | the page says that nothing runs and nothing waits |
+| flap | seconds (10) | alternating healthy and unhealthy periods; only as a start option |
+| health | status (503) | only `/health` fails |
+| metrics-frozen | | the metrics page no longer changes |
+| metrics-idle | | the page reports no running and no waiting requests |
 | metrics-nan | | every value of the page is NaN |
 | metrics-huge | MiB (8) | a page of that size |
 | metrics-type | | a page of HTML |
-| metrics-slow | seconds (5) | the page comes that much later |
+| metrics-slow | seconds (5) | the page is delayed by that much |
 | metrics-status | status (500) | the page fails |
 
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
-those with a body above N bytes; ``with=NAME`` and ``without=NAME`` those with or without that
-header. Real connection refusals (no socket listens) happen during the outage of `oom` and `closed`
-only. `/v1/embeddings` knows the statuses and `flap`; the routes that generate know all of it.
+requests with a body above N bytes; ``with=NAME`` and ``without=NAME`` requests with or without that
+header. Real connection refusals (no socket listens) only happen during the outage of `oom` and
+`closed`. `/v1/embeddings` supports the statuses and `flap`; the generation routes support all.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class FaultKind(StrEnum):
 
     @property
     def standing(self) -> bool:
-        """Whether it is a property of the whole endpoint, with no request to draw."""
+        """Whether it affects the whole endpoint instead of single requests."""
         return self in _STANDING
 
 
@@ -113,17 +112,17 @@ _STANDING = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault and the requests that it hits.
+    """A fault and the requests that it hits.
 
     Args:
         kind: kind of the fault.
-        value: the kind's value; None where it has none.
-        share: share of the requests that fulfil the other conditions.
+        value: the kind's value; None if it has none.
+        share: share of the requests that meet the other conditions.
         status: HTTP status, for the kind STATUS.
-        every: N, for each N-th request; 1 is all.
-        longer_bytes: requests with a body above this.
-        without: requests without this header, in lower case; empty for all.
-        having: requests with this header, in lower case; empty for all.
+        every: hit each N-th request; 1 hits all.
+        longer_bytes: only requests with a body longer than this.
+        without: only requests without this header, in lower case; empty for all.
+        having: only requests with this header, in lower case; empty for all.
     """
 
     kind: FaultKind
@@ -137,10 +136,10 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Read ``kind[:value][@condition[,condition]]``.
+    """Parse ``kind[:value][@condition[,condition]]``.
 
     Raises:
-        SettingError: the text names the wrong part and the allowed values.
+        SettingError: the text is invalid; names the wrong part and the allowed values.
     """
     head, _, conditions = text.strip().partition("@")
     name, _, value_text = head.partition(":")
@@ -189,10 +188,10 @@ def _narrowed(fault: Fault, condition: str) -> Fault:
 
 
 class FaultBook:
-    """The faults that an endpoint has now, and which request gets which.
+    """The current faults of an endpoint, and which request gets which.
 
     Args:
-        faults: the faults to begin with.
+        faults: the initial faults.
         rng: draws the requests that a share hits.
     """
 
@@ -203,7 +202,7 @@ class FaultBook:
         self.set(faults)
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """Take other faults in place of the present ones; count begin again."""
+        """Replace the faults and reset the counts."""
         self.faults = tuple(faults)
         self._seen = [0] * len(self.faults)
         self.requests = self.hit = 0
@@ -227,7 +226,7 @@ class FaultBook:
         return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share
 
     def standing(self, accept: Callable[[FaultKind], bool]) -> Fault | None:
-        """Return the first fault of the whole endpoint whose kind is accepted."""
+        """Return the first fault of the whole endpoint with an accepted kind."""
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:
@@ -239,7 +238,7 @@ class FaultBook:
         return factor
 
     def unhealthy(self, uptime_s: float) -> bool:
-        """Return whether a flapping endpoint is in a bad period; the first period is a good one."""
+        """Return whether a flapping endpoint is in a bad period; the first period is good."""
         return any(
             fault.kind is FaultKind.FLAP and uptime_s // (fault.value or 1) % 2 == 1
             for fault in self.faults

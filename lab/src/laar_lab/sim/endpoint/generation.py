@@ -1,7 +1,7 @@
-"""One generation request's life on an endpoint: into the engine, out as a body or a stream.
+"""A generation request on an endpoint: into the engine, out as a body or a stream.
 
-The shape of vLLM's answers is kept where a relay can trip over it: a stream's head goes out before
-the engine has looked at the request, so a later error comes as an SSE line under status 200.
+vLLM's answers are imitated closely enough to trip up a relay: a stream's head is sent before the
+engine has seen the request, so a later error comes as an SSE event with status 200.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _BREAKS = {
     FaultKind.STALL,
     FaultKind.LATE_ERROR,
 }
-"""Faults that show after some tokens."""
+"""Faults that occur after some tokens."""
 
 _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def set_to_fail(status: int) -> ApiError:
-    """Return the error of an endpoint that was set to fail with this status."""
+    """Return the error of an endpoint that is set to fail with this status."""
     return ApiError(status, "This endpoint is set to refuse.")
 
 
 async def until_disconnect(receive: Receive) -> None:
-    """Return when the client has gone, or the response is complete."""
+    """Wait until the client has disconnected, or the response is complete."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class Refusal(Response):
-    """An error that the engine would find: a status, or a line of a stream that is under way.
+    """An error from the engine: a status, or an event of a stream in progress.
 
     Args:
         error: the error.
-        stream: whether a stream is under way.
-        status: status of an answer that is no stream; None for the error's own.
+        stream: whether a stream is in progress.
+        status: status of an answer that is not a stream; None for the error's status.
     """
 
     def __init__(self, error: ApiError, *, stream: bool, status: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Refusal(Response):
         self._status = error.status if status is None else status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the error."""
         if self._is_stream:
             await _send_head(send, 200, _SSE)
             await _send_body(send, error_event(self._error))
@@ -73,17 +73,17 @@ class Refusal(Response):
 
 
 class Silence(Response):
-    """A hung engine: a stream's head at most, and nothing until the client gives up.
+    """A hung engine: at most a stream's head, then nothing until the client gives up.
 
     Args:
-        head: whether the head is sent.
+        head: whether to send the head.
     """
 
     def __init__(self, *, head: bool) -> None:
         self._has_head = head
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head at most, and wait for the client to leave."""
+        """Send the head if any, and wait for the client to leave."""
         if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)
@@ -94,15 +94,15 @@ class Generation(Response):
 
     Args:
         driver: driver of the endpoint's engine.
-        metrics: metrics of the endpoint's present life.
+        metrics: metrics of the endpoint since its last restart.
         job: the job for the engine.
         answer: the text of its output.
-        reply: shape of the output.
-        stream: whether it is sent piece by piece, or in one body.
-        fault: slowness, or a fault that shows after some tokens; others are not this class's.
+        reply: format of the output.
+        stream: whether to send it in pieces or in one body.
+        fault: slowness, or a fault after some tokens; other faults are handled elsewhere.
         load_format: value of the request's ``endpoint-load-metrics-format``.
-        reset: cuts the connection of this scope.
-        close: ends the connection of this scope in order.
+        reset: resets the connection of a scope.
+        close: closes the connection of a scope in an orderly way.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Generation(Response):
                 self._drag = fault.value - 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the job to its end, or to the client's."""
+        """Run the job until it is finished or the client leaves."""
         try:
             flight = self._driver.submit(self._job)
         except RequestError as refused:
@@ -215,7 +215,7 @@ class Generation(Response):
         await _send_json(send, 200, body, *load)
 
     async def _next(self, flight: Flight, seen: int) -> tuple[int, str | None]:
-        """Wait for more tokens; return how many there are, and why they end if they do."""
+        """Wait for more tokens; return their number, and the finish reason if they end."""
         await flight.more(seen)
         made, at_s, finished = flight.tokens, flight.updated_s, flight.finished
         if self._drag and flight.lost is None:
@@ -259,7 +259,7 @@ class Generation(Response):
 
 
 def _load_header(wanted: str | None, load: Load) -> list[tuple[bytes, bytes]]:
-    """Return the two readings of vLLM's ORCA header, in the requested form."""
+    """Return the two readings of vLLM's ORCA header in the requested format."""
     readings = {
         "num_requests_waiting": float(load.waiting),
         "kv_cache_usage_perc": load.kv_usage,

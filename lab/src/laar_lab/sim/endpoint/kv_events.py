@@ -1,12 +1,12 @@
-"""KV events as vLLM publishes them: blocks that the prefix cache stored and dropped, over ZMQ.
+"""KV events as published by vLLM: blocks that the prefix cache stored and removed, over ZMQ.
 
 PUB, three frames: topic, sequence number (8 bytes, big-endian), msgpack of
-``[time, events, data_parallel_rank]`` with each event a map. One batch for each engine iteration
-that changed something. A ROUTER socket replays kept batches: a DEALER sends ``[b"", start]`` and
-gets ``[b"", topic, seq, payload]`` for each, ending with sequence number -1 and an empty payload.
+``[time, events, data_parallel_rank]`` with each event a map; one batch per engine iteration that
+changed something. A ROUTER socket replays kept batches: a DEALER sends ``[b"", start]`` and gets
+``[b"", topic, seq, payload]`` for each, ending with sequence number -1 and an empty payload.
 
-Sending never waits: a subscriber that falls behind loses messages, as the pattern has it, and can
-ask for them again while they are kept. Batches before a restart are gone and numbers start at 0.
+Sending never waits: a slow subscriber loses messages, as usual with PUB, and can request them again
+while they are kept. A restart drops all batches, and numbers start at 0 again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from laar_lab.sim.endpoint.tokenizer import TokenIds
 from laar_lab.sim.engine.interface import KvEvent
 
 LEFT_KEPT = 32
-"""Jobs remembered after they left the engine; one of 64K tokens takes about 0.6 MB."""
+"""Jobs remembered after they left the engine; a job of 64K tokens takes about 0.6 MB."""
 
 _END = b"\xff" * 8
 _COMMON = {"medium": "GPU", "group_idx": 0}
 
 
 class _Tracked(NamedTuple):
-    """A job's blocks: where each stands among its tokens, the salt of the first, its session."""
+    """Where each block of a job is, its token ids, the salt of the first block, and its session."""
 
     at: dict[int, int]
     ids: TokenIds
@@ -44,10 +44,10 @@ class _Tracked(NamedTuple):
 
 
 class KvEventPublisher:
-    """Binds the sockets when it is made; `close` frees them.
+    """Publishes KV events; binds its sockets on creation, and `close` closes them.
 
     Raises:
-        SettingError: an address cannot be bound.
+        SettingError: an address can't be bound.
     """
 
     def __init__(self, settings: KvEventSettings, *, block_size: int) -> None:
@@ -71,7 +71,7 @@ class KvEventPublisher:
             self._replays = asyncio.create_task(self._replay(), name="kv-event-replay")
 
     def source(self) -> dict[str, object]:
-        """Return the entry of this publisher at `/kv_event_sources`."""
+        """Return this publisher's entry in `/kv_event_sources`."""
         return {
             "data_parallel_rank": 0,
             "enable_kv_cache_events": True,
@@ -87,18 +87,18 @@ class KvEventPublisher:
     def track(
         self, job_id: str, hashes: Sequence[int], ids: TokenIds, salt: str, session: str
     ) -> None:
-        """Remember which tokens a job's blocks hold, for the events about them."""
+        """Remember the token ids of a job's blocks, for events about them."""
         at = {digest: index for index, digest in enumerate(hashes)}
         self._tracked[job_id] = _Tracked(at, ids, salt, session)
 
     def left(self, job_id: str) -> None:
-        """Forget a job, but not at once: events about its last blocks come an iteration later."""
+        """Forget a job after a delay, as events about its last blocks come an iteration later."""
         self._left.append(job_id)
         if len(self._left) > LEFT_KEPT:
             self._tracked.pop(self._left.popleft(), None)
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Put the engine's events into vLLM's form; `publish` sends them."""
+        """Convert the engine's events to vLLM's form; `publish` sends them."""
         for event in events:
             if event.kind == "stored":
                 self._noted.append(self._stored(event))
@@ -109,7 +109,7 @@ class KvEventPublisher:
                 self._noted.append({"type": "AllBlocksCleared"})
 
     def publish(self) -> None:
-        """Send the noted events, if any, as one batch."""
+        """Send the recorded events, if any, as one batch."""
         if not self._noted:
             return
         payload = msgspec.msgpack.encode([time.time(), self._noted, 0])
@@ -121,13 +121,13 @@ class KvEventPublisher:
             self._publisher.send_multipart((self._topic, seq, payload), zmq.NOBLOCK)
 
     def restart(self) -> None:
-        """Forget everything, as a new process would."""
+        """Drop all state, as a new process would."""
         self._noted = []
         self._kept.clear()
         self._next_seq = 0
 
     async def close(self) -> None:
-        """Free the sockets."""
+        """Close the sockets."""
         if self._replays is not None:
             self._replays.cancel()
             with suppress(asyncio.CancelledError):
@@ -166,7 +166,7 @@ class KvEventPublisher:
         while True:
             frames = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
-                continue  # not the protocol; there is no client to answer
+                continue  # not the protocol, so there is no client to answer
             client, _, start = frames
             for seq, payload in list(self._kept):
                 if seq >= start:  # big-endian: bytes sort like numbers

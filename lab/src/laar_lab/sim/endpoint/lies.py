@@ -1,7 +1,7 @@
-"""Metrics pages with false values, for the faults ``metrics-...``.
+"""False metrics pages, for the faults ``metrics-...``.
 
-A picker reads these pages once a second and must neither believe nonsense nor fall over it. The
-text that a lie is made of is a true page.
+A picker reads these pages once a second and must neither believe nonsense nor crash on it. Each
+false page is derived from a true one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _HTML = b"<!doctype html><title>Sign in</title><p>This is not the page you asked
 
 
 def lie(fault: Fault, page: bytes, frozen: bytes) -> tuple[bytes, str]:
-    """Return the page that is shown instead of `page`, and its media type.
+    """Return the page to serve instead of `page`, and its media type.
 
     Args:
         fault: a standing fault of a kind ``metrics-...``.
-        page: the truth.
-        frozen: the truth when the fault began.
+        page: the true page.
+        frozen: the true page when the fault began.
     """
     media_type = "text/plain; version=0.0.4; charset=utf-8"
     if fault.kind is FaultKind.METRICS_FROZEN:

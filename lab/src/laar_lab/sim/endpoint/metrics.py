@@ -1,14 +1,14 @@
 """The `/metrics` page, with vLLM's names, labels and buckets.
 
-Rendered by hand: prometheus-client takes 2.6 ms for a page of this size and this 0.1 ms, which
-counts when five endpoints share two cores with everything that scrapes them. A histogram keeps its
-text until its next observation. Labels are in alphabetical order and counters carry a `_created`
-gauge, as on a real page. Durations are real seconds, as a client would measure them, also when the
-engine's time runs faster.
+It is rendered by hand: prometheus-client takes 2.6 ms for a page of this size and this 0.1 ms,
+which matters if five endpoints share two cores with everything that scrapes them. A histogram
+caches its text until its next observation. Labels are in alphabetical order and counters have a
+`_created` gauge, as on a real page. Durations are real seconds, as a client would measure them,
+even if the engine's time runs faster.
 
-The engine's interface first reports a request when it has a token. So the queue time of a prompt
-that takes several iterations ends only with the last of them, and `iteration_tokens_total` and
-`request_num_preemptions` are left out. Series without a counterpart here are there and stay 0.
+The engine's interface first reports a request when it has a token. The queue time of a prompt that
+takes several iterations therefore ends only with the last of them, and `iteration_tokens_total` and
+`request_num_preemptions` are omitted. Series without a counterpart here are present and stay 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _HISTOGRAMS = {
 
 
 class _Histogram:
-    """One histogram with its text as of the last rendering."""
+    """A histogram that caches its text."""
 
     def __init__(self, name: str, bounds: tuple[float, ...], labels: Mapping[str, str]) -> None:
         self._bounds = bounds
@@ -92,13 +92,13 @@ class _Histogram:
         self._text: str | None = None
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value."""
+        """Count a value, possibly several times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
         self._text = None
 
     def text(self) -> str:
-        """Return the lines of the page."""
+        """Return the histogram's lines of the page."""
         if self._text is None:
             lines = [self._top]
             total = 0
@@ -113,7 +113,7 @@ class _Histogram:
 
 
 class ServingMetrics:
-    """Everything that one life of an endpoint has counted.
+    """The metrics of an endpoint since its last restart.
 
     Args:
         model: the first served name, the `model_name` label of every series.
@@ -136,7 +136,7 @@ class ServingMetrics:
         )
 
     def first_token(self, *, prompt: int, cached: int, queued_s: float, prefill_s: float) -> None:
-        """A request's prefill is done, with its first token; token counts are the prompt's."""
+        """Count a request's prefill and first token; token counts are the prompt's."""
         self._counts["generation_tokens"] += 1
         self._counts["prompt_tokens"] += prompt
         self._counts["prompt_tokens_cached"] += cached
@@ -149,7 +149,7 @@ class ServingMetrics:
         self._observe("request_prefill_time_seconds", prefill_s)
 
     def next_tokens(self, count: int, each_s: float) -> None:
-        """More tokens came, this long after each other."""
+        """Count further tokens and the time between them."""
         self._counts["generation_tokens"] += count
         self._histograms["inter_token_latency_seconds"].observe(each_s, count)
 
@@ -164,7 +164,7 @@ class ServingMetrics:
         queued_s: float,
         decode_s: float,
     ) -> None:
-        """A request got its whole answer. Aborted ones are not counted; vLLM does not either."""
+        """Count a completed request. Aborted ones are not counted, as in vLLM."""
         self._by_label["request_success"][reason] += 1
         self._observe("e2e_request_latency_seconds", total_s)
         self._observe("request_inference_time_seconds", total_s - queued_s)
@@ -180,11 +180,11 @@ class ServingMetrics:
         self._observe("request_params_n", 1)
 
     def rejected(self) -> None:
-        """The queue was full."""
+        """Count a request refused because the queue was full."""
         self._by_label["admission_rejections"]["max_num_queued_reqs"] += 1
 
     def page(self, load: Load) -> bytes:
-        """Return the page, with the engine's own readings."""
+        """Return the page with the engine's readings."""
         parts = [self._gauges(load), self._info]
         labels = _labels(self._labels)
         engine_counts = {

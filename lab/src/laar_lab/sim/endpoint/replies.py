@@ -1,8 +1,8 @@
-"""Writes answers and streams in the shapes of the APIs that vLLM serves.
+"""Write answers and streams in the formats of the APIs that vLLM serves.
 
-A reply takes text as it comes and gives bytes to send; it knows nothing of engines or sockets.
-`opening` goes out together with the first text, never before it: a first body chunk is a first
-token, for chats too.
+A reply turns text into bytes to send and knows nothing of engines or sockets. `opening` is sent
+together with the first text, never before it, so the first body chunk always has the first token,
+for chats too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from laar_lab.sim.endpoint.errors import DONE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one request; `cached_tokens` of the prompt came from the prefix cache."""
+    """Token counts of a request; `cached_tokens` are the prompt tokens from the prefix cache."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
 
     def openai(self) -> dict[str, object]:
-        """Return the replies for chats and completions."""
+        """Return the usage object of chats and completions."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
@@ -35,7 +35,7 @@ class Usage:
         }
 
     def responses(self) -> dict[str, object]:
-        """Return the replies for the Responses API."""
+        """Return the usage object of the Responses API."""
         return {
             "input_tokens": self.prompt_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
@@ -45,7 +45,7 @@ class Usage:
         }
 
     def anthropic(self) -> dict[str, object]:
-        """Return the replies for the Messages API."""
+        """Return the usage object of the Messages API."""
         return {
             "input_tokens": self.prompt_tokens - self.cached_tokens,
             "cache_read_input_tokens": self.cached_tokens,
@@ -55,9 +55,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyHead:
-    """The parts of a request that its answer repeats.
+    """The parts of a request that its answer depends on.
 
-    `include_usage` asks for a usage chunk at a stream's end, `continuous_usage` for usage in every
+    `include_usage` requests a usage chunk at a stream's end, `continuous_usage` usage in every
     chunk.
     """
 
@@ -68,27 +68,27 @@ class ReplyHead:
 
 
 class Reply(Protocol):
-    """One answer in one API's shape."""
+    """An answer in the format of one API."""
 
     def opening(self, usage: Usage) -> bytes:
         """Return the bytes of a stream before its first text."""
         ...
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
-        """More text; `finish` is "stop" or "length" on the last piece."""
+        """Return the bytes for more text; `finish` is "stop" or "length" on the last piece."""
         ...
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
-        """Return the bytes of a stream after its last text; `text` is all of it."""
+        """Return the bytes of a stream after its last text; `text` is the complete text."""
         ...
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """Return the answer in one body."""
+        """Return the answer as one body."""
         ...
 
 
 class _OpenAiReply:
-    """The common part of chats and completions: the envelope, chunks and the usage at the end."""
+    """Common part of chats and completions: the envelope, chunks and the final usage."""
 
     prefix: str
     chunk_object: str
@@ -130,14 +130,14 @@ class _OpenAiReply:
 
 
 class ChatReply(_OpenAiReply):
-    """``/v1/chat/completions``."""
+    """Format of ``/v1/chat/completions``."""
 
     prefix = "chatcmpl"
     chunk_object = "chat.completion.chunk"
     whole_object = "chat.completion"
 
     def opening(self, usage: Usage) -> bytes:
-        """The role, in a chunk of its own."""
+        """Return a chunk with the role."""
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, usage)
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
@@ -150,27 +150,27 @@ class ChatReply(_OpenAiReply):
 
 
 class CompletionReply(_OpenAiReply):
-    """``/v1/completions``."""
+    """Format of ``/v1/completions``."""
 
     prefix = "cmpl"
     chunk_object = "text_completion"
     whole_object = "text_completion"
 
     def opening(self, usage: Usage) -> bytes:
-        """Nothing: such streams have no opening."""
+        """Return nothing, as such streams have no opening."""
         return b""
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
-        """Text."""
+        """Return a chunk of text."""
         return self._chunk({"text": text}, finish, usage)
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """Text."""
+        """Return the text."""
         return self._whole({"text": text}, finish, usage)
 
 
 class ResponsesReply:
-    """``/v1/responses``: typed events, numbered; the last one repeats the whole answer."""
+    """Format of ``/v1/responses``: typed, numbered events; the last repeats the whole answer."""
 
     def __init__(self, head: ReplyHead) -> None:
         self._head = head
@@ -178,7 +178,7 @@ class ResponsesReply:
         self._number = 0
 
     def opening(self, usage: Usage) -> bytes:
-        """The response, its one message and the message's one part are announced."""
+        """Announce the response, its message and the message's part."""
         empty = self._response("in_progress", [], None)
         return (
             self._event("response.created", response=empty)
@@ -194,7 +194,7 @@ class ResponsesReply:
         return self._of_part("response.output_text.delta", delta=text, logprobs=[])
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
-        """Part, message and response are closed, in this order."""
+        """Close part, message and response, in this order."""
         part = _output_text(text)
         response = self._final(text, finish, usage)
         last = f"response.{response['status']}"
@@ -262,13 +262,13 @@ class ResponsesReply:
 
 
 class MessagesReply:
-    """Anthropic's ``/v1/messages``: one text block."""
+    """Format of Anthropic's ``/v1/messages``, with one text block."""
 
     def __init__(self, head: ReplyHead) -> None:
         self._head = head
 
     def opening(self, usage: Usage) -> bytes:
-        """Announce the message and its one block, with the prompt's usage."""
+        """Announce the message and its block, with the prompt's usage."""
         return _event(
             "message_start", {"type": "message_start", "message": self._message([], None, usage)}
         ) + _event(
@@ -288,7 +288,7 @@ class MessagesReply:
         )
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
-        """Block and message are closed."""
+        """Close block and message."""
         delta = {"stop_reason": _stop_reason(finish), "stop_sequence": None}
         return (
             _event("content_block_stop", {"type": "content_block_stop", "index": 0})

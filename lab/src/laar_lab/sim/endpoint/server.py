@@ -1,8 +1,8 @@
-"""Starts and stops a simulated endpoint: sockets, engine, signals and simulated crashes.
+"""Start and stop a simulated endpoint: sockets, engine, signals and simulated crashes.
 
-uvicorn does the HTTP. A crash is a real one as far as sockets go: all connections are reset, the
-port is closed for a while, then a new server on the same port has forgotten everything. A shutdown
-follows vLLM: by default streams are cut with an error line at once; with a timeout they may end,
+uvicorn serves HTTP. For sockets a crash is a real one: all connections are reset and the port is
+closed for a while, then a new server without any state listens on the same port. A shutdown follows
+vLLM: by default streams are ended with an error event at once; with a timeout they may finish,
 while health stays green and new requests get odd answers (see `app`).
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
 CUT_GRACE_S = 1
-"""Time for streams that were cut at shutdown to send their last line, whole seconds."""
+"""Whole seconds for streams ended at shutdown to send their last event."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers and its polling, and with a way to cut connections."""
+    """uvicorn without signal handlers and polling, and with a way to reset connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -59,14 +59,14 @@ class _Server(uvicorn.Server):
         self.listens.set()
 
     async def main_loop(self) -> None:
-        # Once a second for the date header, where uvicorn looks ten times for its exit flag.
+        # Once a second, for the date header; uvicorn polls its exit flag ten times a second.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
-        """Stop listening at once; `serve` returns when answers are out, or soon by force."""
+        """Stop listening at once; `serve` returns once answers are sent, or soon if forced."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     def close(self, client: object) -> None:
-        """End one client's connection in order, once all written bytes are out."""
+        """Close a client's connection in an orderly way, after all written bytes are sent."""
         for connection in list(self.server_state.connections):
             if getattr(connection, "client", None) == client:
                 connection.transport.close()
@@ -84,16 +84,16 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if client is None or getattr(connection, "client", None) == client:
                 raw = connection.transport.get_extra_info("socket")
-                # No lingering: the peer sees a reset and not an orderly end.
+                # Without lingering the peer sees a reset instead of an orderly end.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.transport.abort()
 
 
 class SimulatedEndpoint:
-    """One endpoint in the running event loop: `start`, then `stop` or `wait`.
+    """An endpoint in the running event loop: call `start`, then `stop` or `wait`.
 
     Raises:
-        SettingError: an unknown profile or model, or an address that cannot be bound.
+        SettingError: the profile or model is unknown, or the address can't be bound.
     """
 
     def __init__(self, settings: EndpointSettings) -> None:
@@ -124,44 +124,43 @@ class SimulatedEndpoint:
 
     @property
     def url(self) -> str:
-        """The URL of the endpoint, without a path."""
+        """URL of the endpoint, without a path."""
         return f"http://{self.address}"
 
     async def start(self) -> None:
-        """Return when it listens."""
+        """Start the endpoint; return when it listens."""
         self._main = asyncio.create_task(self._serve(), name=f"sim-endpoint {self.address}")
         await self._server.listens.wait()
 
     async def wait(self) -> None:
-        """Return when it has been shut down."""
+        """Wait until it has shut down."""
         assert self._main is not None, "start comes first"
         await self._main
 
     async def stop(self) -> None:
-        """Shut it down and wait for the end."""
+        """Shut down and wait for the end."""
         self.shut_down()
         await self.wait()
 
     def shut_down(self) -> None:
-        """Begin the shutdown of SIGTERM; a second call ends it at once."""
+        """Shut down as on SIGTERM; a second call forces it."""
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._drain(), name="sim-endpoint drain")
         else:
             self._server.end(force=True)
 
     def reset(self, scope: Scope) -> None:
-        """Cut the connection that a request came by."""
+        """Reset the connection of a request."""
         self._server.cut(scope["client"])
 
     def close(self, scope: Scope) -> None:
-        """End the connection that a request came by in order, wherever its answer is."""
+        """Close the connection of a request in an orderly way, at any point of its answer."""
         self._server.close(scope["client"])
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
-        """Cut every connection and refuse new ones for this long; then restart.
+        """Reset every connection and refuse new ones for `down_s` seconds; then restart.
 
-        Without `forget` cache and counters are there again afterwards. During an outage nothing
-        happens.
+        Without `forget`, cache and counters survive. Calls during an outage are ignored.
         """
         if self._outage_s is not None:
             return
@@ -204,7 +203,7 @@ class SimulatedEndpoint:
                 await self.serving.publisher.close()
 
     def _engine_ended(self, engine: asyncio.Task[None]) -> None:
-        if not engine.cancelled():  # a defect: no request will be answered, and `wait` raises it
+        if not engine.cancelled():  # a defect: requests stay unanswered, and `wait` raises it
             self._server.cut()
             self._server.end(force=True)
 
@@ -230,10 +229,10 @@ async def serve(
 
     Args:
         settings: settings of the endpoint.
-        on_start: called when it listens.
+        on_start: called once it listens.
 
     Raises:
-        SettingError: as `SimulatedEndpoint` does.
+        SettingError: as for `SimulatedEndpoint`.
     """
     endpoint = SimulatedEndpoint(settings)
     loop = asyncio.get_running_loop()
@@ -247,10 +246,10 @@ async def serve(
 def run(
     settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
 ) -> None:
-    """`serve` in an event loop of its own.
+    """Run `serve` in a new event loop.
 
     Raises:
-        SettingError: as `SimulatedEndpoint` does.
+        SettingError: as for `SimulatedEndpoint`.
     """
     uvloop.run(serve(settings, on_start))
 
@@ -278,7 +277,7 @@ def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | No
 def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEventPublisher | None:
     if settings.kv_events is None:
         return None
-    # pyzmq is needed for nothing else here, and comes with the extra `lab` only.
+    # Only this needs pyzmq, which comes with the extra `lab`.
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
     return KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)
@@ -286,7 +285,7 @@ def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEvent
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that name TCP.
+    # The protocol must be named: asyncio disables Nagle's algorithm only for sockets that name TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

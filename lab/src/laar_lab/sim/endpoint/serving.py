@@ -1,4 +1,4 @@
-"""State that all requests of one endpoint share: engine, counters, voice and cache events."""
+"""The state that all requests of an endpoint share: engine, counters, answerer and cache events."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Serving:
-    """The endpoint behind its HTTP face.
+    """An endpoint without its HTTP layer.
 
     Args:
-        settings: the endpoint's.
+        settings: settings of the endpoint.
         build_engine: makes a fresh engine.
-        block_size: tokens of a KV block of that engine.
+        block_size: tokens per KV block of that engine.
         num_blocks: KV blocks of that engine.
-        answerer: the simulated model's voice; None for the fixed text.
+        answerer: answers as the simulated model; None for a fixed text.
         publisher: publishes KV events; None for none.
     """
 
@@ -71,23 +71,23 @@ class Serving:
         self.frozen_page = b""
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Take other faults in place of the present ones, from the next request on."""
+        """Replace the faults, from the next request on."""
         self.frozen_page = self.metrics.page(self.driver.reported)
         self.faults.set(faults)
         self.driver.rescale(self.settings.time_scale * self.faults.slow_factor())
 
     def restart(self) -> None:
-        """A new life: empty engine and cache, counters at 0, everything in flight lost."""
+        """Restart with empty engine, cache and counters; requests in flight are lost."""
         self.driver.restart()
         if self.publisher is not None:
             self.publisher.restart()
         self._begin()
 
     def check_model(self, name: str | None) -> None:
-        """Accept any served name, and no name.
+        """Accept any served name, or none.
 
         Raises:
-            ApiError: 404 for any other.
+            ApiError: 404 for any other name.
         """
         names = self.settings.names
         if name and name not in names:
@@ -95,10 +95,10 @@ class Serving:
             raise ApiError(404, text, param="model")
 
     def room(self, ask: Ask) -> int:
-        """Tokens that fit behind the prompt.
+        """Return the number of tokens that fit after the prompt.
 
         Raises:
-            ApiError: 400 where prompt, or prompt and limit together, are too long.
+            ApiError: 400 if the prompt, or prompt and limit together, are too long.
         """
         longest, prompt = self.settings.max_model_len, ask.prompt.tokens
         if not prompt:
@@ -115,20 +115,20 @@ class Serving:
         return longest - prompt
 
     def transfer_s(self, job: Job) -> float:
-        """Real seconds until the KV is here that the engine does not have; on the way it is late.
+        """Return the real seconds to transfer the KV that the engine lacks.
 
-        What several requests fetch at once does not share the network's bandwidth.
+        Concurrent requests do not share the bandwidth of the network.
         """
         missing = job.prompt_tokens - self.driver.engine.cached_tokens(job)
         scale = self.settings.time_scale * self.faults.slow_factor()
         return missing / self.settings.transfer_tokens_per_s * scale
 
     def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None, session: str = "") -> Job:
-        """Return the engine's view of a request; hashes the prompt's blocks and the answer's.
+        """Return the engine's view of a request; hashes the blocks of the prompt and of the answer.
 
-        Without prefix caching no block has a name that another request could find.
+        Without prefix caching, no block gets a hash that another request could find.
 
-        A deadline is real time, so it is stretched to the engine's. KV events name the session.
+        A deadline is in real time and is converted to engine time. KV events name the session.
         """
         salt = ask.salt if ask is not None else ""
         ids, blocks = None, []
@@ -153,7 +153,7 @@ class Serving:
 
 
 def _cache_config(block_size: int, num_blocks: int, *, prefix_caching: bool) -> dict[str, str]:
-    """Labels of `cache_config_info`: Python values as text, as vLLM writes them."""
+    """Return the labels of `cache_config_info`: Python values as text, as in vLLM."""
     config: dict[str, object] = {
         "block_size": block_size,
         "cache_dtype": "auto",

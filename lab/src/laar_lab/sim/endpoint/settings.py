@@ -12,16 +12,16 @@ from laar_lab.sim.endpoint.templates import TEMPLATES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventSettings:
-    """Address of KV events, as in vLLM's ``--kv-events-config``.
+    """Settings of KV events, as in vLLM's ``--kv-events-config``.
 
     Args:
-        endpoint: ZMQ address the publisher binds, such as ``tcp://*:5557``; ``tcp://127.0.0.1:*``
-            takes a free port, which ``/kv_event_sources`` then names.
+        endpoint: ZMQ address that the publisher binds, such as ``tcp://*:5557``;
+            ``tcp://127.0.0.1:*`` uses a free port, which ``/kv_event_sources`` then names.
         replay_endpoint: ZMQ address for replays; None for no replays.
         topic: first frame of each message, such as ``kv@10.0.0.7:8000@phi3-mini``.
-        buffer_steps: batches kept for replays; the oldest go first. A tenth of vLLM's default: five
-            endpoints share a small machine, and a batch of long prompts takes tens of kilobytes.
-        hwm: messages ZMQ queues for one slow subscriber before it drops; vLLM's default.
+        buffer_steps: batches kept for replays; the oldest are dropped first. A tenth of vLLM's
+            default: five endpoints share a small machine, and large batches take tens of kilobytes.
+        hwm: messages that ZMQ queues for a slow subscriber before dropping; vLLM's default.
     """
 
     endpoint: str
@@ -33,40 +33,39 @@ class KvEventSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """One simulated endpoint.
+    """Settings of a simulated endpoint.
 
     Args:
-        model: the model's name, and its ``root`` in ``/v1/models``.
-        served_names: names clients may ask for; answers always carry the first. Empty: the model's.
+        model: name of the model, and its ``root`` in ``/v1/models``.
+        served_names: names that clients may request; answers have the first. Empty: the model's.
         host: address to listen on.
-        port: port to listen on; 0 takes a free one.
-        profile: hardware and model the engine imitates, by name
-            (`laar_lab.sim.engine.profile_names`) or by the path of a file. For a fleet model only
-            its memory counts.
-        fleet_model: a model of the fleet: its speed, and its accuracy on key-value look-ups. None:
-            answers are a fixed text.
-        fleet: path of a fleet file; None for the one that comes with the package.
-        template: how chats are rendered, by name (`laar_lab.sim.endpoint.templates`).
-        time_scale: real seconds for each of the engine's; 0.05 runs twenty times faster than the
-            hardware it imitates. Durations on the metrics page are real ones.
-        round_trip_s: real seconds that every answer comes later, metrics and health included, as if
-            the endpoint were that far away.
-        max_model_len: longest prompt and answer together, tokens.
-        scheduler: the engine's, by name; None for the profile's. Only "priority" heeds
+        port: port to listen on; 0 for a free one.
+        profile: hardware and model to imitate, by name (`laar_lab.sim.engine.profile_names`) or by
+            the path of a file. With a fleet model only its memory is used.
+        fleet_model: a model of the fleet, for its speed and its accuracy on key-value look-ups.
+            None: answers are a fixed text.
+        fleet: path of a fleet file; None for the packaged one.
+        template: name of the chat template (`laar_lab.sim.endpoint.templates`).
+        time_scale: real seconds per engine second; 0.05 runs twenty times faster than the imitated
+            hardware. Durations on the metrics page are real ones.
+        round_trip_s: real seconds by which every answer is delayed, including metrics and health,
+            to simulate distance.
+        max_model_len: limit of prompt plus answer, in tokens.
+        scheduler: name of the engine's scheduler; None for the profile's. Only "priority" heeds
             `X-Vllm-Priority` and the body's `priority`, as in vLLM.
-        max_waiting: requests that may wait in the engine before more get 503; None for the
-            engine's own, far above what a client would wait for.
-        num_blocks: KV blocks; None for what the profile's memory holds.
-        prefix_caching: keep the prompts of earlier requests, as vLLM does by default.
-        transfer_tokens_per_s: tokens whose KV comes over in a second, on the engine's clock, where
-            another endpoint has read the prompt; `laar_lab.sim.endpoint.apart`.
-        shutdown_timeout_s: how long SIGTERM lets running requests go on; 0 cuts them, as in vLLM.
-        kv_events: publish what the prefix cache stores and drops; None for not.
-        echo: answer with a text that the client can check; see `laar_lab.sim.endpoint.echo`.
-        faults: start options; see `laar_lab.sim.endpoint.faults`.
-        allow_fault_header: honour ``x-sim-fault``, and faults by ``PUT /sim/faults``. Never where
+        max_waiting: waiting requests in the engine above which more get 503; None for the engine's
+            default, far above what a client would wait for.
+        num_blocks: KV blocks; None for as many as fit in the profile's memory.
+        prefix_caching: whether to cache the prompts of earlier requests, as vLLM does by default.
+        transfer_tokens_per_s: tokens of KV transferred per second, on the engine's clock, if
+            another endpoint has prefilled the prompt; see `laar_lab.sim.endpoint.apart`.
+        shutdown_timeout_s: how long running requests continue after SIGTERM; 0 as in vLLM.
+        kv_events: publish changes of the prefix cache; None for no publishing.
+        echo: answer with a text that the client can verify; see `laar_lab.sim.endpoint.echo`.
+        faults: initial faults; see `laar_lab.sim.endpoint.faults`.
+        allow_fault_header: accept ``x-sim-fault`` and ``PUT /sim/faults``. Never enable this where
             others can reach the endpoint.
-        seed: of the draws that decide which requests a fault's share hits.
+        seed: seed of the draws of requests that a fault's share hits.
     """
 
     model: str
@@ -93,10 +92,10 @@ class EndpointSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Validate the settings.
 
         Raises:
-            SettingError: the text names the setting.
+            SettingError: a setting is invalid; the text names it.
         """
         if not all(self.names):
             raise SettingError("model, served_names: a name is empty")
@@ -113,5 +112,5 @@ class EndpointSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Model names that clients may request; answers carry the first."""
+        """Model names that clients may request; answers have the first."""
         return self.served_names or (self.model,)

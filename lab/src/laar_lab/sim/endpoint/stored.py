@@ -1,6 +1,6 @@
-"""Answers that an endpoint keeps, as vLLM does with its response store on.
+"""Answers that an endpoint stores, as vLLM does with its response store enabled.
 
-Simpler than there: an answer counts as given as soon as its request is taken.
+In contrast to vLLM, an answer counts as stored as soon as its request is accepted.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.replies import Reply, Usage
 
 MAX_STORED = 1024
-"""The oldest goes first: vLLM keeps all until it stops."""
+"""Limit above which the oldest is dropped; vLLM keeps all until it stops."""
 
 
 class StoredResponses:
-    """The exchanges of one endpoint's present life, by the id of their answer."""
+    """The exchanges of an endpoint since its last restart, by response id."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
 
     def keep(self, prompt: Prompt, answer: Answer, reply: Reply) -> None:
-        """Remember an exchange."""
+        """Store an exchange."""
         usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=answer.tokens, cached_tokens=0)
         text = answer.piece(0, answer.tokens)
         whole = reply.whole(text, answer.finish, usage)
@@ -37,7 +37,7 @@ class StoredResponses:
         """Return the text of an exchange: its prompt and its answer.
 
         Raises:
-            ApiError: 404, it is not kept here.
+            ApiError: 404 if the response is not stored.
         """
         return self._find(response_id)[0]
 
@@ -45,7 +45,7 @@ class StoredResponses:
         """Return the answer's body.
 
         Raises:
-            ApiError: 404, it is not kept here.
+            ApiError: 404 if the response is not stored.
         """
         return self._find(response_id)[1]
 

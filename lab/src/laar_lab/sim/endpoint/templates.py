@@ -1,18 +1,18 @@
-"""How a chat becomes the text that an engine reads: one plain form, and those of four models.
+"""How a chat is rendered to the engine's prompt: a plain template, and those of four models.
 
-Written from the descriptions that their makers publish (Qwen3 and Mistral's common library, both
+Written from descriptions published by their makers (Qwen3 and Mistral's common library, both
 Apache-2.0; OpenAI's harmony guide, Apache-2.0; Meta's prompt format page): the order of the parts
-and the marks between them are theirs, the instructions around tools are of about their length.
+and the marks between them are theirs, the instructions around tools have about their length.
 
-What a picker has to know of them is where tools and reasoning land:
+For a picker it matters where tools and reasoning are placed:
 
-* ``qwen3``: tools behind the system text, in the same message; reasoning before the user's last
-  message is left out.
-* ``llama3.1``: a system message with two dates; tools in the first message of the user.
-* ``mistral``: the system text first, tools before the user's last message.
-* ``gpt-oss``: a system message of its own, then the system text and the tools, as types, in one of
-  the developer.
-* ``plain``: tools as JSON behind the system text.
+* ``qwen3``: tools after the system text, in the same message; reasoning before the user's last
+  message is omitted.
+* ``llama3.1``: a system message with two dates; tools in the first user message.
+* ``mistral``: the system text first, tools before the last user message.
+* ``gpt-oss``: a separate system message, then the system text and the tools, as types, in a
+  developer message.
+* ``plain``: tools as JSON after the system text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYSTEM = frozenset(("system", "developer"))
 
 
 class Turn(NamedTuple):
-    """One message: its role, its text, and the calls of tools in it."""
+    """A message: its role, its text, and its tool calls."""
 
     role: str
     text: str
@@ -39,7 +39,7 @@ def render(template: str, turns: Sequence[Turn], tools: Sequence[Any]) -> str:
     Args:
         template: one of `TEMPLATES`.
         turns: the messages.
-        tools: the tools as the body has them.
+        tools: the tools, as in the body.
     """
     return "".join(TEMPLATES[template](turns, tools))
 
@@ -59,7 +59,7 @@ _CALLING = (
     "For every call write one line of JSON with the name of the function and an object of its "
     "arguments between the marks of a call, and nothing else in that line. "
 )
-"""About as long as what templates say around tools; three of it for Qwen's."""
+"""About as long as the templates' instructions around tools; Qwen's are three times as long."""
 
 
 def _qwen3(turns: Sequence[Turn], tools: Sequence[Any]) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _harmony(turns: Sequence[Turn], tools: Sequence[Any]) -> Iterator[str]:
 
 
 def _typed(tool: Any) -> str:
-    """Return a tool as a type of TypeScript."""
+    """Return a tool as a TypeScript type."""
     function = tool.get("function", tool)
     schema = function.get("parameters") or function.get("input_schema") or {}
     lines = [f"// {function.get('description', '')}", f"type {function.get('name')} = (_: {{"]
@@ -162,7 +162,7 @@ TEMPLATES: dict[str, Callable[[Sequence[Turn], Sequence[Any]], Iterator[str]]] =
 
 
 def _parted(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
-    """Return the system text before the first other message, and all behind it."""
+    """Return the system text before the first other message, and the messages after it."""
     first = next((at for at, turn in enumerate(turns) if turn.role not in SYSTEM), len(turns))
     return "\n\n".join(turn.text for turn in turns[:first]), turns[first:]
 

@@ -1,14 +1,14 @@
-"""Token ids and block hashes under the simulated fleet's tokenizer.
+"""Token ids and block hashes of the simulated fleet's tokenizer.
 
-`laar_lab.tokens` counts the tokens of a text: one for each six ASCII characters (across the
-whole text), one for each other character. Here they get ids: a token of ASCII stands where its
-last character stands, an incomplete one at the very end; so appending to a text changes at most its
-last token, as with real tokenizers. Ids are hashes of the characters into 31 bits; real ones have
-about 17, but then two different texts would share blocks by accident.
+`laar_lab.tokens` counts the tokens of a text: one per six ASCII characters (across the whole text),
+one per other character. Here they get ids: an ASCII token is placed at its last character, an
+incomplete one at the very end, so appending to a text changes at most its last token, as with real
+tokenizers. Ids are hashes of the characters into 31 bits; real ones have about 17, but then
+different texts would share blocks by accident.
 
-Blocks are hashed as vLLM does it, each together with all before it, but by a seeded xxh3 instead
-of SHA-256: `h[i] = xxh3_64(ids of block i as little-endian uint32, seed=h[i-1])`. The seed of the
-first block is `ROOT`, or a hash of the request's ``cache_salt``. The last, partial block has none.
+Blocks are hashed as in vLLM, each together with all before it, but by a seeded xxh3 instead of
+SHA-256: `h[i] = xxh3_64(ids of block i as little-endian uint32, seed=h[i-1])`. The seed of the
+first block is `ROOT`, or a hash of the request's ``cache_salt``. A last, partial block has no hash.
 A text and the same text sent as ids share blocks.
 """
 
@@ -23,7 +23,7 @@ from laar_lab.tokens import ASCII_PER_TOKEN
 TokenIds = NDArray[np.uint32]
 
 VOCABULARY = 1 << 31
-"""Ids are below this."""
+"""Exclusive upper limit of ids."""
 
 ROOT = 0x6C616172
 """Seed of the first block's hash."""
@@ -33,7 +33,7 @@ _TOP_BITS = np.uint64(33)
 
 
 def token_ids(text: str) -> TokenIds:
-    """Return the text's tokens, in order; as many as `count_tokens` counts."""
+    """Return the text's token ids in order, as many as `count_tokens` counts."""
     if text.isascii():
         return _ascii_ids(text.encode())
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
@@ -49,7 +49,7 @@ def token_ids(text: str) -> TokenIds:
 
 
 def block_hashes(ids: TokenIds, block_size: int, *, salt: str = "") -> list[int]:
-    """Chained 64-bit hashes of the full blocks, first to last."""
+    """Return chained 64-bit hashes of the full blocks, first to last."""
     chained = xxhash.xxh3_64_intdigest(salt.encode(), seed=ROOT) if salt else ROOT
     raw = memoryview(ids.astype("<u4", copy=False).tobytes())
     stride = 4 * block_size

@@ -1,6 +1,6 @@
-"""Answers with status 200 that help no client, for the faults `html`, `empty` and `foreign-model`.
+"""Useless answers with status 200, for the faults `html`, `empty` and `foreign-model`.
 
-They come at once: an engine that computes nothing is faster than any that does.
+They come at once: an engine that computes nothing is faster than any other.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from laar_lab.sim.endpoint.replies import Reply, Usage
 
 USELESS = {FaultKind.HTML, FaultKind.EMPTY, FaultKind.FOREIGN_MODEL}
 FOREIGN_MODEL = "another-model"
-"""The model that answers under the fault `foreign-model`."""
+"""The answering model under the fault `foreign-model`."""
 
 _PAGE = b"<!doctype html><title>Welcome</title><h1>It works!</h1>\n"
 
 
 class Page(Response):
-    """The page of whatever stands in front of the engine."""
+    """An HTML page, as from something in front of the engine."""
 
     def __init__(self) -> None:
         super().__init__(_PAGE, media_type="text/html")
 
 
 class Useless(Response):
-    """A well-formed answer: without text, or with that of a foreign model.
+    """A well-formed answer without text, or of a foreign model.
 
     Args:
         answer: the text.
-        reply: shape of the output.
+        reply: format of the output.
         prompt_tokens: length of the prompt.
-        stream: whether it is sent as a stream.
+        stream: whether to send it as a stream.
     """
 
     def __init__(self, answer: Answer, reply: Reply, *, prompt_tokens: int, stream: bool) -> None:

@@ -1,4 +1,4 @@
-"""The engine model: one simulated inference engine, driven by a virtual or by a real clock."""
+"""The engine model: one simulated inference engine, driven by a virtual or a real clock."""
 
 from laar_lab.sim.engine.blocks import BlockPool
 from laar_lab.sim.engine.cost import CostModel, LinearCost, Work

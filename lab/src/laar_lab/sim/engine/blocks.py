@@ -1,13 +1,13 @@
 """KV blocks: reference-counted, keyed by content, least recently used evicted first.
 
-As in vLLM, a finished sequence's blocks stay findable until their memory is needed, and it gives
-them back last block first, so that the tail of a prefix is evicted before its head. A block is
+As in vLLM, a finished sequence's blocks stay findable until their memory is needed. They are
+released last block first, so that the tail of a prefix is evicted before its head. A block is
 findable as soon as the iteration that fills it is scheduled.
 
-Two simplifications: blocks that carry no hash are a count, not objects, so they are reused before
-anything cached is evicted; and when two sequences compute the same block at the same time, the
-second copy's memory is given back at once, where vLLM keeps both until they are freed.
-Bounded by construction: at most `num_blocks` hashes are ever known.
+There are two simplifications. Blocks without a hash are a count, not objects, so they are reused
+before anything cached is evicted. If two sequences compute the same block at the same time, the
+second copy's memory is released at once, where vLLM keeps both until they are freed.
+At most `num_blocks` hashes are known at any time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from laar_lab.sim.engine.interface import KvEvent
 
 
 class BlockPool:
-    """The memory of one engine.
+    """The KV memory of one engine.
 
     Args:
-        num_blocks: blocks in all.
-        record: keep events for `drain`.
+        num_blocks: total number of blocks.
+        record: record events for `drain`.
     """
 
     __slots__ = ("_events", "_idle", "_record", "_refs", "_unused", "num_blocks")
@@ -31,23 +31,23 @@ class BlockPool:
     def __init__(self, num_blocks: int, *, record: bool = False) -> None:
         self.num_blocks = num_blocks
         self._unused = num_blocks
-        self._refs: dict[int, int] = {}  # hash -> users; 0 users means it is in _idle as well
+        self._refs: dict[int, int] = {}  # hash -> users; with 0 users it is also in _idle
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._record = record
         self._events: list[KvEvent] = []
 
     @property
     def free(self) -> int:
-        """Blocks that can be taken, cached ones without users included."""
+        """Number of blocks that can be taken, including cached ones without users."""
         return self._unused + len(self._idle)
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, 0 to 1."""
+        """Share of the blocks in use, from 0 to 1."""
         return 1.0 - self.free / self.num_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:
-        """Return how many leading blocks are here, at most `limit`, and how many are unused."""
+        """Return how many leading blocks are cached, at most `limit`, and how many are idle."""
         refs = self._refs
         found = idle = 0
         for key in hashes if limit >= len(hashes) else hashes[:limit]:
@@ -59,7 +59,7 @@ class BlockPool:
         return found, idle
 
     def share(self, hashes: Sequence[int]) -> None:
-        """Take one more reference on each of these blocks, all of which are here."""
+        """Add a reference to each of these blocks, all of which must be cached."""
         refs, idle = self._refs, self._idle
         for key in hashes:
             users = refs[key]
@@ -68,7 +68,7 @@ class BlockPool:
             refs[key] = users + 1
 
     def take(self, count: int) -> None:
-        """Take `count` blocks without a hash; at least that many must be free."""
+        """Take `count` blocks without a hash; at least as many must be free."""
         self._unused -= count
         if self._unused >= 0:
             return
@@ -82,14 +82,14 @@ class BlockPool:
             self._events.append(KvEvent("removed", tuple(removed)))
 
     def publish(self, hashes: Sequence[int], parent: int | None) -> None:
-        """Give hashes to as many of the caller's nameless blocks, which are full now."""
+        """Give hashes to as many of the caller's unhashed blocks, which are now full."""
         refs, fresh = self._refs, []
         for key in hashes:
             users = refs.get(key)
             if users is None:
                 refs[key] = 1
                 fresh.append(key)
-            else:  # another sequence computed it meanwhile: share that one
+            else:  # share the copy that another sequence computed meanwhile
                 if not users:
                     del self._idle[key]
                 refs[key] = users + 1
@@ -99,7 +99,7 @@ class BlockPool:
         self._stored(fresh, parent)
 
     def release(self, hashes: Sequence[int], nameless: int) -> None:
-        """Give a sequence's blocks back; `hashes` first to last."""
+        """Release a sequence's blocks: `hashes`, first to last, and a number without a hash."""
         self._unused += nameless
         refs, idle = self._refs, self._idle
         for key in reversed(hashes):
@@ -109,14 +109,14 @@ class BlockPool:
                 idle[key] = None
 
     def clear(self) -> None:
-        """Forget all blocks, even those in use."""
+        """Drop all blocks, even those in use."""
         self._unused = self.num_blocks
         self._refs.clear()
         self._idle.clear()
         self._events = [KvEvent("cleared")] if self._record else []
 
     def drain(self) -> tuple[KvEvent, ...]:
-        """Return the events since the last call; one iteration makes a handful at most."""
+        """Return and clear the recorded events; an iteration makes a handful at most."""
         if not self._events:
             return ()
         events, self._events = tuple(self._events), []

@@ -1,8 +1,8 @@
-"""The cost of an iteration: the interface of cost models, and the linear one.
+"""The cost of an iteration: the interface of cost models, and the linear model.
 
 A cost model sees an iteration as a handful of sums (`Work`), so pricing one more chunk takes
-constant time and a scheduler may search for the chunk that fits. It also gives a decode-only
-iteration as a line in the context, which lets the engine price a long stretch in closed form.
+constant time and a scheduler can search for the chunk that fits. It also prices a decode-only
+iteration as a line in the context, so the engine can price a long stretch in closed form.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from laar.errors import SettingError
 
 
 class Work:
-    """The sums over one iteration's batch.
+    """Sums over one iteration's batch.
 
     Attributes:
         prefill_tokens: tokens of prefill chunks.
         decodes: sequences that decode one token each.
-        decode_context: tokens in the caches of the decoding sequences, the new ones included.
+        decode_context: tokens in the caches of the decoding sequences, including the new ones.
         pairs: (query, key) pairs that attention computes on the busiest KV group.
         kv_tokens: tokens whose KV the busiest KV group reads.
-        kv_groups: the largest number of KV groups that one sequence is spread over.
+        kv_groups: largest number of KV groups that one sequence is spread over.
     """
 
     __slots__ = ("decode_context", "decodes", "kv_groups", "kv_tokens", "pairs", "prefill_tokens")
@@ -36,7 +36,7 @@ class Work:
         self.kv_groups = 1
 
     def copy(self) -> Work:
-        """Return another one with the same sums."""
+        """Return a copy with the same sums."""
         twin = Work()
         twin.prefill_tokens = self.prefill_tokens
         twin.decodes = self.decodes
@@ -47,7 +47,7 @@ class Work:
         return twin
 
     def add_chunk(self, chunk: int, context: int, groups: int = 1) -> None:
-        """Add a prefill chunk on top of `context` tokens, its KV spread over `groups`."""
+        """Add a prefill chunk after `context` tokens, with its KV spread over `groups`."""
         self.prefill_tokens += chunk
         self.pairs += chunk * (context + 0.5 * chunk) / groups
         self.kv_tokens += (context + chunk) / groups
@@ -55,7 +55,7 @@ class Work:
             self.kv_groups = groups
 
     def add_decodes(self, count: int, context: int, groups: int = 1) -> None:
-        """Add `count` decoding sequences with `context` tokens in all, new ones not included."""
+        """Add `count` decoding sequences with `context` tokens in total before this iteration."""
         total = context + count
         self.decodes += count
         self.decode_context += total
@@ -66,24 +66,24 @@ class Work:
 
 
 class CostModel(Protocol):
-    """Seconds of an iteration on one kind of engine; immutable, so that tables can be shared."""
+    """Seconds of an iteration on one kind of engine; immutable, so that tables can be cached."""
 
     def __hash__(self) -> int:
-        """Tables made from a model are kept by it."""
+        """Return a hash; tables made from a model are cached by it."""
         ...
 
     @property
     def stages(self) -> int:
-        """Pipeline stages; an iteration passes all of them."""
+        """Pipeline stages; an iteration passes through all of them."""
         ...
 
     @property
     def kv_parallel(self) -> int:
-        """Groups that a long context's KV may be spread over."""
+        """Largest number of groups that a long context's KV can be spread over."""
         ...
 
     def kv_groups(self, context: int) -> int:
-        """Return how many of them a context of this many tokens uses."""
+        """Return the number of groups that a context of this many tokens uses."""
         ...
 
     def stage_s(self, work: Work) -> float:
@@ -91,26 +91,26 @@ class CostModel(Protocol):
         ...
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Return (a, b): `decodes` alone take a + b * decode_context seconds in each stage.
+        """Return (a, b): `decodes` sequences alone take a + b * decode_context seconds per stage.
 
-        Holds for sequences that use one KV group.
+        Holds for sequences that use a single KV group.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """Seconds as a sum of constants, for engines that are known only by measurement.
+    """Seconds as a sum of constants, for engines known only from measurements.
 
     Args:
-        seconds_per_token: seconds of an uncached prompt token; LAAR's c(m).
-        decode_s_per_token: seconds of an iteration that decodes, whatever its batch; a lone
-            sequence's inter-token time.
-        prefill_overhead_s: overhead of an iteration that prefills.
-        decode_s_per_sequence: seconds for each sequence that decodes.
-        decode_s_per_context_token: seconds for each token in the caches of those that decode.
-        prefill_s_per_pair: seconds for each (query, key) pair of a prefill; they make long prompts
-            dear.
+        seconds_per_token: seconds per uncached prompt token; LAAR's c(m).
+        decode_s_per_token: seconds of an iteration that decodes, regardless of its batch; the TPOT
+            of a lone sequence.
+        prefill_overhead_s: fixed seconds of an iteration that prefills.
+        decode_s_per_sequence: seconds per decoding sequence.
+        decode_s_per_context_token: seconds per token in the caches of decoding sequences.
+        prefill_s_per_pair: seconds per (query, key) pair of a prefill; makes long prompts
+            disproportionately expensive.
     """
 
     seconds_per_token: float
@@ -135,7 +135,7 @@ class LinearCost:
 
     @property
     def stages(self) -> int:
-        """One: a measured constant has its parallelism in it."""
+        """One; measured constants already include the effect of parallelism."""
         return 1
 
     @property
@@ -148,7 +148,7 @@ class LinearCost:
         return 1
 
     def stage_s(self, work: Work) -> float:
-        """Return the sum of the prefill part and the decode part."""
+        """Return the sum of the prefill and the decode part."""
         seconds = 0.0
         if work.prefill_tokens:
             seconds = self.prefill_overhead_s + self.seconds_per_token * work.prefill_tokens
@@ -159,7 +159,7 @@ class LinearCost:
         return seconds
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Return the constant part and the part for each token of context."""
+        """Return the constant part and the part per token of context."""
         return (
             self.decode_s_per_token + self.decode_s_per_sequence * decodes,
             self.decode_s_per_context_token,

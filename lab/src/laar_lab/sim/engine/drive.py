@@ -1,8 +1,8 @@
-"""One engine on a virtual clock: the smallest driver, for measuring an engine by itself.
+"""Run one engine on a virtual clock, the smallest driver, to measure an engine on its own.
 
-The fleet's simulation drives many engines from one heap; this one submits a list of jobs to one
-engine and keeps the times that a client would see. It is also the reference for the use of `until`
-and `cut`: merge without bound, and cut when a job arrives.
+The fleet's simulation drives many engines from one heap; this driver submits a list of jobs to one
+engine and records the times that a client would see. It is also the reference for using `until` and
+`cut`: merge without limit, and cut when a job arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laar_lab.sim.engine.interface import Engine, Job
 
 @dataclass(slots=True)
 class Timing:
-    """The outcome of a job, seconds on the virtual clock; infinite while it has not happened."""
+    """The times of a job in seconds on the virtual clock; infinite until they happen."""
 
     arrival_s: float
     first_token_s: float = math.inf
@@ -31,11 +31,11 @@ class Timing:
 
 
 def drive(engine: Engine, jobs: Iterable[Job], *, merge: bool = True) -> dict[str, Timing]:
-    """Run the jobs, which are in order of arrival, to their end; return timings by id.
+    """Run the jobs, given in order of arrival, to completion; return timings by id.
 
     Args:
         engine: idle and fresh.
-        jobs: may be a generator; one is looked at ahead.
+        jobs: may be a generator; it is read one job ahead.
         merge: whether stretches of decoding may be merged; the outcome is the same.
     """
     timings: dict[str, Timing] = {}

@@ -1,16 +1,16 @@
-"""The engine model fitted to a running engine, and checked on points it was not fitted to.
+"""Fit the engine model to a running engine, and check it on points outside the fit.
 
-Both halves use the same `Point`s: an endpoint is asked them (`laar_lab.probing`), and `predict`
-puts them to the engine model. The constants of `LinearCost` come from the few points of
-`fit_points`; `check_points` are others, and longer, so a wrong shape shows.
+Both halves use the same `Point`s: `laar_lab.probing` measures them on an endpoint, and `predict`
+computes them with the engine model. The constants of `LinearCost` come from the few points of
+`fit_points`; `check_points` are different and longer, so that a wrong shape shows.
 
-A first token takes, for a prompt of n tokens of which c are cached, in k iterations:
+The TTFT of a prompt of n tokens, c of them cached, in k iterations is:
 
     intake + a * n  +  k * overhead  +  b * (n - c)  +  d * (n^2 - c^2) / 2
 
-(n^2 - c^2) / 2 are the pairs of attention. The four unknowns are a least-squares fit that weighs
-relative errors and takes nothing negative. The overhead of an iteration is not one of them: a lone
-decode shows it, and prompts of a few iterations can't separate it from the intake.
+(n^2 - c^2) / 2 is the number of attention pairs. A least-squares fit on relative errors, without
+negative values, gives the four unknowns. The overhead of an iteration is not one of them: it comes
+from a lone decode, as prompts of a few iterations can't separate it from the intake.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from laar_lab.sim.engine.profile import EngineProfile, build_engine
 from laar_lab.sim.engine.settings import EngineSettings
 
 DECODED = 33
-"""Tokens of an answer whose pace is measured."""
+"""Tokens of an answer whose TPOT is measured."""
 
 _LEAST_S = 1e-9  # a cost model's constants must be above 0
-_LATER_S = 1e5  # when the prompts are sent whose prefix is in the cache
+_LATER_S = 1e5  # sending time of the prompts, after the cache is warm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about an endpoint, from itself or from its operator.
+    """Facts about an endpoint, reported by it or given by its operator.
 
     Args:
-        model: the name it serves.
-        block_size: tokens of a KV block.
+        model: the name of its model.
+        block_size: tokens per KV block.
         num_blocks: number of KV blocks.
-        max_num_batched_tokens: most tokens of an iteration.
-        others: requests under way before anything was measured.
+        max_num_batched_tokens: most tokens per iteration.
+        others: requests in progress before the measurement.
     """
 
     model: str
@@ -60,8 +60,8 @@ class Point:
 
     Args:
         prompt_tokens: tokens of each prompt.
-        cached_tokens: the part of them that the engine was sent before.
-        together: prompts sent one upon the other, with nothing in common but that.
+        cached_tokens: number of these that were sent to the engine before.
+        together: number of prompts sent in quick succession, which share nothing.
         output_tokens: tokens of each answer.
     """
 
@@ -73,13 +73,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The result of a point.
+    """The measurement of a point.
 
     Args:
-        ttft_s: seconds to the first token of each prompt, the shortest first.
-        answer_s: seconds to the last token, the mean over the prompts.
-        cached_tokens: cached tokens of the last prompt that the engine reports; None if it reports
-            none.
+        ttft_s: TTFT of each prompt, shortest first.
+        answer_s: seconds to the last token, averaged over the prompts.
+        cached_tokens: cached tokens of the last prompt as reported by the engine; None if it does
+            not report them.
         gap_s: seconds from sending the first of several prompts to sending the others.
     """
 
@@ -90,7 +90,7 @@ class Seen:
 
 
 def fit_points(longest: int) -> dict[str, Point]:
-    """Return the points to fit to, for prompts up to `longest` tokens; decoding ones by name."""
+    """Return the points to fit to, by name, for prompts up to `longest` tokens."""
     short, long = longest // 128, longest * 3 // 4
     points = [longest // part for part in (256, 32, 8)] + [longest * 3 // 8, long]
     return {
@@ -105,7 +105,7 @@ def fit_points(longest: int) -> dict[str, Point]:
 
 
 def check_points(longest: int) -> dict[str, list[Point]]:
-    """Return the points to check with, by the quantity whose shape they show."""
+    """Return the points to check with, by the quantity that they vary."""
     lengths = [max(16, longest // 500), *(longest // part for part in (64, 16, 4, 2, 1))]
     return {
         "prompt length": [Point(prompt_tokens=tokens) for tokens in lengths],
@@ -120,7 +120,7 @@ def check_points(longest: int) -> dict[str, list[Point]]:
 
 
 def fit(seen: Mapping[str, Seen], longest: int, facts: Facts) -> EngineProfile:
-    """Return the profile that the measurements of `fit_points` come to."""
+    """Fit a profile to the measurements of `fit_points`."""
     points = fit_points(longest)
     per_context, per_sequence, step_s = _decode_constants(points, seen)
     prefills = [
@@ -158,9 +158,9 @@ def fit(seen: Mapping[str, Seen], longest: int, facts: Facts) -> EngineProfile:
 def _decode_constants(
     points: Mapping[str, Point], seen: Mapping[str, Seen]
 ) -> tuple[float, float, float]:
-    """Seconds of a decode for a token of context, for a sequence, and for the iteration itself.
+    """Return the seconds of a decode per token of context, per sequence, and per iteration.
 
-    Where noise has one of them at nothing or less, the iteration keeps at least a part of the time.
+    If noise drives one of the first two to 0 or below, the iteration still keeps part of the time.
     """
     short, long = points["decode"].prompt_tokens, points["decode, long"].prompt_tokens
     context, alone = short + DECODED / 2, _pace(seen["decode"])
@@ -173,7 +173,7 @@ def _decode_constants(
 
 
 def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
-    """Return the engine model's result of a point; `gap_s` as in `Seen`."""
+    """Return the engine model's prediction of a point; `gap_s` as in `Seen`."""
     size = profile.settings.block_size
     shared = list(range(1, point.cached_tokens // size + 1))
     jobs = []
@@ -205,18 +205,18 @@ def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
 
 
 def _pace(seen: Seen) -> float:
-    """Seconds between the tokens of `DECODED`, from first tokens and answers each at their best.
+    """Return the TPOT of `DECODED` tokens, from the best TTFT and the best answer time.
 
-    A client that wakes late for a first token would see a pace too quick, never one of these late.
+    A single measurement with a delayed first token would give too low a TPOT; the best ones don't.
     """
     return max(_LEAST_S, (seen.answer_s - mean(seen.ttft_s)) / (DECODED - 1))
 
 
 def _others(number: int, count: int) -> Sequence[int]:
-    """Ids of blocks that no other prompt has."""
+    """Return ids of blocks that no other prompt has."""
     return range(number << 32, (number << 32) + max(0, count))
 
 
 def _cached(point: Point, block_size: int) -> int:
-    """Tokens that the engine finds: full blocks, and the last token is always computed."""
+    """Return the tokens found in the cache: full blocks only, and never the last token."""
     return min(point.cached_tokens, point.prompt_tokens - 1) // block_size * block_size

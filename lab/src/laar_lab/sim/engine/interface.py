@@ -1,15 +1,15 @@
-"""The seam between a simulated engine and the driver of its clock.
+"""The interface between a simulated engine and the driver of its clock.
 
 An engine is a pure object. A driver submits jobs and asks for one iteration at a time: `step(now)`
-gives the time of the iteration and the state at its end. The virtual-time fleet puts
-the end of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the
-engine schedules, and the engine never reads a clock.
+returns the duration of the iteration and the state at its end. The virtual-time fleet puts the end
+of the iteration on its heap; the HTTP endpoint sleeps until then. Neither knows how the engine
+schedules, and the engine never reads a clock.
 
-A driver in a hurry lets an engine merge a stretch of decode-only iterations into one step:
+For speed, a driver can let an engine merge a stretch of decode-only iterations into one step:
 `step(now, until)` may merge iterations that begin before `until` (infinity is allowed). Before it
-submits or aborts a job while a merged step is outstanding, it calls `cut(now)`: the engine gives
-the part of the stretch that is still true, up to the end of the iteration under way. Done so, the
-outcome is that of single iterations; only the times of tokens inside a stretch are not reported.
+submits or aborts a job during a merged step, it calls `cut(now)`: the engine returns the part of
+the stretch that still holds, up to the end of the current iteration. The outcome is then the same
+as with single iterations, except that the times of tokens within a stretch are not reported.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from laar.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One request as an engine sees it.
+    """A request as seen by an engine.
 
     Args:
         id: unique among the jobs in the engine.
         arrival_s: when it reached the engine, on the driver's clock.
         prompt_tokens: length of the prompt.
-        output_tokens: tokens the answer will have (>= 1).
+        output_tokens: number of tokens of the answer, at least 1.
         blocks: chained hashes of the prompt's full KV blocks, first to last; the keys of the prefix
-            cache. They may go on with the blocks that the answer will fill, so that a next turn
-            finds them. Empty means that nothing of the prompt can be shared.
+            cache. They may continue with the blocks that the answer will fill, so that a later turn
+            finds them. If empty, no part of the prompt can be shared.
         priority: lower runs first, as in vLLM; 0 by default.
-        ttft_objective_s: seconds from arrival to first token; None when the client named none.
-        fetched: the prompt's KV has come from another engine, all but the last token's.
+        ttft_objective_s: seconds from arrival to the first token; None if the client set none.
+        fetched: whether the prompt's KV, except the last token's, comes from another engine.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of one job in an iteration: `tokens` new output tokens, and whether it is done.
+    """The progress of a job in an iteration: new output tokens, and whether it is finished.
 
     `cached_tokens` is the part of the prompt that came from the prefix cache.
     """
@@ -63,7 +63,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class KvEvent:
-    """A change of the prefix cache. `parent` is the block before the first one stored."""
+    """A change of the prefix cache; `parent` is the block before the first one stored."""
 
     kind: Literal["stored", "removed", "cleared"]
     hashes: tuple[int, ...] = ()
@@ -72,10 +72,10 @@ class KvEvent:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An iteration, or a merged stretch: it takes `duration_s`; all else holds from its end on.
+    """An iteration or a merged stretch; all but its duration describes the state at its end.
 
-    `progress` names only the jobs that gained tokens. `events` is empty unless the settings ask the
-    engine to record them (`EngineSettings.kv_events`).
+    `progress` contains only the jobs that gained tokens. `events` is empty unless the settings
+    request events (`EngineSettings.kv_events`).
     """
 
     duration_s: float
@@ -85,7 +85,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The figures of the engine's metrics page at this moment."""
+    """The current figures of the engine's metrics page."""
 
     running: int
     waiting: int
@@ -102,57 +102,57 @@ class Engine(Protocol):
         """Put a job in the waiting queue.
 
         Raises:
-            RequestError: 400 for a job that can never run, 503 when the queue is full.
+            RequestError: 400 for a job that can never run, 503 if the queue is full.
         """
         ...
 
     def cached_tokens(self, job: Job) -> int:
-        """Prompt tokens that the prefix cache would give the job now."""
+        """Return the prompt tokens that the prefix cache would serve to the job now."""
         ...
 
     def abort(self, job_id: str) -> None:
-        """Drop a job wherever it is; unknown ids are ignored."""
+        """Drop a job in any state; ignore unknown ids."""
         ...
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Run what starts at `now`; None when there is nothing to do.
+        """Run what starts at `now`; return None if there is nothing to do.
 
-        It is called again at the end of the step, never before. Without `until` it is one
-        iteration; with it, a stretch of pure decoding may be merged (see the module's text).
+        The driver calls it again at the end of the step, not before. Without `until` it runs one
+        iteration; with it, it may merge a stretch of pure decoding (see the module's docstring).
         """
         ...
 
     def cut(self, now: float) -> Step | None:
-        """Shorten the outstanding step to what can't be changed any more at `now`.
+        """Shorten the outstanding step to the part that can no longer change at `now`.
 
-        Returns the step that takes its place, its duration counted from `now`; None when the
-        outstanding step stays as it is.
+        Returns the replacement step, with its duration counted from `now`, or None if the
+        outstanding step stands.
         """
         ...
 
     def restart(self) -> tuple[str, ...]:
-        """Lose everything, as a crash for lack of memory does; return the ids of the lost jobs.
+        """Lose all state, as after an out-of-memory crash; return the ids of the lost jobs.
 
-        The outstanding step is void: the driver must drop it.
+        The driver must discard the outstanding step.
         """
         ...
 
     def load(self) -> Load:
-        """Return the readings a scrape would get."""
+        """Return the figures that a scrape would read."""
         ...
 
 
 def check_job(job: Job, *, longest: int, is_known: bool, is_full: bool) -> None:
-    """Refuse a job that an engine can't take.
+    """Reject a job that an engine can't run.
 
     Args:
-        job: that is submitted.
-        longest: tokens of prompt and output that the KV cache holds.
-        is_known: the engine has a job of this id.
-        is_full: the engine's queue is.
+        job: the submitted job.
+        longest: tokens of prompt and output that fit in the KV cache.
+        is_known: whether the engine has a job with this id.
+        is_full: whether the engine's queue is full.
 
     Raises:
-        RequestError: as `Engine.submit`.
+        RequestError: as for `Engine.submit`.
     """
     if job.prompt_tokens < 1 or job.output_tokens < 1 or is_known:
         raise RequestError(

@@ -1,17 +1,17 @@
 """Medha's scheduler: slack order, adaptive chunks, space sharing.
 
-All who decode are in every iteration; prefills come in the order chosen (LARS, or another order to
+All decodes are in every iteration. Prefills follow in the chosen order (LARS, or another order to
 compare with), each with the largest chunk that keeps the iteration within its target. The
-arithmetic of slack and packing is `laar.flow.slack`'s, the same that the picker and the vLLM
-scheduler use; here it meets the engine's own cost model as the predictor, so predictions are exact
-unless the settings add jitter.
+arithmetic of slack and packing is in `laar.flow.slack`, as used by the picker and the vLLM
+scheduler; here the engine's cost model is the predictor, so predictions are exact unless the
+settings add jitter.
 
-A decode waits for a pass through all pipeline stages, so the pass must fit the target; stages work
-on consecutive chunks meanwhile.
+A decode waits for a pass through all pipeline stages, so the pass must fit the target; meanwhile
+the stages work on consecutive chunks.
 
-Admission follows the order strictly: when the most urgent waiting prompt finds no slot or blocks,
-those behind it do not overtake, or a long one would starve under a stream of short ones. The cached
-part of a waiting prompt counts when its chunk is chosen, not yet in its order: to look up every
+Admission follows the order strictly: if the most urgent waiting prompt finds no slot or blocks, the
+prompts behind it must wait, or a long one would starve under a stream of short ones. The cached
+part of a waiting prompt counts for its chunk but not for its place in the order: looking up every
 prompt's blocks in each iteration would cost more than the iteration.
 """
 
@@ -31,25 +31,25 @@ from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
 MAX_CANDIDATES = 8
-"""Prefills offered to one iteration, of which one is long: in 20 ms there is room for a few."""
+"""Most prefills offered to one iteration, of which one is long; 20 ms has room for a few."""
 
 _Ranked = tuple[float, int, bool, Seq]
-"""Height, number, whether it waits for admission, and the prefill itself."""
+"""Height, number, whether it waits for admission, and the sequence itself."""
 
 
 def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
-    """Return the seconds a request can lose and still make its objective; negative when late."""
+    """Return the seconds a request can lose and still meet its objective; negative if late."""
     return arrival_s + objective_s - now - remaining_s
 
 
 def relative_slack(
     arrival_s: float, objective_s: float, total_s: float, remaining_s: float, now: float
 ) -> float:
-    """Return rho: slack by total work, both in seconds."""
+    """Return rho: slack relative to the total work."""
     return slack_s(arrival_s, objective_s, remaining_s, now) / max(total_s, MIN_WORK_S)
 
 
-@lru_cache(maxsize=16)  # one for each kind of engine in an experiment; a table is 8 KiB
+@lru_cache(maxsize=16)  # one per kind of engine in an experiment, 8 KiB each
 def _table(cost: CostModel, target_s: float) -> PrefillTable:
     def chunk_s(chunk: int, context: int) -> float:
         work = Work()
@@ -72,11 +72,11 @@ def _srpt(arrival_s: float, objective_s: float, total_s: float, remaining_s: flo
 
 
 ORDERS: Mapping[str, Order] = {**slack.ORDERS, "edf": _edf, "lrs": _lrs, "srpt": _srpt}
-"""The paper's five: relative slack; first come; earliest deadline; least slack; shortest left."""
+"""The paper's five: relative slack, arrival, earliest deadline, least slack, shortest remaining."""
 
 
 class _Batch:
-    """The batch under construction, priced by the engine's own cost model."""
+    """The batch under construction, priced by the engine's cost model."""
 
     __slots__ = ("_cost", "_work")
 
@@ -84,7 +84,7 @@ class _Batch:
         self._cost, self._work = cost, decodes
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        # Asked some ten thousand times a simulated minute: put in and taken out, not copied.
+        # Called some ten thousand times per simulated minute, so it restores and does not copy.
         work, cost = self._work, self._cost
         before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
         work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))
@@ -98,11 +98,11 @@ class _Batch:
 
 
 class Slack(Fcfs):
-    """Medha: prefills by slack, chunks by time.
+    """Medha's scheduler: prefills ordered by slack, chunks sized by time.
 
     Args:
         settings: settings of the engine.
-        cost: cost of its iterations.
+        cost: cost model of its iterations.
 
     Raises:
         SettingError: `slack.order` is not a known order.
@@ -115,15 +115,15 @@ class Slack(Fcfs):
             raise SettingError(f"engine settings: {fault}")
         self._slack, self._cost = settings.slack, cost
         self._order = ORDERS[settings.slack.order]
-        self._moves = settings.slack.order == "lars"  # the others' ranks stay as time passes
+        self._moves = settings.slack.order == "lars"  # the other orders don't change with time
         self._times = _table(cost, settings.slack.target_s)
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the order's own place where that is fixed, else the order of submission."""
+        """Return the rank in an order that is fixed in time, otherwise the order of submission."""
         return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
-        """Return the TTFT objective, the job's own or the settings' default."""
+        """Return the job's TTFT objective, by default that of the settings."""
         given = seq.job.ttft_objective_s
         if given is not None:
             return given
@@ -131,7 +131,7 @@ class Slack(Fcfs):
         return self._slack.objective_base_s + self._slack.objective_factor * alone_s
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Return all decodes, and prefills in order until the target is used up."""
+        """Plan all decodes, and prefills in order until the target is used up."""
         if not desk.prefilling and not desk.waiting:
             return Plan(True, [])
         work = desk.decode_work()
@@ -148,19 +148,19 @@ class Slack(Fcfs):
         plan = [
             (seq, chunk)
             for seq, chunk in zip(chosen, chunks, strict=True)
-            # Each would fit alone; when one does not fit beside those before it, it waits.
+            # Each would fit alone; one that does not fit together with those before it waits.
             if chunk and (seq in desk.prefilling or desk.admit(seq))
         ]
         for seq, _ in plan:
             seq.line = None
-        return Plan(True, plan, steady=False)  # slack moves with time
+        return Plan(True, plan, steady=False)  # slack changes with time
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Return the newest of those that still prefill, else the newest."""
+        """Return the newest prefilling sequence, or else the newest of all."""
         return max(running, key=lambda seq: (seq.remaining > 0, seq.admitted))
 
     def _line(self, seq: Seq) -> Line:
-        """Return its urgency, which changes only with its context."""
+        """Return the sequence's urgency, which changes only with its context."""
         if seq.line is None:
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, seq.context)
@@ -168,7 +168,7 @@ class Slack(Fcfs):
         return seq.line
 
     def _ranked(self, now: float, desk: Desk) -> Iterator[_Ranked]:
-        """Yield prefills, most urgent first."""
+        """Yield the prefills, most urgent first."""
 
         def rank(seq: Seq, *, waits: bool) -> _Ranked:
             return height(self._line(seq), now), seq.number, waits, seq
@@ -178,7 +178,7 @@ class Slack(Fcfs):
         return merge(running, sorted(waiting) if self._moves else waiting)
 
     def _candidates(self, now: float, desk: Desk) -> tuple[list[Seq], list[Prefill]]:
-        """Return the prefills to pack, most urgent first; those waiting among them fit."""
+        """Return the prefills to pack, most urgent first; the desk can admit the waiting ones."""
         chosen: list[Seq] = []
         prefills: list[Prefill] = []
         blocked = has_long = False
@@ -204,7 +204,7 @@ class Slack(Fcfs):
 
     def _prefill(self, seq: Seq, context: int, now: float, *, is_long: bool) -> Prefill:
         rho = 0.0
-        if is_long:  # a short one has no use for it
+        if is_long:  # unused for a short one
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, context)
             rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)

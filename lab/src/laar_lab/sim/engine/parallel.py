@@ -1,23 +1,23 @@
-"""An engine that is not vLLM's: requests run side by side, and slow each other down.
+"""An engine unlike vLLM: requests run concurrently, and slow each other down.
 
-The model of llm-d-inference-sim (commit eec055a, August 2026): up to `max_num_seqs` requests run at
-once, prefills in parallel; a prefill takes a fixed time and a time for each uncached token, then
-each token of the answer takes the same time; and all of it is multiplied by
+This is the model of llm-d-inference-sim (commit eec055a, August 2026). Up to `max_num_seqs`
+requests run at once, prefills included; a prefill takes a fixed time plus a time per uncached
+token, then each token of the answer takes the same time, and all times are multiplied by
 
     1 + (load_factor - 1) * (n - 1) / (max_num_seqs - 1)
 
-with n requests running. Beyond `max_num_seqs` it is first come, first served. There are no
-iterations, no chunks and no batch limit, so a picker that learned the shape of vLLM's iterations
-cannot use it here: a world for testing a cost where its model is wrong.
+with n requests running. Further requests wait, first come, first served. There are no iterations,
+no chunks and no batch limit, so a picker that has learned the shape of vLLM's iterations can't use
+it here: it is a test of a cost whose model is wrong.
 
-All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
-each of them has done since the engine began. A request's first and last token stand at fixed points
-of that scale, and only the rate changes when a request comes or goes.
+All running requests advance at one rate, so the state is a single number: the work, in unloaded
+seconds, that a request running since the start would have done. A request's first and last token
+are fixed points on that scale, and only the rate changes when a request comes or goes.
 
-Two differences. The simulator draws a prefill's factor once, when it begins; here the factor
-follows those that run. A prompt that finds no room in the KV cache waits here, unless
-`refuses_full` is set: then it gets a 500 as there, when it comes and not when its turn comes. As
-there, the blocks of a prompt can be found by others from the moment it begins.
+There are two differences. The original draws a prefill's factor once when it begins; here the
+factor follows the number running. A prompt that does not fit in the KV cache waits here, unless
+`refuses_full` is set: then it gets a 500 as in the original, but on arrival and not when its turn
+comes. As in the original, others can find the blocks of a prompt from the moment it begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from laar_lab.sim.engine.settings import EngineSettings
 
 
 class _Run:
-    """A job that runs. `first_at` and `end_at` are points on the scale of work."""
+    """A running job; `first_at` and `end_at` are points on the scale of work."""
 
     __slots__ = ("blocks", "cached", "end_at", "first_at", "gone", "held", "job", "told")
 
@@ -50,11 +50,11 @@ class _Run:
 
 
 class ParallelEngine:
-    """An `Engine`; see the interface.
+    """A parallel `Engine`; see the interface.
 
     Args:
-        cost: cost of one request alone; only its constants for a prompt and for a token are used.
-        settings: the rest; `load_factor` is its own.
+        cost: cost of a lone request; only its constants per prompt and per token are used.
+        settings: settings of the engine, including `load_factor`.
         rng: draws the jitter of a request's times.
 
     Raises:
@@ -74,10 +74,10 @@ class ParallelEngine:
         self._waiting: deque[Job] = deque()
         self._running: dict[str, _Run] = {}
         self._queued: set[str] = set()
-        self._work = 0.0  # unloaded seconds that each running job has done since the beginning
+        self._work = 0.0  # position on the scale of work, in unloaded seconds
         self._start_s, self._rate, self._target = 0.0, 1.0, 0.0  # of the outstanding step
         self._end_s = -math.inf
-        self._gains: list[tuple[_Run, int]] = []  # the progress it reported
+        self._gains: list[tuple[_Run, int]] = []  # the progress reported with that step
         self._queries = self._hits = 0
 
     def submit(self, job: Job) -> None:
@@ -96,12 +96,12 @@ class ParallelEngine:
         self._queued.add(job.id)
 
     def cached_tokens(self, job: Job) -> int:
-        """Look the prompt up; see the interface."""
+        """Look up the prompt; see the interface."""
         size = self._settings.block_size
         return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
 
     def abort(self, job_id: str) -> None:
-        """Drop a job; one that runs slows the others until the step under way ends."""
+        """Drop a job; a running one still slows the others until the current step ends."""
         run = self._running.get(job_id)
         if run is not None:
             run.gone = True
@@ -110,9 +110,9 @@ class ParallelEngine:
             self._waiting = deque(job for job in self._waiting if job.id != job_id)
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Run to the next first or last token; without `until` to any token, soon at the latest.
+        """Run to the next first or last token, or without `until` at most about one token's time.
 
-        See the interface. A step may end without progress: newcomers get in between two steps.
+        See the interface. A step may end without progress, so that new jobs can enter.
         """
         self._settle()
         self._admit()
@@ -129,7 +129,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """End the outstanding step at once, unless a newcomer would have to wait anyway."""
+        """End the outstanding step now, unless a new job would have to wait anyway."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None
@@ -139,14 +139,14 @@ class ParallelEngine:
         return Step(0.0, ())
 
     def restart(self) -> tuple[str, ...]:
-        """Lose everything; see the interface."""
+        """Lose all state; see the interface."""
         lost = (*self._running, *(job.id for job in self._waiting))
         self._reset()
         self._pool.clear()
         return lost
 
     def load(self) -> Load:
-        """Return the readings of now; see the interface."""
+        """Return the current figures; see the interface."""
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -157,7 +157,7 @@ class ParallelEngine:
         )
 
     def _next_of(self, run: _Run, each_token: bool) -> float:
-        """Return the place of the job's next news on the scale of work."""
+        """Return the point on the scale of work at which the job next has progress."""
         if not run.told:
             return run.first_at
         if each_token and run.told + 1 < run.job.output_tokens:
@@ -165,7 +165,7 @@ class ParallelEngine:
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
-        """Return the report for when the work reaches the target; true from the next step on."""
+        """Return the progress at the target of the step; it takes effect in the next step."""
         for run in self._running.values():
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue
@@ -177,7 +177,7 @@ class ParallelEngine:
         )
 
     def _settle(self) -> None:
-        """End the outstanding step: its report is true now."""
+        """End the outstanding step and apply the progress it reported."""
         self._work = self._target
         for run, tokens in self._gains:
             run.told += tokens
@@ -191,7 +191,7 @@ class ParallelEngine:
             del self._running[run.job.id]
 
     def _needs(self, job: Job) -> tuple[int, int, int]:
-        """Return a job's blocks, those that are found, and those that it takes from the pool."""
+        """Return a job's number of blocks, those found, and those it takes from the pool."""
         size = self._settings.block_size
         # The last token is always computed: its output is the answer's first token.
         found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
@@ -232,7 +232,7 @@ class ParallelEngine:
         run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
 
     def _publish(self, run: _Run, tokens: int) -> None:
-        """Index the blocks that this number of tokens fills."""
+        """Index the blocks that this many tokens fill."""
         first = len(run.held)
         fresh = run.job.blocks[first : tokens // self._settings.block_size]
         if fresh:

@@ -1,15 +1,15 @@
 """The time of a prefill: algorithm 3 of the Medha paper (appendix A.3).
 
 A prefill of n tokens runs in chunks that shrink as its context grows, because each chunk is the
-largest whose predicted time fits one iteration. That makes the total a simulation, not a formula,
-so it is done once for each model and kept as a table of seconds at 0, delta, 2 delta ... L_max
-tokens; look-ups interpolate. All lengths share their early chunks, so one walk to L_max prices them
-all: the table needs one simulation, not L_max / delta of them.
+largest whose predicted time fits one iteration. The total therefore needs a simulation, which runs
+once per model and gives a table of seconds at 0, delta, 2 delta ... L_max tokens; look-ups
+interpolate. All lengths share their early chunks, so a single walk to L_max prices them all instead
+of L_max / delta simulations.
 
-Limits: below one delta the fixed cost of an iteration is spread evenly over the tokens, and beyond
-L_max the last slope is extended, which is a lower bound for a quadratic cost. A chunk never falls
-under `MIN_CHUNK_TOKENS`: where even that does not fit the target, the paper's simulation stops
-short and reports too little time; this one takes the longer iteration.
+There are limits. Below one delta the fixed cost of an iteration is spread evenly over the tokens,
+and beyond L_max the last slope is extended, a lower bound for a quadratic cost. A chunk never falls
+below `MIN_CHUNK_TOKENS`: if even that does not fit the target, the paper's simulation stops early
+and reports too little time; this one accepts the longer iteration.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ChunkSeconds = Callable[[int, int], float]
 """(chunk_tokens, context_tokens) -> seconds of an iteration that runs only this chunk."""
 
 MAX_TOKENS = 1_048_576
-"""The longest prompt that served models take today; longer ones are extrapolated."""
+"""The longest prompt of models served today; longer ones are extrapolated."""
 
 DELTA_TOKENS = 1024
-"""The paper's granularity; 8 KiB of table for 1M tokens."""
+"""The paper's granularity; the table for 1M tokens has 8 KiB."""
 
 MAX_CHUNK_TOKENS = 8192
-"""Common engines' largest token budget for a step (vLLM's default on a large GPU)."""
+"""Largest common token budget of a step (vLLM's default on a large GPU)."""
 
 MIN_CHUNK_TOKENS = 32
 
@@ -42,11 +42,11 @@ class PrefillTable:
     """Prefill seconds by prompt length, for one model on one kind of endpoint.
 
     Args:
-        seconds: float64[k], the total at 0, delta, 2 delta ... (`DELTA_TOKENS`); starts at 0 and
-            never falls.
+        seconds: float64[k], totals at 0, delta, 2 delta ... (`DELTA_TOKENS`); starts at 0 and never
+            decreases.
 
     Raises:
-        SettingError: the values are not finite, start elsewhere than at 0, or fall.
+        SettingError: the values are not finite, do not start at 0, or decrease.
     """
 
     __slots__ = ("_array", "_last", "_totals")
@@ -59,7 +59,7 @@ class PrefillTable:
                 "the prompt grows"
             )
         self._array = np.ascontiguousarray(seconds, dtype=np.float64)
-        self._totals: list[float] = self._array.tolist()  # floats of a list: 4x faster than numpy's
+        self._totals: list[float] = self._array.tolist()  # indexing a list is 4x faster than numpy
         self._last = len(seconds) - 2
 
     @classmethod
@@ -72,7 +72,7 @@ class PrefillTable:
     ) -> Self:
         """Simulate a prefill in adaptive chunks of at most `target_s` each.
 
-        `chunk_seconds` is called some 10 times for each chunk, so it must be cheap.
+        Calls `chunk_seconds` some 10 times per chunk, so it must be cheap.
         """
         grid = range(DELTA_TOKENS, max_tokens + DELTA_TOKENS, DELTA_TOKENS)
         totals = [0.0]
@@ -83,7 +83,7 @@ class PrefillTable:
                 chunk = max(
                     MIN_CHUNK_TOKENS,
                     largest_chunk(
-                        lambda tokens: chunk_seconds(tokens, context),  # noqa: B023 (used at once)
+                        lambda tokens: chunk_seconds(tokens, context),  # noqa: B023 (called at once)
                         target_s,
                         MAX_CHUNK_TOKENS,
                         MIN_CHUNK_TOKENS,
@@ -95,7 +95,7 @@ class PrefillTable:
                 done += chunk
             rest = length - done
             totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
-        # A last chunk cut short can cost a hair more than the next grid point's whole one.
+        # A truncated last chunk can cost slightly more than the next grid point's full one.
         return cls(np.maximum.accumulate(np.array(totals)))
 
     def total_s(self, tokens: float) -> float:
@@ -111,7 +111,7 @@ class PrefillTable:
         return low + (position - index) * (totals[index + 1] - low)
 
     def remaining_s(self, total_tokens: float, done_tokens: float) -> float:
-        """Return the seconds left when `done_tokens` are computed or cached; never negative."""
+        """Return the seconds left after `done_tokens` are computed or cached; never negative."""
         if done_tokens >= total_tokens:
             return 0.0
         return self.total_s(total_tokens) - self.total_s(done_tokens)

@@ -1,9 +1,9 @@
-"""Engine profiles: data files in, engines out.
+"""Engine profiles: read data files, build engines.
 
-Three files in `sim/data/`: `engine-hardware.yaml` and `engine-models.yaml` hold constants, each
-with its source beside it, and `engine-profiles.yaml` joins them, with parallel degrees and
-settings, to the engines that experiments name. A profile without hardware states a linear cost.
-A file of one's own with one such profile, as `laar lab fit-engine` writes it, does as well.
+There are three files in `sim/data/`: `engine-hardware.yaml` and `engine-models.yaml` hold
+constants, each with its source, and `engine-profiles.yaml` combines them with parallel degrees and
+settings into the engines that experiments name. A profile without hardware has a linear cost. A
+user's file with a single profile, as written by `laar lab fit-engine`, is accepted too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARALLEL = {"tensor", "stages", "kv_parallel"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """An engine's description: a name, the cost of its iterations, and its settings."""
+    """An engine's name, the cost of its iterations, and its settings."""
 
     name: str
     cost: CostModel
@@ -44,10 +44,10 @@ class EngineProfile:
 
 
 def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
-    """Return a fresh engine; `seed` matters only where the settings ask for jitter.
+    """Return a fresh engine; `seed` matters only if the settings have jitter.
 
     Raises:
-        SettingError: an unknown scheduler or slack order, or `parallel` without a linear cost.
+        SettingError: the scheduler or slack order is unknown, or `parallel` lacks a linear cost.
     """
     kind = ParallelEngine if profile.settings.scheduler == "parallel" else SimulatedEngine
     return kind(profile.cost, profile.settings, random.Random(seed))
@@ -57,7 +57,7 @@ def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the same engine on a device on which everything takes `factor` times as long.
 
     Raises:
-        SettingError: the profile's cost is not linear: a device's peaks are its hardware's.
+        SettingError: the cost is not linear but follows from the peaks of the hardware.
     """
     if factor == 1.0:
         return profile
@@ -68,10 +68,10 @@ def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
 
 
 def load_hardware(name: str, data: Path = DATA) -> HardwareProfile:
-    """Return an accelerator: `a100`, `h100` or `l40s` in the files that come with laar.
+    """Return an accelerator; the packaged file has `a100`, `h100` and `l40s`.
 
     Raises:
-        SettingError: no such entry, or a constant that is missing, unknown or out of range.
+        SettingError: there is no such entry, or a constant is missing, unknown or out of range.
     """
     return _sourced(data / "engine-hardware.yaml", name, HardwareProfile)
 
@@ -86,15 +86,15 @@ def load_model(name: str, data: Path = DATA) -> ModelProfile:
 
 
 def profile_names(data: Path = DATA) -> tuple[str, ...]:
-    """Return the names that `load_profile` knows."""
+    """Return the profile names that `load_profile` accepts."""
     return tuple(_read(data / "engine-profiles.yaml"))
 
 
 def load_profile(name: str, data: Path = DATA) -> EngineProfile:
-    """Return the engine of that name, or of the file whose path ends in ``.yaml``.
+    """Return the engine with that name, or of the file if the name ends in ``.yaml``.
 
     Raises:
-        SettingError: no such entry, or one that can't be used; names file and constant.
+        SettingError: there is no such entry, or it is invalid; names file and constant.
     """
     file = data / "engine-profiles.yaml"
     if name.endswith(".yaml"):
@@ -139,7 +139,7 @@ def _blocks(cost: RooflineCost, settings: _Entry) -> int:
     return cost.kv_tokens() // size if isinstance(size, int) and size > 0 else 1
 
 
-@lru_cache(maxsize=16)  # three files, and those of tests
+@lru_cache(maxsize=16)  # three files, and those in tests
 def _read(file: Path) -> Mapping[str, _Entry]:
     try:
         return cast("Mapping[str, _Entry]", parse_yaml(file.read_text("utf-8")))
@@ -155,7 +155,7 @@ def _entry(file: Path, name: str) -> _Entry:
 
 
 def _constants(where: str, entry: object) -> dict[str, object]:
-    """Return the values; each must stand beside its source."""
+    """Return the values; each must come with its source."""
     values: dict[str, object] = {}
     for key, item in cast("_Entry", entry).items():
         if not isinstance(item, dict) or not item.get("source") or "value" not in item:

@@ -5,19 +5,19 @@
     attention = max(4 * layers * heads * head_dim * pairs / FLOP/s,  KV bytes / bandwidth)
     pairs     = sum(chunk * (context + chunk / 2))
 
-The two operator groups run one after the other on the device, so each has a roof of its own. One
-roof over both (their sums compared) would hide the gain of the paper's multi-prefill batching:
-beside a deep, attention-bound chunk the weights are read anyway, and a short chunk's linear part
-is almost free (section 4.2).
+The two operator groups run one after the other on the device, so each has a separate roof. One roof
+over both (comparing their sums) would hide the gain of the paper's multi-prefill batching: an
+iteration with a deep, attention-bound chunk reads the weights anyway, so the linear part of an
+additional short chunk is almost free (section 4.2).
 
-Parallelism. Tensor: everything over p_tp, two all-reduces a layer. Pipeline: a stage has 1/p of the
-layers, and an iteration pays a hop between stages; how chunks overlap is the engine's business.
-KV: a context over g groups has 1/g of the pairs and KV reads on each, plus a merge a layer; groups
-join as the context grows, one for each `KV_GROUP_TOKENS`. Mixture of experts: the weights read are
-the dense ones and the experts that at least one token of the batch chose, for even routing.
+Parallelism. Tensor: everything is divided by p_tp, with two all-reduces per layer. Pipeline: a
+stage has 1/p of the layers, and an iteration pays a hop between stages; the engine decides how
+chunks overlap. KV: with g groups each has 1/g of a context's pairs and KV reads, plus a merge per
+layer; groups join as the context grows, one per `KV_GROUP_TOKENS`. Mixture of experts: dense
+weights are read, and those of experts chosen by at least one token of the batch, routed evenly.
 
-It does not model: tile and wave quantisation, the network's contention, several micro-batches of
-decodes in a pipeline, or layers without attention beyond leaving them out of the attention part.
+It does not model tile and wave quantisation, network contention, several micro-batches of decodes
+in a pipeline, or layers without attention beyond excluding them from the attention part.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from laar.errors import SettingError
 from laar_lab.sim.engine.cost import Work
 
 KV_GROUP_TOKENS = 524_288
-"""Context for each KV group: the paper's Figure 6 has 4 groups at 2M tokens, joined one by one."""
+"""Context per KV group: the paper's Figure 6 has 4 groups at 2M tokens, joined one by one."""
 
 MEMORY_SHARE = 0.9
-"""Share of the device memory for weights and KV: vLLM's default `gpu_memory_utilization`."""
+"""Share of device memory for weights and KV: vLLM's default `gpu_memory_utilization`."""
 
 _Positive = Annotated[float, Field(gt=0.0)]
 _Count = Annotated[int, Field(ge=1)]
@@ -45,23 +45,23 @@ _PARTIAL_BYTES = 4  # partial attention outputs are merged in float32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareProfile:
-    """One accelerator and its links.
+    """An accelerator and its links.
 
     Args:
-        name: how the data file calls it.
+        name: name in the data file.
         bf16_flops: peak dense FLOP/s of 16-bit matrix work.
-        fp8_flops: the same for 8-bit; None where the chip has none.
+        fp8_flops: the same for 8-bit; None if the chip lacks it.
         bandwidth_bytes_s: peak memory bandwidth.
         memory_bytes: device memory.
         linear_efficiency: share of the peak FLOP/s that linear layers reach.
         attention_efficiency: share of the peak FLOP/s that attention reaches.
         memory_efficiency: share of the peak bandwidth that reads reach.
-        step_overhead_s: host and launch time of an iteration that nothing hides.
+        step_overhead_s: host and launch time of an iteration that is not overlapped.
         link_latency_s: latency of one all-reduce between the devices of a tensor group.
-        link_bytes_s: bandwidth of the same, each way.
+        link_bytes_s: its bandwidth, in each direction.
         network_latency_s: latency of one hop between pipeline stages.
-        network_bytes_s: bandwidth between servers, for each device.
-        kv_merge_s: joining partial attention outputs of KV groups, for each layer.
+        network_bytes_s: bandwidth between servers, per device.
+        kv_merge_s: time to merge partial attention outputs of KV groups, per layer.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # read by pydantic
@@ -84,22 +84,22 @@ class HardwareProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model's shape.
+    """The shape of a model.
 
     Args:
-        name: how the data file calls it.
+        name: name in the data file.
         layers: transformer layers.
-        attention_layers: those with softmax attention over the whole context.
+        attention_layers: layers with softmax attention over the whole context.
         heads: query heads of such a layer.
         kv_heads: key and value heads.
-        head_dim: elements of a head.
+        head_dim: elements per head.
         hidden: elements of the residual stream.
-        parameters: all of them.
-        active_parameters: those that a token uses.
-        experts: routed experts in a layer; 1 for a dense model.
-        experts_per_token: number of them that a token uses.
-        weight_bytes: bytes of each parameter; 1 computes in 8 bits.
-        kv_bytes: bytes of each element of the KV cache.
+        parameters: total number of parameters.
+        active_parameters: parameters that a token uses.
+        experts: routed experts per layer; 1 for a dense model.
+        experts_per_token: experts that a token uses.
+        weight_bytes: bytes per parameter; 1 computes in 8 bits.
+        kv_bytes: bytes per element of the KV cache.
         linear_efficiency: factor on the hardware's; below 1 for small expert matrices.
     """
 
@@ -122,7 +122,7 @@ class ModelProfile:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of KV cache for one token, all layers."""
+        """Bytes of KV cache per token, over all layers."""
         return 2.0 * self.attention_layers * self.kv_heads * self.head_dim * self.kv_bytes
 
     @property
@@ -143,7 +143,7 @@ class RooflineCost:
         kv_parallel: KV groups, p_kvp; each is a copy of the whole tensor x stages arrangement.
 
     Raises:
-        SettingError: a degree below 1, or a chip that can't compute in the model's precision.
+        SettingError: a degree is below 1, or the chip can't compute in the model's precision.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RooflineCost:
         self._dense_read_s -= self._expert_read_s
         self._miss = 1.0 - model.experts_per_token / model.experts  # a token skips a given expert
         self._pair_s = 4.0 * model.attention_layers * model.heads * model.head_dim / attention_flops
-        # KV heads can't be split: beyond one device a head, they are copied.
+        # KV heads can't be split; beyond one device per head they are copied.
         self._kv_read_s = model.kv_bytes_per_token / (bandwidth * min(tensor, model.kv_heads))
         self._fixed_s, self._token_s = hardware.step_overhead_s, 0.0
         if tensor > 1:  # ring all-reduce: each device sends 2 (p-1)/p of the activations
@@ -192,11 +192,11 @@ class RooflineCost:
         self._merge_token_s = model.attention_layers * partial / hardware.network_bytes_s
 
     def kv_groups(self, context: int) -> int:
-        """Return the KV groups of a context: one for each `KV_GROUP_TOKENS` begun, up to p_kvp."""
+        """Return the KV groups of a context: one per `KV_GROUP_TOKENS` started, up to p_kvp."""
         return min(self.kv_parallel, 1 + context // KV_GROUP_TOKENS)
 
     def attention_s(self, work: Work) -> float:
-        """Return the attention part over all stages: its compute or its KV reads."""
+        """Return the attention part over all stages: the longer of compute and KV reads."""
         return max(self._pair_s * work.pairs, self._kv_read_s * work.kv_tokens)
 
     def linear_s(self, tokens: int) -> float:
@@ -216,7 +216,7 @@ class RooflineCost:
         return seconds / self.stages + self._hop_s + self._hop_token_s * tokens
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Return (a, b): a stage of `decodes` decodes takes a + b * decode_context seconds."""
+        """Return (a, b): `decodes` decodes take a + b * decode_context seconds per stage."""
         base = self.linear_s(decodes) + self._fixed_s + self._token_s * decodes
         slope = max(self._pair_s, self._kv_read_s)
         return (
@@ -225,7 +225,7 @@ class RooflineCost:
         )
 
     def kv_tokens(self) -> int:
-        """Return the tokens of KV cache that fit beside the weights.
+        """Return the number of tokens of KV cache that fit in memory with the weights.
 
         Raises:
             SettingError: the weights alone do not fit.

@@ -1,13 +1,13 @@
-"""The scheduler plug, and the schedulers that are not Medha's.
+"""The scheduler interface, and all schedulers but Medha's.
 
-A scheduler plans one iteration: whether those who decode get a token, and which prefills get how
-many tokens. It admits waiting sequences through the desk, which is the engine: an admitted sequence
-has a slot, blocks for its whole prompt and its part in the prefix cache, so that pausing
-its prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
+A scheduler plans one iteration: whether decoding sequences get a token, and how many tokens each
+prefill gets. It admits waiting sequences through the desk, which is the engine. An admitted
+sequence has a slot, blocks for its whole prompt and its part of the prefix cache, so pausing its
+prefill can't lead to a preemption (vLLM needs `--scheduler-reserve-full-isl` for that).
 
-vLLM serves the running list first, in order of admission, and the waiting queue with the rest.
-Here those that decode go before those that prefill; under FCFS that is the same order, since a
-prefill that takes the rest of a step leaves nothing to admit others with.
+vLLM serves the running list first, in order of admission, and the waiting queue with what is left.
+Here decodes go before prefills; under FCFS that is the same order, since a prefill that uses up a
+step leaves no tokens to admit others with.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from laar_lab.sim.engine.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One iteration.
+    """The plan of one iteration.
 
     Args:
         decode: whether every sequence that can decode gets a token.
         chunks: prefill tokens for admitted sequences, at most what each has left.
-        steady: with no chunks, the next plan will be the same until a job comes or goes.
+        steady: whether a plan without chunks stays the same until a job comes or goes.
     """
 
     decode: bool
@@ -39,37 +39,37 @@ class Desk(Protocol):
     """A scheduler's view of the engine."""
 
     waiting: list[Seq]
-    """Not admitted, in the order of the scheduler's key."""
+    """Sequences not yet admitted, in the order of the scheduler's key."""
 
     prefilling: list[Seq]
-    """Admitted, with tokens left to prefill, in order of admission."""
+    """Admitted sequences with tokens left to prefill, in order of admission."""
 
     def decode_work(self) -> Work:
-        """Return a fresh `Work` that holds the decodes of this iteration."""
+        """Return a fresh `Work` with the decodes of this iteration."""
         ...
 
     def admissible(self, seq: Seq) -> tuple[bool, int]:
-        """Return whether `admit` would succeed now, and the prompt tokens that are cached."""
+        """Return whether `admit` would succeed now, and the number of cached prompt tokens."""
         ...
 
     def admit(self, seq: Seq) -> bool:
-        """Move a waiting sequence to `prefilling`; False if a slot or blocks are missing."""
+        """Move a waiting sequence to `prefilling`; return False if it lacks a slot or blocks."""
         ...
 
 
 class Scheduler(Protocol):
-    """The order of sequences, and the work of each iteration."""
+    """Orders sequences and plans each iteration."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the place in the waiting queue; smallest first, fixed for the sequence's life."""
+        """Return the rank in the waiting queue; smallest first, fixed for the sequence's life."""
         ...
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Return the iteration that starts at `now`."""
+        """Plan the iteration that starts at `now`."""
         ...
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Return the one to preempt when blocks run out; `running` is not empty."""
+        """Return the sequence to preempt if blocks run out; `running` is not empty."""
         ...
 
 
@@ -92,21 +92,21 @@ def _fill(desk: Desk, tokens: int) -> list[tuple[Seq, int]]:
 
 
 class Fcfs:
-    """vLLM's default: decodes, then running prefills, then the queue; prompts in chunks."""
+    """vLLM's default: decodes, then running prefills, then the queue, with chunked prompts."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._budget_tokens = settings.max_num_batched_tokens
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return the order of submission; a preempted sequence goes back to its place."""
+        """Return the order of submission, so a preempted sequence returns to its place."""
         return (seq.number,)
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Return decodes and as many prefill tokens as the budget leaves."""
+        """Plan decodes and as many prefill tokens as the budget leaves."""
         return Plan(True, _fill(desk, self._budget_tokens - desk.decode_work().decodes))
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Return the newest."""
+        """Return the most recently admitted sequence."""
         return max(running, key=lambda seq: seq.admitted)
 
 
@@ -114,11 +114,11 @@ class Priority(Fcfs):
     """vLLM's priority policy: reorders the queue; a running prefill keeps its place."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Return priority, lower first, then arrival."""
+        """Return the priority, lower first, then the arrival."""
         return (seq.job.priority, seq.job.arrival_s, seq.number)
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Return the least important, the latest of those."""
+        """Return the least important sequence, the latest in case of a tie."""
         return max(running, key=self.key)
 
 
@@ -126,19 +126,19 @@ class PrefillFirst(Fcfs):
     """SGLang's default: while anything can prefill, nothing decodes."""
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Return prefills up to the budget, or else the decodes."""
+        """Plan prefills up to the budget, or else the decodes."""
         chunks = _fill(desk, self._budget_tokens)
         return Plan(not chunks, chunks)
 
 
 class NonPreemptive(Fcfs):
-    """Whole prompts only: nothing runs beside or between the parts of a long one.
+    """Whole prompts only: nothing runs during a long prefill.
 
-    Prompts share an iteration up to the token budget; a longer one has an iteration to itself.
+    Prompts share an iteration up to the token budget; a longer one gets a separate iteration.
     """
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Return whole prompts in order of arrival, or else the decodes."""
+        """Plan whole prompts in order of arrival, or else the decodes."""
         chunks: list[tuple[Seq, int]] = []
         tokens = self._budget_tokens
         while desk.waiting and (not chunks or desk.waiting[0].target <= tokens):

@@ -1,4 +1,4 @@
-"""A job inside the engine: how far it is, and which KV blocks it holds."""
+"""A job inside the engine: its progress, and the KV blocks it holds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from laar_lab.sim.engine.interface import Job
 
 
 class Seq:
-    """The engine's own record of a job; schedulers read it, only the engine writes it.
+    """The engine's record of a job; schedulers read it, only the engine writes it.
 
     Attributes:
         number: order of submission.
-        admitted: order of the last admission; the largest is the newest of those running.
-        target: tokens to compute before the next output token can come.
+        admitted: order of the last admission; the largest is the newest running sequence.
+        target: tokens to compute before the next output token.
         context: tokens whose KV exists or is being computed.
-        generated: output tokens so far.
-        cached: prompt tokens that the first admission found in the prefix cache.
+        generated: output tokens generated.
+        cached: prompt tokens found in the prefix cache at the first admission.
         held: hashes of its findable blocks, first to last.
-        blocks: all blocks it holds, findable or not.
-        flights: iterations under way that it is part of (several with pipeline stages).
-        gone: aborted or lost while an iteration was under way.
-        line: urgency, kept by schedulers that order by slack until its context changes.
+        blocks: number of all blocks it holds, findable or not.
+        flights: current iterations that it is part of (several with pipeline stages).
+        gone: aborted or lost during an iteration.
+        line: urgency, cached by schedulers that order by slack until its context changes.
     """
 
     __slots__ = (
@@ -59,5 +59,5 @@ class Seq:
 
     @property
     def left(self) -> int:
-        """Output tokens left to make."""
+        """Output tokens left to generate."""
         return self.job.output_tokens - self.generated

@@ -1,6 +1,6 @@
-"""The settings of an engine, beside its cost.
+"""The settings of an engine, apart from its cost.
 
-Defaults are vLLM's where it has the knob.
+Defaults are vLLM's if it has the setting.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _Positive = Annotated[float, Field(gt=0.0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackSettings:
-    """Medha's scheduler.
+    """Settings of Medha's scheduler.
 
     Args:
-        order: who goes first: `lars`, or `fcfs`, `edf`, `lrs`, `srpt` to compare with.
-        target_s: what an iteration should take at most; the paper's 20 ms.
+        order: order of prefills: `lars`, or `fcfs`, `edf`, `lrs`, `srpt` to compare with.
+        target_s: target duration of an iteration; the paper's 20 ms.
         rho_max: largest share of an iteration that a long prefill with slack leaves free (0.4).
-        late_share: what a long prefill leaves free that can't meet its objective any more; the
-            paper has it leave nothing.
-        multi_prefill: several prefills in one iteration; off is the paper's plain LARS.
+        late_share: share that a long prefill leaves free after missing its objective; in the paper
+            it leaves nothing.
+        multi_prefill: allow several prefills in one iteration; off is the paper's plain LARS.
         long_tokens: prompts above this are long; the paper's short ones end at 8K.
-        objective_base_s: TTFT objective of a job without one is this ...
-        objective_factor: ... plus this many times its prefill time alone.
+        objective_base_s: constant part of the TTFT objective of a job without one.
+        objective_factor: part proportional to the job's prefill time on an idle engine.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # read by pydantic
@@ -44,32 +44,31 @@ class SlackSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine.
+    """Settings of one engine.
 
     Args:
-        num_blocks: KV blocks; the memory.
-        block_size: tokens of a block.
-        max_num_seqs: sequences running at once (vLLM's default on a large device).
-        max_num_batched_tokens: tokens of an iteration; the static chunk size.
-        max_num_queued: waiting jobs beyond which `submit` refuses; far above what an experiment
-            can still call a queue.
+        num_blocks: number of KV blocks, which is the memory.
+        block_size: tokens per block.
+        max_num_seqs: most concurrent sequences (vLLM's default on a large device).
+        max_num_batched_tokens: most tokens per iteration; the static chunk size.
+        max_num_queued: waiting jobs above which `submit` rejects; far above the queues of any
+            experiment.
         scheduler: a name in `SCHEDULERS`: `fcfs` (vLLM), `priority` (vLLM's priority policy),
             `prefill-first` (SGLang), `non-preemptive` (whole prompts), `slack` (Medha); or
-            `parallel`, which is another engine altogether (`laar_lab.sim.engine.parallel`).
-        stream_pipeline: with several stages, a prefill's next chunk enters the first stage when
-            the one before leaves it; off, only when it has left the last one.
+            `parallel`, which is a different engine (`laar_lab.sim.engine.parallel`).
+        stream_pipeline: with several stages, start a prefill's next chunk once the previous one
+            leaves the first stage; off, once it leaves the last stage.
         step_jitter: standard deviation of the logarithm of an iteration's time; a merged stretch
             draws once.
-        intake_s: what the server in front of the scheduler takes for a request (HTTP, checks),
-            one request after the other. The fleet in virtual time waits for it; an HTTP endpoint
-            has a server of its own.
-        intake_s_per_token: the same for each token of the prompt (parsing, tokenising, hashing).
+        intake_s: time per request, serially, in the server in front of the scheduler (HTTP,
+            checks). The virtual-time fleet models it; an HTTP endpoint has a real server instead.
+        intake_s_per_token: intake time per token of the prompt (parsing, tokenising, hashing).
         kv_events: report prefix-cache changes in each `Step`.
         load_factor: for `parallel`: how much longer everything takes with `max_num_seqs` running
             than with one.
-        refuses_full: for `parallel`: whether a prompt that finds no room in the KV cache gets a
-            500, as llm-d-inference-sim has it, and does not wait.
-        slack: for the scheduler `slack`.
+        refuses_full: for `parallel`: whether a prompt that does not fit in the KV cache gets a 500,
+            as in llm-d-inference-sim, instead of waiting.
+        slack: settings of the scheduler `slack`.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # read by pydantic
@@ -90,5 +89,5 @@ class EngineSettings:
     slack: SlackSettings = field(default_factory=SlackSettings)
 
     def intake_of(self, prompt_tokens: int) -> float:
-        """Return the seconds before the scheduler sees a prompt that long."""
+        """Return the seconds until the scheduler sees a prompt of this length."""
         return self.intake_s + self.intake_s_per_token * prompt_tokens

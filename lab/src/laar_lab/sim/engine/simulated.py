@@ -1,22 +1,22 @@
 """The simulated engine: continuous batching, iteration by iteration.
 
-An iteration enters the first pipeline stage at `step` and its tokens exist when it leaves the last
-one. With one stage that is the same moment; with several, the next iteration may enter as soon as
-the first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
-leaves. As many iterations as stages are under way at most, or a batch a moment early would make the
-decodes behind it wait for a whole stage. Sequences that decode are in one batch at a time; a
-prefill may have a chunk in every stage (stream pipeline) or in one of them.
+An iteration enters the first pipeline stage at `step`, and its tokens exist when it leaves the last
+one. With one stage the two coincide; with several, the next iteration may enter as soon as the
+first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
+leaves. At most as many iterations as stages are in progress; otherwise a batch that enters slightly
+early would make the decodes behind it wait for a whole stage. Decoding sequences are in one batch
+at a time; a prefill may have a chunk in every stage (stream pipeline) or in one.
 
-The effects of an iteration on sequences are recorded when the step after it begins, so readings in
+The effects of an iteration on sequences are applied when the next step begins, so readings in
 between are those of its start, as a scrape of a real engine sees them.
 
-Recomputation follows vLLM: a preempted sequence loses its blocks, goes back to its place in the
-queue and prefills its prompt and the tokens it had made.
+Recomputation follows vLLM: a preempted sequence loses its blocks, returns to its place in the queue
+and prefills its prompt and the tokens generated before.
 
-A merged stretch gives every job the times of single iterations. Only which cached block is evicted
-can differ, and only when two sequences make the very same answer blocks at the same time.
+A merged stretch gives every job the times of single iterations. Only the choice of evicted cached
+blocks can differ, and only if two sequences generate the same answer blocks at the same time.
 
-It does not model tokenisation, network, client behaviour, speculative decoding, adapters.
+It does not model tokenisation, network, client behaviour, speculative decoding or adapters.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:
 
 @dataclass(slots=True)
 class _Flight:
-    """An iteration, or a merged stretch of `tokens` of them, on its way through the stages."""
+    """An iteration, or a merged stretch of `tokens` iterations, in the pipeline."""
 
     exit_s: float
     decoded: list[Seq]
@@ -73,40 +73,40 @@ class _Flight:
     finals: list[Seq]
     tokens: int = 1
     start_s: float = 0.0
-    line: tuple[float, float] = (0.0, 0.0)  # of a stretch: seconds, by context
-    context: int = 0  # of a stretch: in all caches when it began
+    line: tuple[float, float] = (0.0, 0.0)  # of a stretch: base seconds, seconds per context token
+    context: int = 0  # of a stretch: tokens in all caches at its start
 
     def seconds(self, tokens: int) -> float:
-        """Return how long the first `tokens` iterations of a stretch take, in closed form."""
+        """Return the duration of the first `tokens` iterations of a stretch, in closed form."""
         base, slope = self.line
         batch = len(self.decoded)
         return tokens * (base + slope * (self.context + 0.5 * batch * (tokens + 1)))
 
     def tokens_by(self, until: float, most: int) -> int:
-        """Return how many iterations begin before `until`, 1 to `most`."""
+        """Return how many iterations, 1 to `most`, begin before `until`."""
         if until == math.inf:
             return most
         return max(1, bisect_left(range(most), until - self.start_s, key=self.seconds))
 
 
 class SimulatedEngine:
-    """An `Engine`; see the interface.
+    """An iteration-level `Engine`; see the interface.
 
     Args:
-        cost: seconds of an iteration.
-        settings: the rest.
+        cost: cost model of an iteration.
+        settings: settings of the engine.
         rng: draws the jitter of iteration times.
 
     Raises:
-        SettingError: an unknown scheduler.
+        SettingError: the scheduler is unknown.
     """
 
     def __init__(self, cost: CostModel, settings: EngineSettings, rng: random.Random) -> None:
         self._cost, self._settings, self._rng = cost, settings, rng
         self._scheduler = _scheduler(settings, cost)
         self._block_size = settings.block_size
-        # In a pipeline a newcomer may enter behind a pass that is under way, and KV groups join in
-        # the middle of a stretch: neither is a closed form.
+        # In a pipeline a new job may enter behind a pass in progress, and KV groups join in the
+        # middle of a stretch: neither has a closed form.
         self._mergeable = cost.stages == 1 and cost.kv_parallel == 1
         self._one_chunk = cost.stages > 1 and not settings.stream_pipeline
         self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
@@ -124,7 +124,7 @@ class SimulatedEngine:
         self._free_at = [-math.inf] * self._cost.stages
         self._clock = -math.inf
         self._numbers = self._admissions = 0
-        self._preempted = False  # in this iteration: then no job is admitted
+        self._preempted = False  # in this iteration; if so, no job is admitted
         self._preemptions = self._queries = self._hits = 0
 
     # The Engine interface.
@@ -144,7 +144,7 @@ class SimulatedEngine:
         insort(self.waiting, seq, key=self._scheduler.key)
 
     def cached_tokens(self, job: Job) -> int:
-        """Look the prompt up; see the interface."""
+        """Look up the prompt; see the interface."""
         size = self._block_size
         return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
 
@@ -162,16 +162,16 @@ class SimulatedEngine:
     def step(self, now: float, until: float | None = None) -> Step | None:
         """Run what starts at `now`; see the interface."""
         self._settle()
-        begin = max(now, self._clock)  # a driver's sum may be a rounding error early
+        begin = max(now, self._clock)  # a driver's sum may be early by a rounding error
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
             self._schedule(begin, until)
-        if not self._flights:  # an answer's last blocks may still have to be reported
+        if not self._flights:  # an answer's last blocks may be unreported
             events = self._pool.drain()
             return Step(0.0, (), events) if events else None
         end = self._flights[0].exit_s
         is_idle = not (self.waiting or self.prefilling or self._decoding)
         if self._free_at[0] > begin and not (is_idle and until is not None):
-            end = min(end, self._free_at[0])  # else no job would enter: `cut` is for newcomers
+            end = min(end, self._free_at[0])  # so that jobs can enter; `cut` is for new arrivals
         self._clock = end
         self._events = self._pool.drain()
         return self._tell(end - now)
@@ -188,7 +188,7 @@ class SimulatedEngine:
             flight.tokens = tokens
             end = flight.start_s + flight.seconds(tokens)
             flight.exit_s = self._free_at[0] = self._clock = end
-        else:  # it only waits for a batch to leave the last stage
+        else:  # it is only waiting for a batch to leave the last stage
             entry = max(now, self._free_at[0])
             if entry >= self._clock:
                 return None
@@ -196,14 +196,14 @@ class SimulatedEngine:
         return self._tell(self._clock - now)
 
     def restart(self) -> tuple[str, ...]:
-        """Lose everything; see the interface."""
+        """Lose all state; see the interface."""
         lost = tuple(self._jobs)
         self._reset()
         self._pool.clear()
         return lost
 
     def load(self) -> Load:
-        """Return the readings of now; see the interface."""
+        """Return the current figures; see the interface."""
         return Load(
             running=len(self._jobs) - len(self.waiting),
             waiting=len(self.waiting),
@@ -213,14 +213,14 @@ class SimulatedEngine:
             prefix_hits_tokens=self._hits,
         )
 
-    # The desk, which schedulers see.
+    # The desk, as seen by schedulers.
 
     def decode_work(self) -> Work:
         """Return a fresh `Work` with the decodes of this iteration."""
         return self._decodes.copy()
 
     def admissible(self, seq: Seq) -> tuple[bool, int]:
-        """Return whether `admit` would succeed now, and the prompt tokens that are cached."""
+        """Return whether `admit` would succeed now, and the number of cached prompt tokens."""
         size = self._block_size
         # The last token is always computed: its output is the answer's first token.
         found, idle = self._pool.match(seq.job.blocks, (seq.target - 1) // size)
@@ -232,7 +232,7 @@ class SimulatedEngine:
         return fits, found * size
 
     def admit(self, seq: Seq) -> bool:
-        """Move a waiting sequence to `prefilling`, with blocks for all that it will prefill."""
+        """Move a waiting sequence to `prefilling`, with blocks for all its prefill tokens."""
         fits, cached = self.admissible(seq)
         if not fits:
             return False
@@ -243,7 +243,7 @@ class SimulatedEngine:
         self._pool.take(seq.blocks - found)
         seq.context = cached
         if seq.admitted < 0:
-            if seq.job.fetched:  # a sequence that loses its blocks reads the prompt itself
+            if seq.job.fetched:  # a preempted sequence prefills by itself
                 seq.context = cached = max(cached, seq.job.prompt_tokens - 1)
             seq.cached = cached
             self._queries += seq.job.prompt_tokens
@@ -297,11 +297,11 @@ class SimulatedEngine:
         seq.flights += 1
         self._publish(seq)
         (flight.chunks if seq.remaining else flight.finals).append(seq)
-        if self._one_chunk or not seq.remaining:  # a lone chunk must leave the last stage first
+        if self._one_chunk or not seq.remaining:  # without streaming the chunk must leave first
             self.prefilling.remove(seq)
 
     def _stretch(self, flight: _Flight, work: Work, until: float, scale: float) -> None:
-        """Merge as many decode-only iterations as are sure to be alike, and begin in time."""
+        """Merge as many decode-only iterations as are sure to be alike and begin in time."""
         base, slope = self._cost.decode_line(work.decodes)
         flight.line = (base * scale, slope * scale)
         flight.context = work.decode_context - work.decodes
@@ -314,7 +314,7 @@ class SimulatedEngine:
         flight.tokens = flight.tokens_by(until, most)
 
     def _grow(self) -> None:
-        """Give each decoding sequence room for one more token, preempting where there is none."""
+        """Give each decoding sequence room for one more token, preempting if there is none."""
         for seq in self._decoding[:]:
             if seq.context < seq.blocks * self._block_size:
                 continue
@@ -356,10 +356,10 @@ class SimulatedEngine:
         for _ in range(self._told):
             flight = self._flights.popleft()
             decoded = [seq for seq in flight.decoded if not seq.gone]
-            for seq in decoded:  # all take before anyone gives back, as in single iterations
+            for seq in decoded:  # all take before any releases, as in single iterations
                 seq.context += flight.tokens
                 short = -(-seq.context // self._block_size) - seq.blocks
-                if short > 0:  # a stretch: its blocks were counted, not taken
+                if short > 0:  # in a stretch, blocks were counted but not taken
                     self._pool.take(short)
                     seq.blocks += short
             for seq in decoded:

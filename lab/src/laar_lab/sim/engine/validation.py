@@ -1,9 +1,9 @@
-"""The engine model against the figures that the Medha paper publishes.
+"""Compare the engine model with the figures published in the Medha paper.
 
-Each row shows the published value, the model's value, and a note where the paper leaves the set-up
-open or a constant was fitted to that very figure. The experiment `engine-validation` prints the
-rows and the tests hold them; nothing else depends on this module. Beside a real engine the model is
-put by `laar lab fit-engine`.
+Each row has the published value, the model's value, and a note if the paper leaves the setup open
+or a constant was fitted to that very figure. The experiment `engine-validation` prints the rows and
+the tests check them; nothing else depends on this module. `laar lab fit-engine` compares the model
+with real engines.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from laar_lab.sim.engine.settings import EngineSettings
 from laar_lab.sim.engine.simulated import SimulatedEngine
 
 TOLERANCE = 0.1
-"""Relative: how near to the published figure the model must come."""
+"""Largest relative difference from the published figure."""
 
 _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One published figure and ours.
+    """A published figure and ours.
 
     Args:
         name: name of the figure.
         published: the paper's value.
         ours: the model's value.
-        kind: `about` is held to `TOLERANCE`, `at least` is a bound.
-        note: a remark needed to compare them; empty for none.
+        kind: `about` allows `TOLERANCE`, `at least` is a bound.
+        note: a remark needed for the comparison; empty for none.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Figure:
 
 
 def published_figures() -> tuple[Figure, ...]:
-    """Return all rows; take about a second."""
+    """Return all rows; takes about a second."""
     return (*_intensity(), _interference(), *_pipeline(), *_kv_groups())
 
 
@@ -111,7 +111,7 @@ def _interference() -> Figure:
 
 
 def _prefill_s(model: str, stages: int) -> float:
-    """Return the TTFT of a lone 1M-token prompt in chunks of 512, through the engine itself."""
+    """Return the TTFT of a lone 1M-token prompt in chunks of 512, from the engine itself."""
     cost = RooflineCost(load_hardware("h100"), load_model(model), tensor=8, stages=stages)
     settings = EngineSettings(num_blocks=_MILLION, max_num_batched_tokens=512)
     engine = SimulatedEngine(cost, settings, random.Random(0))

@@ -1,4 +1,4 @@
-"""The fleet in virtual time: the product's director, simulated engines, links and clients."""
+"""The fleet in virtual time: the production director, simulated engines, links and clients."""
 
 from laar_lab.sim.fleet.assessor import MeasuredAssessor
 from laar_lab.sim.fleet.clients import (

@@ -1,7 +1,7 @@
-"""The picker's knowledge of a fleet whose models are all right: their speeds, as measured.
+"""The picker's knowledge of a fleet whose models are all correct: their measured speeds.
 
-The stand-in for an artifact of `laar measure` on idle engines: one prompt of each of two lengths,
-and the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
+It stands in for an artifact of `laar measure` on idle engines: one prompt each of two lengths, and
+the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SHORT_TOKENS, _LONG_TOKENS = 512, 4096
 
 
 class MeasuredAssessor:
-    """Seconds for a token by model, from its engine.
+    """Assessor with the seconds per token of each model's engine.
 
     Args:
-        sites: the fleet; where several serve a model, the first is measured.
+        sites: the fleet; if several serve a model, the first is measured.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
@@ -34,7 +34,7 @@ class MeasuredAssessor:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Return the same probability for all, and each model's own speed."""
+        """Return the same probability for all models, and each model's speed."""
         n = len(models)
         speeds = [self._speeds[model] for model in models]
         return Assessment(
@@ -48,11 +48,11 @@ class MeasuredAssessor:
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learn nothing: lengths are exact."""
+        """Ignore the usage, as lengths are exact."""
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:
-    """Seconds a token, and the rest of a prompt's time, which does not grow with its length."""
+    """Return the seconds per token, and the constant part of a prompt's time."""
     times = []
     for tokens in (_SHORT_TOKENS, _LONG_TOKENS):
         job = Job(id="one", arrival_s=0.0, prompt_tokens=tokens, output_tokens=1)

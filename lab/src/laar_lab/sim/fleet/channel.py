@@ -1,6 +1,6 @@
-"""Several pickers in virtual time: the product's sharing over a channel that delays.
+"""Several pickers in virtual time: the production sharing over a channel with a delay.
 
-Every batch reaches all other pickers after the same delay, in one order, as from a store.
+Every batch reaches all other pickers after the same delay and in the same order, as from a store.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
 from laar_lab.sim.fleet.clock import VirtualClock
 
-_FLUSH_MS = 5.0  # less than a running picker's, since most of a record's age is the delay here
-_LOOK_S = 0.25  # as a running picker does
+_FLUSH_MS = 5.0  # below a real picker's; most of a record's age is the delay
+_LOOK_S = 0.25  # as in a real picker
 
 
 class Channel:
-    """Joins the directors of a fleet.
+    """Connects the directors of a fleet.
 
     Args:
         clock: clock of the run.
         directors: one for each picker.
-        delay_s: seconds from sending a batch until the others take it.
+        delay_s: seconds from sending a batch until the others receive it.
 
     Attributes:
-        bytes: bytes of all batches.
+        bytes: total size of all batches.
     """
 
     def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
@@ -49,7 +49,7 @@ class Channel:
             self._beat(number)
 
     def touched(self, number: int) -> None:
-        """Note a change at a picker, which sends it later, with all changes until then."""
+        """Schedule sending a picker's changes; changes made until then are sent too."""
         if not self._due[number]:
             self._due[number] = True
             self._clock.later(self._clock.now + self._flush_s, self._flush, number)

@@ -1,16 +1,16 @@
-"""Clients: an open loop that follows its schedule, and a closed loop of users who retry.
+"""Clients: an open loop on a schedule, closed-loop sessions, and users who retry.
 
 The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
-flight; beyond it requests wait their turn, and the schedule is read no further, so a schedule of
-any length takes no memory. Latency counts from the scheduled time as well as from dispatch: under
-saturation the cap turns the loop into a closed one, and only the first of the two shows it.
+flight; beyond it requests wait, and the schedule is not read further, so a schedule of any length
+takes no memory. Latency counts both from the scheduled time and from dispatch: under saturation the
+cap turns the loop into a closed one, and only the former shows it.
 
-Conversations are sessions that wait for an answer before they go on: `converse` sends a turn when
-it is due, or as soon as the one before is answered; `hold_sessions` sends it a pause after that
-answer, and holds a fixed number of sessions at a time.
+Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
+the previous one is answered; `hold_sessions` sends it a pause after that answer, and keeps a fixed
+number of sessions open.
 
-The closed loop is LAAR's: each of a number of users asks, checks, and asks again until the answer
-is right. `laar.client.loop` is the same loop over HTTP; the lab, its sibling, may not import it.
+The retry loop is LAAR's: each of a number of users asks, checks, and asks again until the answer is
+correct. `laar.client.loop` is the same loop over HTTP; the lab may not import it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of
 
 MAX_IN_FLIGHT = 64
-"""GORGO's client."""
+"""The cap of GORGO's client."""
 
 MAX_ATTEMPTS = 10
 """LAAR's R."""
 
 Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
-"""Sends a request of a session, in the fleet's place; the last is called as it ends."""
+"""Sends a request of a session in place of the fleet; calls its last argument at the end."""
 
 
 def asking_again(fleet: VirtualFleet, on_refused: Callable[[], None]) -> Send:
-    """Return a way to send through flow control: what it refuses comes again when it says."""
+    """Return a function that sends through flow control and retries refusals as they advise."""
 
     def send(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
         def refused(error: RequestError) -> None:
@@ -59,14 +59,14 @@ def replay_open(
     max_in_flight: int = MAX_IN_FLIGHT,
     on_refused: Callable[[Arrival], None] | None = None,
 ) -> None:
-    """Run a schedule to its end.
+    """Run a schedule to completion.
 
     Args:
-        fleet: fresh.
-        arrivals: in order of time; read as they fall due.
-        on_end: called with each as it ends; refused ones have another status than 200.
+        fleet: a fresh fleet.
+        arrivals: requests in order of time; read when due.
+        on_end: called with each request at its end; failed ones have a status other than 200.
         max_in_flight: the client's cap.
-        on_refused: called with each that flow control refuses; None where there is none.
+        on_refused: called with each request that flow control refuses; None without flow control.
     """
     _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight, on_refused).start()
     fleet.clock.run()
@@ -130,9 +130,9 @@ class Conversation:
     """A session's turns, one after the other.
 
     Args:
-        session: its id.
-        turns: the prompts, each with what went before.
-        due_s: when each is due; it is sent then, or as soon as the one before is answered.
+        session: session id.
+        turns: the prompts, each including the history.
+        due_s: when each turn is due; it is sent then, or once the previous one is answered.
     """
 
     session: str
@@ -146,7 +146,7 @@ def converse(
     on_end: Callable[[Arrival, Exchange], None],
     send: Send | None = None,
 ) -> None:
-    """Run all conversations side by side to their end; `send` sends in the fleet's place."""
+    """Run all conversations concurrently to completion; `send` sends in place of the fleet."""
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
@@ -163,7 +163,7 @@ def converse(
         _sent(fleet, send, request_of(next(numbers), arrival), arrival, ended)
 
     def begin(conversation: Conversation, index: int) -> None:
-        if index < len(conversation.turns):  # the clock makes a call of the past at once
+        if index < len(conversation.turns):  # the clock runs a past call at once
             fleet.clock.at(conversation.due_s[index], turn, conversation, index)
 
     for conversation in conversations:
@@ -173,13 +173,13 @@ def converse(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request of a session; it is sent when both pauses are over.
+    """A request of a session, sent when both pauses are over.
 
     Args:
         prompt: the prompt.
-        after_answer_s: pause since the last answer was complete; since the session began for the
-            first.
-        after_request_s: pause since the last request was sent.
+        after_answer_s: pause after the previous answer is complete; for the first turn, after the
+            session begins.
+        after_request_s: pause after the previous request is sent.
         kind: class of the request, for tables by class.
     """
 
@@ -199,29 +199,29 @@ def hold_sessions(
     until_s: float = math.inf,
     send: Send | None = None,
 ) -> None:
-    """Run sessions as a closed loop, `at_once` of them at a time, to their end.
+    """Run sessions as a closed loop to completion, `at_once` at a time.
 
     Args:
-        fleet: fresh.
-        sessions: name and turns of each, in the order in which they begin; a session begins when
-            one before it has ended.
-        on_end: called with each request as it ends; refused ones have another status than 200.
-        at_once: sessions at a time.
-        ramp_s: the first `at_once` begin evenly over this time.
-        until_s: no request is sent after this moment.
-        send: sends a request in the fleet's place.
+        fleet: a fresh fleet.
+        sessions: name and turns of each session, in the order in which they begin; a new one begins
+            when another has ended.
+        on_end: called with each request at its end; failed ones have a status other than 200.
+        at_once: number of concurrent sessions.
+        ramp_s: time over which the first `at_once` sessions begin, evenly spaced.
+        until_s: time after which no request is sent.
+        send: sends a request in place of the fleet.
     """
     waiting = iter(sessions)
     numbers = count(1)
     clock = fleet.clock
 
     def begin() -> None:
-        for name, turns in waiting:  # one without turns is over at once
+        for name, turns in waiting:  # skip sessions without turns
             if goes_on(name, iter(turns), clock.now, clock.now):
                 return
 
     def goes_on(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> bool:
-        """Plan a session's next request; return False if it has none."""
+        """Schedule a session's next request; return False if it has none."""
         turn = next(turns, None)
         if turn is None:
             return False
@@ -260,13 +260,13 @@ def _sent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question of the closed loop.
+    """A question of the retry loop.
 
     Args:
         request: the request of the first attempt.
-        prompt: the prompt, the same at each attempt.
-        is_correct: whether the answer of a model is right.
-        normals: draws of jitter, one for each attempt.
+        prompt: the prompt, the same for each attempt.
+        is_correct: whether the answer of a model is correct.
+        normals: jitter draws, one per attempt.
     """
 
     request: Request
@@ -277,7 +277,7 @@ class Question:
 
 @dataclass(slots=True, kw_only=True)
 class Answered:
-    """A user's outcome: each attempt's model and latency, and whether the last was right."""
+    """A user's outcome: each attempt's model and latency, and whether the last was correct."""
 
     question: Question
     models: list[str] = field(default_factory=list)
@@ -286,7 +286,7 @@ class Answered:
 
     @property
     def ttca_s(self) -> float:
-        """Time to correct answer; a lower bound where there was none."""
+        """Time to correct answer; a lower bound without one."""
         return sum(self.latencies_s)
 
 
@@ -299,15 +299,15 @@ def ask_until_correct(
     stop_when_exhausted: bool = True,
     on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
 ) -> list[Answered]:
-    """Run the closed loop to its end; return the outcome of each question, in their order.
+    """Run the retry loop to completion; return the outcome of each question, in order.
 
     Args:
         fleet: a fresh fleet.
         questions: asked in order, `concurrency` at a time.
         concurrency: number of users.
         max_attempts: attempts after which a user gives up.
-        stop_when_exhausted: give up as soon as the picker reports that every model was tried.
-        on_attempt: called after each attempt with the exchange and whether its answer was right.
+        stop_when_exhausted: give up once the picker reports that every model was tried.
+        on_attempt: called after each attempt with the exchange and whether it was correct.
     """
     waiting = iter(questions)
     answered: list[Answered] = []

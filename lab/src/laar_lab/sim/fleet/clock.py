@@ -1,10 +1,10 @@
-"""The virtual clock: a heap of calls that are due.
+"""The virtual clock: a heap of scheduled calls.
 
-SimPy would do the same with a generator for each process; a plain heap costs about 1 us a call,
-which is what makes 100,000 requests a minute possible, and nothing here needs more.
+SimPy could do the same with a generator per process; a plain heap costs about 1 us per call, which
+makes 100,000 requests per minute possible, and nothing here needs more.
 
-Calls due at the same moment run in the order they were made. Background calls (probes, scrapes)
-do not keep a run alive: it ends when only they are left.
+Calls due at the same time run in the order in which they were scheduled. Background calls (probes,
+scrapes) do not keep a run alive: it ends when only they are left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class VirtualClock:
-    """Seconds since the run began, moved by nothing but its own calls."""
+    """Seconds since the run began, advanced only by its scheduled calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,16 +25,16 @@ class VirtualClock:
         self._waiting = 0
 
     def at(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """Make a call at a moment; one in the past is made at once."""
+        """Schedule a call; a time in the past means now."""
         self._waiting += 1
         heappush(self._due, (max(when, self.now), next(self._order), True, call, args))
 
     def later(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """Like `at`, in the background."""
+        """Schedule a background call; otherwise like `at`."""
         heappush(self._due, (max(when, self.now), next(self._order), False, call, args))
 
     def run(self) -> None:
-        """Run until no call but background ones is left."""
+        """Run until only background calls are left."""
         due = self._due
         while self._waiting:
             self.now, _, counts, call, args = heappop(due)

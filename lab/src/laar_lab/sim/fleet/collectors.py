@@ -1,6 +1,6 @@
-"""Collectors of a virtual fleet: pages and probes that travel, and are as old as in service.
+"""Collectors of a virtual fleet: scrapes and probes with network delay, as old as in production.
 
-Intervals are not jittered as the product's are: phases drawn once spread them as well.
+Intervals have no jitter, unlike the product's; phases drawn once spread them as well.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 
 
 class Collectors:
-    """Scrapes and probes every endpoint, in the background of a run.
+    """Scrapes and probes every endpoint in the background of a run.
 
-    The picker has been up for a while: everything was read once, intervals are out of step.
+    The picker has been up for a while: everything was read once, and the intervals are out of step.
 
     Args:
         clock: clock of the run.
         sites: the endpoints.
         hosts: their engines, by name.
-        links: the ways there, by name.
-        directors: get each reading.
-        scrape_interval_s: seconds between two readings of an engine's metrics.
+        links: the network paths to them, by name.
+        directors: directors that get each reading.
+        scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         seed: seed of the run.
     """
@@ -65,7 +65,7 @@ class Collectors:
         return self._links[name].rtt_s(self._clock.now, self._probes[name].gauss(0.0, 1.0))
 
     def _scrape(self, name: str) -> None:
-        """The page is made half a round trip from now, and read another half later."""
+        """Render the page half a round trip from now, and read it another half later."""
         now, half = self._clock.now, 0.5 * self._round_trip_s(name)
         self._clock.later(now + half, self._page, name, half)
         self._clock.later(now + self._scrape_s, self._scrape, name)

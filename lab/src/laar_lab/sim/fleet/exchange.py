@@ -1,4 +1,4 @@
-"""One request of a virtual fleet, as its client saw it."""
+"""A request of a virtual fleet, as seen by its client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from laar_lab.sim.fleet.prompts import Prompt
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One request on its way, as a client beside the picker sees it; seconds on the virtual clock.
+    """A request as seen by a client next to the picker, in seconds on the virtual clock.
 
-    `decision.now` is later than `sent_s` where flow control held it.
+    `decision.now` is later than `sent_s` if flow control held the request.
     """
 
     request: Request
@@ -30,7 +30,7 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """The address that serves, or served: the first of those named that has not failed."""
+        """The address in use: the first of the chosen ones that has not failed."""
         return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
 
     @property

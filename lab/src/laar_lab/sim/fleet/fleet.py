@@ -1,15 +1,14 @@
-"""A fleet in virtual time behind the director that serves.
+"""A fleet in virtual time behind the production director.
 
 The picker of the lab is the product's: `laar.core.director.Director` with its table, policies,
-prefix index and learners. Only what surrounds it is simulated: engines, links, and the collectors,
-whose readings travel and are as old here as there. Per request: decide and reserve; half a round
-trip; the engine; half a round trip back, when the picker sees the first byte; and the end.
+prefix index and learners. Only its surroundings are simulated: engines, links, and the collectors,
+whose readings are delayed as in production. A request is decided and reserved, travels half a round
+trip, runs in the engine, and travels back, when the picker sees the first byte and then the end.
 
-One generator for each concern (ties, each link, each probe, engines, sampling), all made from the
-run's seed, so that two policies with one seed meet the same network and the same fleet.
+Each concern (ties, each link, each probe, engines, sampling) has a separate generator made from the
+run's seed, so two policies with the same seed get the same network and the same fleet.
 
-It does not model Envoy, the picker's own time, or a client's distance to the picker: clients sit
-beside it.
+It does not model Envoy, the picker's processing time, or a client's distance to the picker.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ OnRefused = Callable[[RequestError], None]
 
 
 class VirtualFleet:
-    """Endpoints, collectors and the director on one virtual clock.
+    """Endpoints, collectors and directors on one virtual clock.
 
     Args:
         sites: the endpoints, at least one.
         settings: settings of the picker.
         seed: seed of the run.
         assessor: the picker's estimates for models; None for the engines' measured speeds.
-        policies: policies by name; None for the product's, fresh.
-        flow: settings by which `enqueue` admits requests; None: it holds none.
-        by_load: flow control holds requests by load, not only sessions for room.
+        policies: policies by name; None for fresh ones of the product.
+        flow: settings of the flow control in `enqueue`; None holds no requests.
+        by_load: whether flow control holds requests for load, not only sessions for room.
 
     Raises:
-        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
-            unknown policy or parameter, or flow control at one of several pickers.
+        SettingError: there are no endpoints, two share a name, a block size is not a multiple of
+            16, a policy or parameter is unknown, or flow control is set with several pickers.
     """
 
     def __init__(
@@ -155,13 +154,13 @@ class VirtualFleet:
         """Send a request now.
 
         Args:
-            request: as the picker sees it; its id must be new.
-            prompt: as the engine sees it.
-            on_end: called when its last byte, or its refusal, is here.
-            normal: its draw of jitter; None to draw one.
+            request: the request as the picker sees it, with a new id.
+            prompt: the prompt as the engine sees it.
+            on_end: called when its last byte or its refusal arrives.
+            normal: its jitter draw; None to draw one.
 
         Raises:
-            RequestError: the picker has no endpoint for it.
+            RequestError: the picker has no endpoint for the request.
         """
         now = self.clock.now
         self._choose_to_read(request)
@@ -180,13 +179,13 @@ class VirtualFleet:
     def enqueue(
         self, request: Request, prompt: Prompt, on_end: OnEnd, on_refused: OnRefused
     ) -> None:
-        """Send a request now, or when flow control has room for it.
+        """Send a request now, or once flow control has room for it.
 
         Args:
-            request: as for `send`, like `prompt` and `on_end`.
-            prompt: see there.
-            on_end: see there.
-            on_refused: called instead when the picker refuses it.
+            request: as for `send`.
+            prompt: as for `send`.
+            on_end: as for `send`.
+            on_refused: called instead if the picker refuses the request.
         """
         sent_s = self.clock.now
         if self.flow is None:
@@ -205,9 +204,9 @@ class VirtualFleet:
         self.flow.ask(request, prompt, decided, on_refused)
 
     def cancel(self, exchange: Exchange) -> None:
-        """The client goes away: the engine drops the request, and its reservation ends.
+        """Cancel a request of a client that leaves: the engine drops it, and its reservation ends.
 
-        The engine and the picker learn of it at once, where a network takes half a round trip.
+        The engine and the picker learn of it at once; a network would take half a round trip.
         """
         if exchange.cancelled or exchange.end_s:
             return
@@ -222,25 +221,25 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Make these the discovered endpoints; one that leaves ends the requests it has."""
+        """Set the discovered endpoints; those that leave finish the requests they have."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)
 
     def host(self, name: str) -> EngineHost:
-        """Return the engine at an endpoint, to stop and to start."""
+        """Return the engine at an endpoint, to stop and start it."""
         return self._hosts[name]
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
-        """Put a request that the picker knows nothing of into an endpoint now."""
+        """Submit a request to an endpoint now without the picker's knowledge."""
         self._hosts[address].submit(
             self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
         )
 
-    # -- a request's life ----------------------------------------------------------------------
+    # -- the life of a request -----------------------------------------------------------------
 
     def _choose_to_read(self, request: Request) -> None:
-        """Choose whether the answer is read, where its first token would not be seen otherwise."""
+        """Decide whether to read the answer, if its first token would not be seen otherwise."""
         if self.settings.first_tokens == "sampled":
             request.first_token_seen = self._sampler.draw(self.clock.now)
 
@@ -252,10 +251,10 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
-        """Take the request at its endpoint; a prefiller, if it has one, reads the prompt first.
+        """Handle a request's arrival at its endpoint; a prefiller, if chosen, prefills first.
 
-        Between an endpoint and its prefiller there is no way but that of the KV: they are in one
-        place. Where the prefiller refuses, the endpoint reads the prompt.
+        An endpoint and its prefiller are in one place; only the KV transfer takes time. If the
+        prefiller refuses, the endpoint prefills.
         """
         decision, clock = exchange.decision, self.clock
         if decision.prefiller is None or exchange.cancelled:
@@ -301,7 +300,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """Retry as Envoy does beside the picker, which learns of it when an answer begins."""
+        """Retry as Envoy does without the picker, which learns of it when an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):
@@ -313,7 +312,7 @@ class VirtualFleet:
         self._settle(exchange, on_end)
 
     def _replied(self, exchange: Exchange) -> None:
-        """The endpoint's status is here."""
+        """Report the endpoint's status to the director."""
         director, decision = self.directors[exchange.picker], exchange.decision
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)

@@ -1,4 +1,4 @@
-"""Flow control of a virtual picker: the product's queue, asked when the server asks it."""
+"""Flow control of a virtual picker: the production queue, called as the server calls it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laar_lab.sim.fleet.prompts import BlockPrefixes, Prompt
 
 @dataclass(slots=True)
 class _Held:
-    """A request in the queue."""
+    """A queued request."""
 
     request: Request
     on_decided: Callable[[Decision], None]
@@ -28,11 +28,11 @@ class FlowControl:
     """Holds requests while every endpoint is full.
 
     Args:
-        director: decides.
+        director: director that decides.
         prefixes: prefix index of that director.
         settings: settings of the queue.
         clock: clock of the run.
-        by_load: hold requests by load; otherwise only turns without room for their context.
+        by_load: hold requests for load; otherwise only turns without room for their context.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FlowControl:
 
     @property
     def left(self) -> int:
-        """Requests in the queue, and prompts that endpoints are taken to work on."""
+        """Queued requests, plus prompts that endpoints are thought to be prefilling."""
         return self._admission.queue.waiting + len(self._admission.prefills)
 
     def ask(
@@ -61,7 +61,7 @@ class FlowControl:
         on_decided: Callable[[Decision], None],
         on_refused: Callable[[RequestError], None],
     ) -> None:
-        """Decide a request, now or when there is room; one of the two is called."""
+        """Decide a request now or once there is room; calls one of the two callbacks."""
         self._prefixes.upcoming = prompt
         try:
             answer = self._admission.ask(request, self._clock.now)
@@ -76,7 +76,7 @@ class FlowControl:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Send those whose turn it is: something has changed."""
+        """Send the requests whose turn it is, after any change."""
         for outcome in self._admission.dispatch(self._clock.now):
             held = self._held.pop(outcome.ticket)
             del self._prefixes.held[held.request.id]
@@ -88,11 +88,11 @@ class FlowControl:
                 raise outcome.verdict
 
     def answering(self, decision: Decision) -> None:
-        """The first token of an answer was seen."""
+        """Handle the first token of an answer."""
         self._admission.answering(decision, self._clock.now)
         self.dispatch()
 
     def ended(self, decision: Decision) -> None:
-        """An answer is over."""
+        """Handle the end of an answer."""
         self._admission.ended(decision, self._clock.now)
         self.dispatch()

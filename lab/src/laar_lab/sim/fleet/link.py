@@ -1,10 +1,10 @@
-"""The way between picker and endpoint: round trips with jitter, and spells of much longer ones.
+"""The network path between picker and endpoint: round trips with jitter and slow spells.
 
-Jitter is log-normal. A spell is a stretch of time in which the whole path is slow, as GORGO saw
-on its Seoul endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
+Jitter is log-normal. A spell is a period in which the whole path is slow, as GORGO saw at its Seoul
+endpoint (456 ms on average, about 850 ms at its peak, some 5 % of the time).
 
-Every path draws its spells from its own generator, and a request brings its own standard normal
-draw along. Both are hence the same whatever the policy: policies are compared on one network.
+Every path draws its spells from a separate generator, and a request brings its standard normal
+draw. Both are therefore independent of the policy: policies are compared on the same network.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from laar.errors import SettingError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProfile:
-    """A path.
+    """Parameters of a path.
 
     Args:
-        rtt_s: its usual round trip.
+        rtt_s: median round trip outside spells.
         jitter: standard deviation of the logarithm of a round trip.
-        spell_rtt_s: the usual round trip during a spell.
-        spell_share: part of the time that spells take, in [0, 1).
+        spell_rtt_s: median round trip during a spell.
+        spell_share: share of the time that spells take, in [0, 1).
         spell_s: mean duration of a spell.
     """
 
@@ -42,7 +42,7 @@ class LinkProfile:
 
 
 class Link:
-    """One path in one run; asked at times that never go back."""
+    """A path in one run; must be queried at non-decreasing times."""
 
     def __init__(self, profile: LinkProfile, rng: random.Random) -> None:
         self._profile = profile
@@ -50,11 +50,11 @@ class Link:
         self._slow = False
         self._until = 0.0 if profile.spell_share else math.inf
         if profile.spell_share:
-            self._slow = rng.random() >= profile.spell_share  # turned by the first look
+            self._slow = rng.random() >= profile.spell_share  # toggled by the call below
             self._turn()
 
     def rtt_s(self, now: float, normal: float) -> float:
-        """Return the round trip of something sent now; `normal` is its draw of jitter."""
+        """Return the round trip of something sent now; `normal` is its jitter draw."""
         while now >= self._until:
             self._turn()
         base = self._profile.spell_rtt_s if self._slow else self._profile.rtt_s
@@ -69,5 +69,5 @@ class Link:
 
 
 def generator(seed: int, concern: str) -> random.Random:
-    """Return the random numbers of one concern of one run."""
+    """Return the random generator for one concern of a run."""
     return random.Random(f"{seed}/{concern}")

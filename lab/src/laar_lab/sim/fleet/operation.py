@@ -1,10 +1,10 @@
-"""The operation of a fleet while it serves: endpoints crash, are replaced, join and leave.
+"""Operate a fleet while it serves: endpoints crash, are replaced, join and leave.
 
 * A crash loses an engine's requests and cache. The endpoint stays listed and refuses connections
-  until its process is up again, its cache empty.
+  until its process is up again, with an empty cache.
 * A deployment replaces one endpoint after the other: one with an empty cache joins, an old one
-  leaves the list, ends its requests within a time of grace, and starts again as the next to join.
-* Scaling adds endpoints with empty caches, or has the last ones leave as above.
+  leaves the list, finishes its requests within a grace period, and restarts as the next to join.
+* Scaling adds endpoints with empty caches, or removes the last ones as above.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from laar_lab.sim.fleet.fleet import VirtualFleet
 
 
 class Operation:
-    """Operates a virtual fleet; calls are made ahead of the run.
+    """Operates a virtual fleet; schedule the operations before the run.
 
     Args:
         fleet: a fresh fleet.
-        names: all endpoints there may be; one more than are ever listed at once, to deploy.
-        listed: number of them that are listed at first.
+        names: all possible endpoints; a deployment needs one more than are listed at once.
+        listed: number of endpoints listed at the beginning.
         rng: chooses the endpoints that crash.
 
     Attributes:
-        listed_s: endpoint seconds until `measure` was called last.
+        listed_s: endpoint seconds up to the last call of `measure`.
 
     Raises:
-        SettingError: there are fewer names than should be listed.
+        SettingError: there are fewer names than endpoints to list.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class Operation:
         fleet.discover(self._listed)
 
     def crash(self, at_s: float, down_s: float) -> None:
-        """One endpoint by chance is down for so long."""
+        """Schedule a crash of a random endpoint, and its restart after `down_s`."""
         self._fleet.clock.later(at_s, self._crash, down_s)
 
     def deploy(self, at_s: float, grace_s: float) -> None:
-        """Every endpoint is replaced, one each `grace_s`."""
+        """Schedule the replacement of every endpoint, one per `grace_s`."""
         self._fleet.clock.later(at_s, self._deploy, grace_s)
 
     def scale(self, at_s: float, listed: int, grace_s: float) -> None:
-        """Set the number of endpoints from a time on."""
+        """Schedule a change of the number of endpoints."""
         self._fleet.clock.later(at_s, self._scale, listed, grace_s)
 
     def measure(self) -> None:
-        """Count the endpoints until now."""
+        """Add the endpoint seconds since the last call."""
         now = self._fleet.clock.now
         self.listed_s += len(self._listed) * (now - self._measured_at)
         self._measured_at = now
@@ -93,7 +93,7 @@ class Operation:
         self.measure()
         self._listed.remove(name)
         self._fleet.discover(self._listed)
-        # Just before the next one is replaced, so that this one can take its place.
+        # Just before the next replacement, so that this endpoint can join for it.
         self._fleet.clock.later(self._fleet.clock.now + 0.99 * grace_s, self._restart, name)
 
     def _restart(self, name: str) -> None:

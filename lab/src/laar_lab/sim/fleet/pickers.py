@@ -1,4 +1,4 @@
-"""The pickers of a virtual fleet: the product's director, under the lab's settings."""
+"""Build the pickers of a virtual fleet: the production director with the lab's settings."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def build_picker(
     prefixes: BlockPrefixes,
     policies: Mapping[str, Policy],
 ) -> Director:
-    """One of a fleet's pickers, with a table, chance and health of its own.
+    """Return a picker of the fleet, with a separate table, generator and health.
 
     Args:
         sites: the endpoints.
         settings: settings of the picker.
-        number: number of the picker: 0, 1, 2 ...
+        number: index of the picker, from 0.
         seed: seed of the run.
         assessor: its estimates for models.
         prefixes: its prefix index.
         policies: policies by name.
 
     Raises:
-        SettingError: an unknown policy.
+        SettingError: the policy is unknown.
     """
     table = EndpointTable()
     table.replace("lab", [endpoint_of(site) for site in sites])
@@ -70,6 +70,6 @@ def build_picker(
 
 
 def endpoint_of(site: Site) -> EndpointSpec:
-    """Return a site as discovery describes it."""
+    """Return a site's specification, as discovery would report it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
     return EndpointSpec(address=site.name, models=(site.model,), labels=labels)

@@ -1,9 +1,9 @@
 """Prompts without text: chained block ids instead of bytes.
 
-A simulated prompt is an array of 64-bit ids, one for each block of 16 tokens; an id stands for all
-of the prompt up to and including its block, as the hash ids of a Mooncake trace do. The engine's
-prefix cache is keyed by them, and the picker's prefix index is fed with the same ids cut to its own
-grid: it finds the same matches as hashed text would give, at the same cost as in service.
+A simulated prompt is an array of 64-bit ids, one per block of 16 tokens; an id stands for the whole
+prompt up to and including its block, like the hash ids of a Mooncake trace. They are the keys of
+the engine's prefix cache, and the picker's prefix index gets the same ids cut to its grid: it finds
+the same matches as hashed text would give, at the same cost as in production.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.beliefs import Prompt as Asked
 
 BLOCK_TOKENS = 16
-"""vLLM's block."""
+"""vLLM's block size."""
 
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
 _PICKS = np.array(GROWING.ends[1:], np.int64) // _BLOCK_BYTES - 1
-_AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # what affinity baselines hash: the first 256 tokens
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # products wrap at 64 bits
+_AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # affinity baselines hash the first 256 tokens
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # products wrap around at 64 bits
 _MASK = (1 << 64) - 1
 
 
@@ -48,17 +48,17 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A prompt at its time.
+    """A prompt and the time at which it arrives.
 
     Args:
-        at_s: when the client means to send it, counted from the run's start.
+        at_s: when the client intends to send it, from the start of the run.
         prompt: the prompt.
-        session: session it belongs to; empty when the client names none.
-        kind: class of the request, for tables by class; empty when there is one.
-        ttft_objective_s: objective that the client asks for; None for none.
-        model: name it asks for.
-        tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
-        context: hashes of its first documents, as the context hook gives them.
+        session: session it belongs to; empty if the client names none.
+        kind: class of the request, for tables by class; empty if there is only one.
+        ttft_objective_s: TTFT objective of the client; None for none.
+        model: requested model name.
+        tried: models that answered incorrectly before, as in ``x-laar-tried-models``.
+        context: hashes of its first documents, as given by the context hook.
     """
 
     at_s: float
@@ -72,7 +72,7 @@ class Arrival:
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
-    """Return the request that the picker sees; four characters a token."""
+    """Return the request as seen by the picker, at four characters per token."""
     prompt = arrival.prompt
     full = prompt.prompt_tokens // BLOCK_TOKENS
     known = min(_AFFINITY_BLOCKS, full, len(prompt.blocks))
@@ -93,30 +93,30 @@ def request_of(number: int, arrival: Arrival) -> Request:
 
 
 def spread(start: int, count: int) -> array[int]:
-    """`count` ids that follow each other, spread over 64 bits as hashes are."""
+    """Return `count` successive ids, spread over 64 bits like hashes."""
     numbers = np.arange(count, dtype=np.uint64) + np.uint64(start & _MASK)
     return array("Q", (numbers * _GOLDEN).tobytes())
 
 
 class BlockPrefixes(PrefixBeliefs):
-    """The product's beliefs about caches, for prompts made of block ids.
+    """The production beliefs about caches, for prompts made of block ids.
 
     Attributes:
-        upcoming: the prompt of the request that is decided next; a request has no place for it.
-        held: those of the requests in a queue, by request id.
+        upcoming: the prompt of the next request to decide, as requests can't carry it.
+        held: prompts of queued requests, by request id.
     """
 
     upcoming: Prompt | None = None
 
     @cached_property
     def held(self) -> dict[str, Prompt]:
-        """See the class."""
+        """Prompts of queued requests, by request id."""
         return {}
 
     def _read(
         self, prompt: Asked, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Cut the ids to the index's grid: an id at a block's end stands for all before it."""
+        """Cut the ids to the index's grid; an id at a block's end stands for all before it."""
         assert isinstance(prompt, Request)
         hashes = array("Q")
         blocks_of = self.held.get(prompt.id, self.upcoming)

@@ -1,7 +1,7 @@
-"""The settings of the picker in a run in virtual time.
+"""The settings of the picker in a virtual-time run.
 
-Defaults of the settings file stand here as numbers, since importing `laar.settings` would make each
-run depend on all that a file can set (`laar_lab.stale`); `tests/lab/test_suite.py` compares them.
+Defaults of the settings file are repeated here, as importing `laar.settings` would make each run
+depend on everything a file can set (`laar_lab.stale`); `tests/lab/test_suite.py` compares them.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from laar.health import HealthSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """The settings of the picker in a run; the defaults are those of the settings file.
+    """Settings of the picker in a run; the defaults are those of the settings file.
 
     Args:
         policy: name of the policy.
-        parameters: its parameters that differ from its defaults.
+        parameters: parameters that differ from the policy's defaults.
         weights: weights of the cost.
         filters: thresholds of the filters.
-        use_prefixes: keep a prefix index.
-        prefix_bytes: memory for the index.
-        scrape_interval_s: seconds between two readings of an engine's metrics.
+        use_prefixes: whether to keep a prefix index.
+        prefix_bytes: memory limit of the index.
+        scrape_interval_s: seconds between two scrapes of an engine.
         probe_interval_s: seconds between two round-trip probes.
         retries: whether the policy or the picker places a retry.
         quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
-        first_tokens: `seen` where the picker sees that of every answer, as in the gateway shape;
-            `sampled` where it sees those of the answers that it reads, as in the native one.
-        fallbacks: endpoints that Envoy may turn to where one refuses or breaks off before its first
+        first_tokens: `seen` if the picker sees the first token of every answer, as in the gateway
+            shape; `sampled` if only of the answers that it reads, as in the native shape.
+        fallbacks: endpoints that Envoy may turn to if one refuses or breaks off before its first
             byte.
-        health: rules for leaving endpoints out; None: all are believed to answer.
+        health: rules for excluding endpoints; None considers all healthy.
         sample_every_s: seconds after which an answer is read in any case.
-        apart: rule for reading a prompt at another endpoint than the one that answers.
+        apart: rule for prefilling at a different endpoint than decoding.
         apart_tokens: threshold of the rule `threshold`.
-        pickers: number of pickers; each request comes to one of them by chance.
-        share_delay_s: seconds until the others have what a picker sends; None: each is alone.
+        pickers: number of pickers; each request goes to a random one.
+        share_delay_s: delay until other pickers get what one sends; None if they don't share.
     """
 
     policy: str = DirectorSettings().policy

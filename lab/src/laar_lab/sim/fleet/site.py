@@ -1,7 +1,7 @@
-"""One endpoint of the virtual fleet: an engine on the clock's heap.
+"""An endpoint of the virtual fleet: an engine driven by the virtual clock.
 
-Stretches of decoding are merged and cut when something arrives, as `laar_lab.sim.engine.drive`
-does; times are those of single iterations, only fewer calls.
+Stretches of decoding are merged and cut when something arrives, as in `laar_lab.sim.engine.drive`;
+the times are those of single iterations, with fewer calls.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Site:
         model: the model it serves.
         engine: profile of its engine.
         link: the network path to it.
-        role: as the label `llm-d.ai/role` has it; empty for an endpoint of the plain kind.
-        transfer_tokens_per_s: tokens whose KV it fetches in a second from one that has read them,
-            however many are fetched at once.
+        role: value of the label `llm-d.ai/role`; empty for a plain endpoint.
+        transfer_tokens_per_s: tokens of KV that it fetches per second from an endpoint that has
+            prefilled them, regardless of how many are fetched at once.
     """
 
     name: str
@@ -55,7 +55,7 @@ class EngineHost:
     Attributes:
         down: whether connections are refused.
         starts: number of restarts.
-        busy_s: seconds in which something ran.
+        busy_s: seconds in which the engine was running a step.
     """
 
     def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
@@ -73,15 +73,15 @@ class EngineHost:
         self._begun: set[str] = set()
 
     def load(self) -> Load:
-        """Return the readings of now."""
+        """Return the engine's current figures."""
         return self._engine.load()
 
     def cached_tokens(self, job: Job) -> int:
-        """Prompt tokens that the engine would find in its cache now."""
+        """Return the prompt tokens that the engine would find in its cache now."""
         return self._engine.cached_tokens(job)
 
     def stop(self) -> None:
-        """End the process: running and waiting jobs are lost, like all that is cached."""
+        """Stop the process: all running and waiting jobs and the cache are lost."""
         if self._step is not None:
             self.busy_s += self._clock.now - self._ran_at
         self.down, self._step = True, None
@@ -94,18 +94,18 @@ class EngineHost:
             on_end(_LOST)
 
     def start(self) -> None:
-        """Start the process again, with nothing cached; doe nothing to one that runs."""
+        """Restart the process with an empty cache; does nothing if it is running."""
         if self.down:
             self.down = False
             self.starts += 1
 
     def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
-        """Take a job at this moment.
+        """Submit a job now.
 
         Args:
-            job: arrived now.
+            job: a job with the current time as its arrival.
             on_first: called with its cached tokens when its first token exists.
-            on_end: called when its last one does, or with the refusal.
+            on_end: called when its last token exists, or with the refusal.
         """
         intake_s = self._settings.intake_of(job.prompt_tokens)
         if not intake_s:
@@ -115,7 +115,7 @@ class EngineHost:
         self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
 
     def abort(self, job_id: str) -> None:
-        """Drop a job, queued or running; none of its callbacks is called."""
+        """Drop a queued or running job without calling its callbacks."""
         shorter = self._engine.cut(self._clock.now)
         if shorter is not None:
             self._plan(shorter)
@@ -153,11 +153,11 @@ class EngineHost:
 
     def _ended(self, version: int) -> None:
         if version != self._version or self._step is None:
-            return  # the step was cut since
+            return  # the step was cut meanwhile
         self.busy_s += self._clock.now - self._ran_at
         for gain in self._step.progress:
             if gain.job_id not in self._waiting:
-                continue  # it was dropped while the step ran
+                continue  # dropped during the step
             if gain.job_id not in self._begun:
                 self._begun.add(gain.job_id)
                 self._waiting[gain.job_id][0](gain.cached_tokens)
