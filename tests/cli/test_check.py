@@ -279,7 +279,6 @@ IGNORED = {
     "prefix: {enabled: false, max_bytes: 2000000}": "prefix.max_bytes: has no effect",
     "routing: {mode: shadow, enforce_share: 0.5}": "has no effect without routing.mode: enforce",
     "routing: {aliases: {fast: [mm]}}": "unknown model `mm` (did you mean `m`?)",
-    "endpoints_file: endpoints.yaml": "the first counts",
     "share: {url: 'redis://s', ca_file: not.pem}": "has no effect without share.url: rediss://",
     "share: {password_file: short.token}": "has no effect without share.url;",
     "share: {url: 'redis://s', snapshot_file: s}": "has no effect without share.url: null",

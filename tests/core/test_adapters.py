@@ -193,7 +193,6 @@ class ByName:
             seconds_per_token=np.full(n, 1e-6),
             base_s=np.ones(n),
             cell=("en", 512, "qa"),
-            unknown=False,
             timed_answers=True,
             published=right,
             reported=right,

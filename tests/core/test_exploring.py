@@ -42,7 +42,6 @@ class Known:
             seconds_per_token=np.full(n, 1e-9),
             base_s=np.array([SECONDS[model] for model in models]),
             cell=("en", 4096, "qa"),
-            unknown=False,
             timed_answers=True,
             reported=self.reported
             and np.array([self.reported.get(model, 0.0) for model in models]),

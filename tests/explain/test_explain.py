@@ -43,7 +43,6 @@ class Known:
             seconds_per_token=per_token,
             base_s=base,
             cell=("ja", 65536, "generic"),
-            unknown=False,
             timed_answers=True,
         )
 

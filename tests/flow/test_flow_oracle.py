@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow.item import Held, Item, Limits, Shed
+from laar.flow.item import Item, Limits, Shed
 from laar.flow.queue import Queue
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from laar.flow.waiting import Bag, Crowd
@@ -115,9 +115,11 @@ class Life:
             lane=lane,
             reach=self.reach.get(lane, 0),
         )
-        answer = self.queue.enqueue(one, self.now)
-        if isinstance(answer, Held):
-            self.rules.add(one, self.now + answer.hold_s)
+        if self.queue.enqueue(one, self.now) is None:
+            limits = self.queue.limits
+            patience_s = limits.patience * max(one.work_s, one.objective_s)
+            hold_s = min(limits.max_hold_s, max(limits.min_hold_s, patience_s))
+            self.rules.add(one, one.arrival_s + hold_s)
             self.open_ids.add(str(one.id))
         self.settle_evictions()
 

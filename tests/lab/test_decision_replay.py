@@ -52,7 +52,6 @@ class Known:
             seconds_per_token=np.full(n, 1e-5),
             base_s=np.zeros(n),
             cell=(request.question, 1024, "generic"),
-            unknown=False,
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:

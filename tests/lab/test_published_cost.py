@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.cost import scores_of_costs
-from laar.policies.gorgo import gorgo_score
+from laar_lab.policies.gorgo import gorgo_score
 from laar_lab.policies.laar_paper import LaarPaper
 from laar_lab.policies.published_cost import PublishedWeights, expected_time
 from support.views import view_of

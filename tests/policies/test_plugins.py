@@ -118,7 +118,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("routing", "said"),
     [
-        ({"policy": "nope"}, "routing.policy: unknown policy `nope`; known: laar, gorgo,"),
+        ({"policy": "nope"}, "routing.policy: unknown policy `nope`; known: laar, load-aware,"),
         ({"policy": "nope"}, "mine, "),
         (scorers("nope"), "routing.policies: p: unknown scorer `nope`; known: laar, queue,"),
         (scorers("gone"), "entry point `gone = parts:Gone` of some-parts 1.0, group laar.scorers, "

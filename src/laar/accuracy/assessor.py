@@ -58,7 +58,6 @@ class Assessment:
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        unknown: no model was measured, so the estimates are defaults.
         timed_answers: `base_s` covers a typical answer to its end, as in artifacts. Otherwise it
             ends at the first token at the latest.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
@@ -74,7 +73,6 @@ class Assessment:
     seconds_per_token: Floats
     base_s: Floats
     cell: Cell
-    unknown: bool
     timed_answers: bool = False
     unlike: bool = False
     published: Floats | None = None
@@ -119,7 +117,6 @@ class PlainAssessor:
             seconds_per_token=np.full(n, self.SECONDS_PER_TOKEN),
             base_s=np.zeros(n),
             cell=("", 0, ""),
-            unknown=True,
         )
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
@@ -218,7 +215,6 @@ class CapabilityAssessor:
             seconds_per_token=constants.seconds_per_token,
             base_s=constants.base_s,
             cell=features,
-            unknown=not self.capability.models,
             timed_answers=self.capability.timed,
             unlike=unlike,
             published=published,

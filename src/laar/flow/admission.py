@@ -21,6 +21,8 @@ Import it as a module: `laar.flow` itself is loaded inside engines and must not 
 from __future__ import annotations
 
 import math
+import sys
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -54,6 +56,12 @@ _BAND_STEP = 1 << 40
 _OWN_READ = 2.0
 """Weight of prefilling a context again: that of the first token in the default cost. The wait it
 causes others is counted neither here nor for a turn that is held."""
+
+_CACHED_SHARE = 0.9
+"""Cached share of a prompt above which its context needs no room: it is there already."""
+
+_MAX_ASKED = 10_000
+"""Sessions that wait, or gave up and may ask again, whose waits add up; oldest dropped first."""
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
@@ -106,6 +114,7 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, Request] = {}
+        self._asked: OrderedDict[str, tuple[float, float]] = OrderedDict()  # first, last time
         self._turns: dict[str, Place] = {}  # by decision
 
     def use(self, settings: FlowSettings) -> None:
@@ -124,7 +133,7 @@ class Admission:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
         # Not inference, not ours to hold, or without a context worth keeping.
-        if request.api is Api.OPAQUE or request.shadow or not (self.by_load or request.session):
+        if request.api is Api.OPAQUE or request.shadow or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
             return self._hold(request, self._blind(request, now), now, ready=False)
@@ -142,7 +151,7 @@ class Admission:
             free, places = self._room(view, item, now), self._places(request, view, now)
             for_context = bool(free.any()) or not places.any() or self.queue.contexts > 0
             goes = bool((free & places).any()) and not self.queue.waiting
-            return free if goes else _none(view)
+            return free & goes
 
         def priority(view: View) -> int:
             return _engine_priority(self._item(request, view, now))
@@ -151,7 +160,9 @@ class Admission:
             decision = self._director.decide(request, now, room, priority if self.by_load else None)
         except NoRoomError as full:
             item = self._item(request, full.view, now, full.fits)
-            item = replace(item, for_context=for_context)
+            if for_context:
+                waited_s = self._waited_s(request, item, now)
+                item = replace(item, for_context=True, earlier_s=waited_s)
             return self._hold(request, item, now, ready=True)
         except RequestError as error:
             if not self.by_load or not _waiting_can_help(error, request):
@@ -189,12 +200,30 @@ class Admission:
         """Refuse all waiting and future requests."""
         return self._outcomes(self.queue.drain(), now)
 
+    def _waited_s(self, request: Request, item: Item, now: float) -> float:
+        """Return how long a session has waited for room, over all attempts of its client.
+
+        A client's own objective bounds the wait.
+        """
+        session, longest_s = _session(request), self._settings.limits.max_hold_s
+        if not session:
+            return item.earlier_s
+        first, last = self._asked.pop(session, (now, now))
+        self._asked[session] = first if now - last <= 2.0 * longest_s else now, now
+        if len(self._asked) > _MAX_ASKED:
+            self._asked.popitem(last=False)
+        own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
+        return max(item.earlier_s, now - self._asked[session][0], longest_s - own_s)
+
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
-        held = self.queue.enqueue(item, now, endpoints_ready=ready)
-        if isinstance(held, Shed):
-            if held.reason == LET_IN:
-                return self._decide(request, now)
-            raise _error(held)
+        # As received and as parsed, where a character may take four bytes.
+        held_bytes = request.body_bytes + sum(map(sys.getsizeof, request.spans))
+        item = replace(item, body_bytes=held_bytes)
+        shed = self.queue.enqueue(item, now, endpoints_ready=ready)
+        if shed is not None:
+            if shed.reason == LET_IN:
+                return self._let_in(request, item, now)
+            raise _error(shed)
         self._held[item.id] = request
         return self._tickets  # the id of the item, which is the latest
 
@@ -212,20 +241,27 @@ class Admission:
                 now,
                 lambda view: (
                     self._room(view, item, now, shorts_wait=shorts_wait)
-                    & self._places(request, view, now)
+                    & self._places(request, view, now, self._own(request, view))
                 ),
                 (lambda _view: _engine_priority(item)) if self.by_load else None,
             )
         except NoRoomError:
             return None
         except RequestError as error:
-            return None if _waiting_can_help(error, request) else error
+            return None if self.by_load and _waiting_can_help(error, request) else error
         self._count(decision, now)
         return decision
 
-    def _decide(self, request: Request, now: float) -> Decision:
-        """Decide without checking for room."""
-        decision = self._director.decide(request, now)
+    def _let_in(self, request: Request, item: Item, now: float) -> Decision:
+        """Decide without room for its context; load still counts.
+
+        Raises:
+            RequestError: every endpoint is full.
+        """
+        try:
+            decision = self._director.decide(request, now, lambda view: self._room(view, item, now))
+        except NoRoomError:
+            raise _error(Shed(429, SATURATED, 1)) from None
         self._count(decision, now)
         return decision
 
@@ -236,7 +272,7 @@ class Admission:
             waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed) and verdict.reason == LET_IN:
                 try:
-                    verdict = self._decide(request, now)
+                    verdict = self._let_in(request, item, now)
                 except Exception as error:  # noqa: BLE001 - as in `dispatch`
                     verdict = error
             elif isinstance(verdict, Shed):
@@ -281,7 +317,7 @@ class Admission:
         if view is None:
             return {}
         own = self._own(decision.request, view)
-        needs = own is None and decision.request.session
+        needs = own is None and _session(decision.request)
         wait_s, price_s = self.sessions.wait_s(view, now) if needs else (0.0, 0.0)
         longest_s = self._settings.limits.max_hold_s
         return {
@@ -355,7 +391,7 @@ class Admission:
             objective_s=self._settings.objective_of(request, work_s),
             work_s=work_s,
             tokens=int(tokens),
-            body_bytes=2 * request.body_bytes,  # as received and as parsed
+            body_bytes=request.body_bytes,
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
@@ -367,23 +403,27 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """Return the candidate that holds the session's context; None if the context has no place.
+        """Return the candidates that hold its session's context; None if none does.
 
-        All candidates while a turn of the session is in flight: parallel turns, as under a name
-        shared by many, are not worth tying to one endpoint.
+        All candidates if its endpoint is none of them, or while a turn of it is in flight: parallel
+        turns, as under a name shared by many, are not worth tying to one endpoint. If load holds
+        nothing back, a cached prompt counts as well: another picker may have sent the last turn.
         """
-        place = self.sessions.place(request.session, view.chain)
-        own = None
+        session = _session(request)
+        own = view.cached_tokens >= _CACHED_SHARE * view.tokens
+        own &= bool(session) and not self.by_load
+        place = self.sessions.place(session, view.chain)
         if place is not None and place.is_session:
-            own = (view.slots == place.slot) | (place.busy > 0)
-        return None if own is None or not own.any() else own
+            here = view.slots == place.slot
+            own = own | here | (place.busy > 0 or not here.any())
+        return own if own.any() else None
 
-    def _places(self, request: Request, view: View, now: float) -> Mask:
-        """Return the candidates with room for the context; all if the request names no session."""
-        named = request.session
-        return (
-            self.sessions.prices(view, now) <= 1.0 if named else np.ones(len(view.slots), np.bool_)
-        )
+    def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:
+        """Return the candidates with room for its context, or its own; all without a session."""
+        if not _session(request):
+            return np.ones(len(view.slots), np.bool_)
+        free = self.sessions.prices(view, now) <= 1.0
+        return free if own is None else free | own
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
@@ -447,6 +487,8 @@ class Admission:
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """Handle the first byte of an answer; `ok` if the endpoint accepted the request."""
         self.prefills.answered(decision.id, now, ok=ok)
+        if not ok and (place := self._turns.get(decision.id)) is not None:
+            self.sessions.refused(place)
 
     def ended(self, decision: Decision, now: float) -> None:
         """Handle the end of a request, however it ended."""
@@ -461,8 +503,8 @@ class Admission:
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)
         if place is not None and place.slot != slot:
-            self.sessions.end(place, now)
             self._begin_turn(decision, slot, 0.0, place.reread_s, now)
+            self.sessions.end(place, now)
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
@@ -472,6 +514,7 @@ class Admission:
         read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
         found, reread_s = view.cached_tokens.item(at), float(_OWN_READ * read_s)
         decision.flight.admitted = True
+        self._asked.pop(_session(decision.request), None)
         self._begin_turn(decision, decision.slot, found, reread_s, now)
         if not self.by_load:
             return
@@ -491,7 +534,7 @@ class Admission:
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
-        session, chain = decision.request.session, decision.chain
+        session, chain = _session(decision.request), decision.chain
         place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
@@ -499,8 +542,10 @@ class Admission:
             self._turns.pop(decision.id, None)
 
 
-def _none(view: View) -> NDArray[np.bool_]:
-    return np.zeros(len(view.slots), np.bool_)
+def _session(request: Request) -> str:
+    """Return the key of a request's session; empty without one, or if no context is kept."""
+    named = request.session and request.generates
+    return f"{request.tenant}\0{request.model}\0{request.session}" if named else ""
 
 
 def _waiting_can_help(error: RequestError, request: Request) -> bool:

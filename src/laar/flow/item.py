@@ -61,13 +61,6 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The request waits; its verdict comes from `dispatch` within `hold_s`, or from `drain`."""
-
-    hold_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Shed:
     """laar answers the request itself: HTTP status, stable reason code, retry delay."""
 

@@ -43,7 +43,6 @@ from laar.flow.item import (
     NO_ENDPOINT,
     SATURATED,
     SHUTTING_DOWN,
-    Held,
     Item,
     Limits,
     Shed,
@@ -117,8 +116,6 @@ class Queue(Generic[T]):
         self._verdicts: list[tuple[Item, T | Shed]] = []  # known, not yet handed out
         self._more = False
         self._draining = False
-        self._last_now = -math.inf
-        self._skew_s = 0.0
         self._left_s: float | None = None
         self._gap_s = 0.0
 
@@ -131,18 +128,12 @@ class Queue(Generic[T]):
         """Return the waiting requests, in order of arrival."""
         return (entry.item for entry in self._waiting.values())
 
-    def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
+    def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Shed | None:
         """Enqueue a request, or refuse it.
 
         `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
-        could serve it sooner.
-
-        Raises:
-            ValueError: the id is already waiting: a bug in the caller.
+        could serve it sooner. Return None if it waits. Ids must differ.
         """
-        clock = self._clock(now)
-        if item.id in self._waiting:
-            raise ValueError(f"a request with the id {item.id!r} is waiting already")
         if self._draining:
             return self._refused(item, 503, SHUTTING_DOWN)
         limits = self.limits
@@ -155,23 +146,22 @@ class Queue(Generic[T]):
             patience_s = max(limits.min_hold_s, limits.patience * objective_s)
             hold_s, reason = min(hold_s, patience_s) - waited_s, EXPIRED
         if item.for_context:
-            hold_s = limits.max_hold_s - waited_s
+            hold_s = limits.max_hold_s - waited_s - earlier_s
         if hold_s <= 0:
             return self._refused(item, 503, reason)
-        if not self._make_room(item, clock):
+        if not self._make_room(item, now):
             return self._refused(item, 429, SATURATED)
         self._insert(
-            _Waiting(item, clock + hold_s, reason),
-            self._order(clock - waited_s - earlier_s, objective_s, work_s, work_s),
+            _Waiting(item, now + hold_s, reason),
+            self._order(now - waited_s - earlier_s, objective_s, work_s, work_s),
         )
-        return Held(hold_s)
+        return None
 
     def dispatch(
         self,
         now: float,
         admit: Callable[[Item, bool], T | None],
         *,
-        lane: str | None = None,
         slot_of: Callable[[T], int | None] = lambda _result: None,
     ) -> list[tuple[Item, T | Shed]]:
         """Release the requests that may go, in order; return all verdicts since the last call.
@@ -181,17 +171,15 @@ class Queue(Generic[T]):
             admit: (item, shorts_wait) -> the reservation made for the item, or None if no endpoint
                 has room. `shorts_wait` is true if other, short requests wait: then an endpoint
                 takes no second long one. Must not call the queue.
-            lane: the only lane that can have changed, if the caller knows.
             slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
         """
-        clock = self._clock(now)
         self._more = False
-        self._expire(clock)
+        self._expire(now)
         closed: set[str] = set()
         closed_to_longs: set[str] = set()
         for rank in tuple(self._ranks):
             lanes = self._bands[-rank].lanes
-            turns = deque(lanes if lane is None else (lane,))
+            turns = deque(lanes)
             refusals = 0
             while turns and refusals < MAX_REFUSALS:
                 if len(self._verdicts) >= MAX_VERDICTS:
@@ -200,13 +188,11 @@ class Queue(Generic[T]):
                 name = turns.popleft()
                 if name not in lanes or name in closed:
                     continue
-                if lane is None and (
-                    before := self._before(lanes, name, clock, closed, closed_to_longs)
-                ):
+                if before := self._before(lanes, name, now, closed, closed_to_longs):
                     turns.remove(before)
                     turns.appendleft(name)
                     name = before
-                key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs)
+                key = lanes[name].pick(now, long_may_go=name not in closed_to_longs)
                 if key is None:
                     continue
                 turns.append(name)
@@ -217,7 +203,7 @@ class Queue(Generic[T]):
                     self._remove(item, charge=True)
                     self._charge_elsewhere(lanes, item, slot_of(verdict))
                     self._verdicts.append((item, verdict))
-                    self._note_departure(clock)
+                    self._note_departure(now)
                     continue
                 refusals += 1
                 (closed_to_longs if item.is_long else closed).add(name)
@@ -227,7 +213,7 @@ class Queue(Generic[T]):
         self,
         lanes: dict[str, Lane],
         name: str,
-        clock: float,
+        now: float,
         closed: set[str],
         closed_to_longs: set[str],
     ) -> str | None:
@@ -238,7 +224,7 @@ class Queue(Generic[T]):
         """
 
         def next_tenant(lane: str) -> str | None:
-            return lanes[lane].next_tenant(clock, long_may_go=lane not in closed_to_longs)
+            return lanes[lane].next_tenant(now, long_may_go=lane not in closed_to_longs)
 
         found: str | None = None
         reach = lanes[name].reach
@@ -284,17 +270,9 @@ class Queue(Generic[T]):
         """Return the seconds until `dispatch` must be called; None if no call is due."""
         if self._verdicts or self._more:
             return 0.0
-        clock = self._clock(now)
         while self._expiries and not self._expiries[0][2].alive:
             heappop(self._expiries)
-        return max(0.0, self._expiries[0][0] - clock) if self._expiries else None
-
-    def _clock(self, now: float) -> float:
-        """Return `now` on a clock that never goes back: a backward jump is removed for good."""
-        if now < self._last_now:
-            self._skew_s += self._last_now - now
-        self._last_now = now
-        return now + self._skew_s
+        return max(0.0, self._expiries[0][0] - now) if self._expiries else None
 
     def _insert(self, entry: _Waiting, line: Line) -> None:
         item = entry.item
@@ -322,7 +300,7 @@ class Queue(Generic[T]):
         self._serial += 1
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
-    def _make_room(self, item: Item, clock: float) -> bool:
+    def _make_room(self, item: Item, now: float) -> bool:
         """Return whether the item fits, after dropping others that should yield to it.
 
         If the number of requests is at its limit, one yields. If the bytes are, the tenant with the
@@ -330,7 +308,7 @@ class Queue(Generic[T]):
         """
         if self._fits(item):
             return True
-        self._expire(clock)
+        self._expire(now)
         if self._fits(item):
             return True
         if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
@@ -365,12 +343,12 @@ class Queue(Generic[T]):
             and self.held_bytes + item.body_bytes <= limits.max_held_bytes
         )
 
-    def _expire(self, clock: float) -> None:
+    def _expire(self, now: float) -> None:
         """Drop expired requests, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
             expires_s, _, entry = expiries[0]
-            if entry.alive and expires_s > clock:
+            if entry.alive and expires_s > now:
                 break
             heappop(expiries)
             if entry.alive:
@@ -417,12 +395,12 @@ class Queue(Generic[T]):
         wait_s = math.ceil(len(self._waiting) * self._gap_s)
         return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
 
-    def _note_departure(self, clock: float) -> None:
+    def _note_departure(self, now: float) -> None:
         """Keep a moving average of the seconds between departures (over about 10)."""
         self.dispatched += 1
         if self._left_s is not None:
-            self._gap_s += 0.1 * (clock - self._left_s - self._gap_s)
-        self._left_s = clock
+            self._gap_s += 0.1 * (now - self._left_s - self._gap_s)
+        self._left_s = now
 
     def _hand_out(self) -> list[tuple[Item, T | Shed]]:
         verdicts, self._verdicts = self._verdicts, []

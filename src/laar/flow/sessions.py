@@ -50,6 +50,12 @@ _EVICTIONS = 2.0
 """Contexts prefilled again for each one evicted: when the caches are full, its own prefill evicts
 another."""
 
+_RARE = 1e-9
+"""Least chance of a return, so that a price stays finite where no session ever came back."""
+
+_LEAST_TOKENS = 16.0
+"""Least tokens of a place: a block. Bounds the places of an endpoint."""
+
 _MOMENT_S = 1e-6
 """Seconds added to the end of a class of pauses to fall into the next one."""
 
@@ -62,7 +68,7 @@ class Place:
     """A context in an endpoint's cache.
 
     Args:
-        key: the session's name, or the last hash of its prompt.
+        key: the session's name with its tenant and model, or the last hash of its prompt.
         slot: the endpoint.
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
@@ -156,7 +162,8 @@ class Sessions:
         The tokens that a new context probably finds cached (`found`) are shared and take no room.
 
         Contexts that no longer fit are removed, least recently used first. Return None for a turn
-        that could not be recognised again, or if the endpoint has room for everything.
+        that could not be recognised again, that no cache holds, or if the endpoint has room for
+        everything.
         """
         room = self._room(slot)
         key: Hashable = session
@@ -164,11 +171,14 @@ class Sessions:
             if chain is None or not chain.hashes:
                 return None
             key = chain.hashes[-1]
-        if math.isnan(room):
+        if not tokens <= room:
             return None
         own = self.place(session, chain)
         if own is None:
             own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
+        elif own.busy and tokens < own.tokens + own.shared:
+            own.busy += 1  # beside a turn of the same name, such as one for a title
+            return own
         else:
             own.shared = own.shared if own.slot == slot else found
             self._remove(own)
@@ -176,19 +186,27 @@ class Sessions:
                 self._learn(now - own.idle_at, returned=True)
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
             own.key, own.slot, own.reread_s = key, slot, reread_s
-        own.tokens = tokens = max(0.0, tokens - own.shared)
+        own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
         cache = self._caches.setdefault(slot, _Cache())
-        for place in tuple(cache.places.values()):
-            if cache.tokens + tokens <= room:
+        while cache.tokens + tokens > room:
+            place = next((place for place in cache.places.values() if not place.busy), None)
+            if place is None:
                 break
-            if not place.busy:
-                self._remove(place)
-                if place.is_session:
-                    self._learn(now - place.idle_at, returned=False)
+            self._remove(place)
+            if place.is_session:
+                self._learn(now - place.idle_at, returned=False)
         self._places[key] = cache.places[key] = own
         cache.tokens += tokens
         return own
+
+    def refused(self, place: Place) -> None:
+        """Handle a turn that its endpoint refused: it took no room.
+
+        The sessions that left for it still find their contexts, and go there at once.
+        """
+        if place.busy == 1 and self._places.get(place.key) is place:
+            self._remove(place)
 
     def end(self, place: Place, now: float) -> None:
         """Handle the end of a turn."""
@@ -201,7 +219,7 @@ class Sessions:
         """Return at most `most` places for display, next to be evicted first."""
         return [
             {
-                "session": place.key if isinstance(place.key, str) else "",
+                "session": place.key.rpartition("\0")[2] if isinstance(place.key, str) else "",
                 "endpoint": self._table.address(place.slot),
                 "tokens": round(place.tokens),
                 "busy": place.busy,
@@ -233,13 +251,15 @@ class Sessions:
 
         Idle places, least recently used first, each with the share of it that would be evicted.
         """
-        missing_tokens = view.tokens - view.cached_tokens
-        for slot, tokens in zip(view.slots.tolist(), missing_tokens.tolist(), strict=True):
+        rows = zip(
+            view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True
+        )
+        for slot, tokens, cached in rows:
             cache, room = self._caches.get(slot), self._room(slot)
-            if cache is None or not cache.places or math.isnan(room):
+            if cache is None or not cache.places or not tokens <= room:
                 yield []
                 continue
-            missing = cache.tokens + tokens - max(room, tokens)
+            missing = cache.tokens + tokens - cached - room
             leaving = []
             for place in cache.places.values():
                 if missing <= 0.0:
@@ -271,12 +291,11 @@ class Sessions:
         """Return the seconds of room per return to a kept place, by class of pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
-        self._learned_at = now
         idle = [place for place in self._places.values() if place.is_session and not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
         still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
         chances = self._returned / (self._returned + self._stayed + still)
-        self._keeping_s = []
+        keeping_s = []
         for at in range(len(_AGES_S)):
             stays, seconds, least_s = 1.0, 0.0, math.inf
             for chance, width_s in zip(chances[at:].tolist(), _WIDTHS_S[at:], strict=True):
@@ -284,9 +303,9 @@ class Sessions:
                     seconds + stays * width_s * (1 - 0.5 * chance),
                     stays * (1 - chance),
                 )
-                least_s = min(least_s, seconds / (1.0 - stays))
-            self._keeping_s.append(least_s)
-        self._keeping_s.append(math.inf)  # gone
+                least_s = min(least_s, seconds / max(_RARE, 1.0 - stays))
+            keeping_s.append(least_s)
+        self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # the last are gone
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:

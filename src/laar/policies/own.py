@@ -9,7 +9,6 @@ from functools import wraps
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Picker, Scorer
 from laar.core.policy import Policy
-from laar.policies.gorgo import Gorgo
 from laar.policies.laar.outlook import Outlook
 from laar.policies.llm_d import (
     ActiveRequests,
@@ -103,7 +102,6 @@ _SCORERS: dict[str, Factory] = {
     "load-aware": LoadAware,
     "least-loaded": LeastLoaded,
     "session-affinity": SessionAffinity,
-    "gorgo": Gorgo,
 }
 
 _RULES: dict[str, Callable[..., Scorer]] = {
@@ -123,7 +121,6 @@ def _guide(**given: float) -> Policy:
 
 
 _POLICIES: dict[str, Factory] = {
-    "gorgo": _alone("gorgo", Gorgo),
     # llm-d's picker breaks ties at random, and in an idle fleet everything is a tie.
     "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),
     "llm-d": llm_d,

@@ -158,12 +158,12 @@ class FlowControl:
             self._timer = loop.call_later(min(due_s, _TICK_S), self._dispatch)
 
     def _tell(self, outcome: Outcome) -> None:
-        self._on_outcome(outcome)
         future = self._waiting.pop(outcome.ticket, None)
         if future is None or future.done():  # its client is gone
             self._give_back(outcome)
         else:
             future.set_result(outcome)
+        self._on_outcome(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
         """Forget a request whose client is gone; release its outcome if it has just arrived."""

@@ -59,7 +59,6 @@ def remarks(loaded: Loaded) -> Iterator[str]:
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
-    yield from _twice(loaded, specs)
     host, _ = split_address(settings.listen.admin)
     is_local = host.startswith("127.") or host in {"localhost", "::1"}
     if settings.decisions.viewers_token_file is None and not is_local:
@@ -100,14 +99,3 @@ def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Itera
                     f"{loaded.at(f'routing.aliases.{alias}')}{unknown('model', model, served)}; "
                     "until an endpoint serves it, the alias does without"
                 )
-
-
-def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
-    first: dict[str, EndpointSpec] = {}
-    for source, spec in specs:
-        other = first.setdefault(spec.address, spec)
-        if other.models != spec.models:
-            yield (
-                f"{loaded.at(source)}{spec.address} serves {', '.join(other.models)} by the "
-                f"settings and {', '.join(spec.models)} by the file; the first counts: keep one"
-            )

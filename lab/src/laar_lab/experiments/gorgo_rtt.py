@@ -21,12 +21,12 @@ from laar.core.picker import NEAR_TIE
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.policies import build_policies
-from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import NEAR, sites_of
+from laar_lab.policies.gorgo import Gorgo
 from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (

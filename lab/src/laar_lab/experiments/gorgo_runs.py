@@ -18,9 +18,9 @@ from typing import Any, cast
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
 from laar.policies import build_policies
-from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
 from laar.tuning.settings import TunerSettings
+from laar_lab.policies.gorgo import Gorgo
 from laar_lab.report import Table, means_table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (

@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Mapping
 
-from laar.policies.gorgo import PUBLISHED_WEIGHTS
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
@@ -19,6 +18,7 @@ from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
+from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 

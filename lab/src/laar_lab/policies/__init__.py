@@ -12,6 +12,7 @@ from functools import wraps
 from laar import Policy, Scorer
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.dynamo import Dynamo
+from laar_lab.policies.gorgo import Gorgo
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.laar_paper import LaarPaper
 from laar_lab.policies.llm_d_latency import llm_d_latency as llm_d_latency
@@ -49,6 +50,7 @@ def _smg_veto(*, veto_waiting: float = 8.0, veto_kv_usage: float = 0.8) -> Vetoe
     return Vetoed(CacheAware(), veto_waiting=veto_waiting, veto_kv_usage=veto_kv_usage)
 
 
+gorgo = _alone("gorgo", Gorgo)
 laar_paper = _alone("laar-paper", LaarPaper, knows_retries=True)
 llm_router = _alone("llm-router", PrefixAware)
 aibrix_prefix_cache = _alone("aibrix-prefix-cache", PrefixCache)

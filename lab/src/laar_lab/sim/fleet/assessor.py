@@ -44,7 +44,6 @@ class MeasuredAssessor:
             seconds_per_token=np.array([slope for slope, _ in speeds]),
             base_s=np.array([fixed for _, fixed in speeds]),
             cell=("", 0, ""),
-            unknown=False,
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.policies.gorgo import PUBLISHED_WEIGHTS, gorgo_score
+from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS, gorgo_score
 
 # rtt_ms, uncached, queued -> score at 0.276 and 0.5
 BY_HAND = [
