@@ -63,7 +63,7 @@ class Assessment:
             until the first token at most.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
-            reported outcomes: Q as in LAAR. None where only `probability` is known.
+            reported outcomes: Q as in LAAR. None if only `probability` is known.
         reported: decayed number of outcomes reported for the request's class; None if none were
             reported at all.
     """

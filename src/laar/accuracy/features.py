@@ -112,7 +112,7 @@ def task_of(text: str) -> str:
 
 def bucket_of(tokens: float) -> int:
     """Return the smallest bucket (512 tokens and its doublings) that fits `tokens` tokens."""
-    if not tokens > MIN_BUCKET_TOKENS:  # also true for NaN
+    if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS

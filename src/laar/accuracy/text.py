@@ -231,7 +231,7 @@ def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int
 
     Args:
         probabilities: by task, then model.
-        counts: outcomes behind each; 0 where a base rate is used.
+        counts: outcomes behind each; 0 if a base rate is used.
         base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
     """

@@ -44,7 +44,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Questions with a text: hashed rows, tasks, and scores by model; NaN where none was given.
+    """Questions with a text: hashed rows, tasks, and scores by model; NaN if not given.
 
     A mixed text has two tasks; a question has the same task twice.
     """
