@@ -120,7 +120,7 @@ class Answer:
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
     """Return a body, up to slightly over `max_bytes`; leave the remainder unread."""
     body = await content.readany()
-    if content.at_eof():  # nearly always
+    if content.at_eof():  # nearly always true
         return body
     chunks, size = [body], len(body)
     while size <= max_bytes and (chunk := await content.readany()):
@@ -238,7 +238,7 @@ class Fetcher:
         return ResponseHandler(self._loop)
 
     async def _answer(self, connection: ResponseHandler, request: bytes) -> Answer:
-        if connection.transport is None:  # closed right after opening
+        if connection.transport is None:  # the host closed it right after opening
             raise aiohttp.ServerDisconnectedError
         connection.set_response_params(read_until_eof=True, auto_decompress=False)
         connection.transport.write(request)

@@ -106,7 +106,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
-        ranks_path="/server_info",  # its page lacks the ranks of other hosts
+        ranks_path="/server_info",  # a page lacks the ranks of other hosts
     ),
     # The prefix counters count cache blocks, not tokens, so they are omitted. `/metrics` is
     # JSON about iterations.
