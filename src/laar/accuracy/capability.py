@@ -95,9 +95,9 @@ class Guess(NamedTuple):
     """A request's task, as inferred from its words.
 
     Args:
-        features: the request's features, with the most likely task if it named none.
+        features: the request's features, with the most likely task, if any, unless it named one.
         shares: share of each of the text model's tasks among all requests that look like this one;
-            None if words do not decide the task.
+            None if the words were not used.
         unlike: the request names no measured task and probably belongs to none, so its
             probabilities are mostly base rates.
     """

@@ -21,7 +21,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""Shortest bucket of online learning; the four that it combines would fill too slowly."""
+"""Shortest bucket of online learning; the four it combines would each fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""

@@ -2,9 +2,9 @@
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
 with the same name. Its prior should then weigh less than a correct one. Of several weights, the one
-under which the outcomes are most probable is used. That is empirical Bayes for
-the strength of a power prior; a cell with prior p, n outcomes and s correct ones has, under weight
-k, the beta-binomial likelihood
+under which the outcomes are most probable is used. That is empirical Bayes for the strength of a
+power prior; a cell with prior p, n outcomes and s correct ones has, under weight k, the
+beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 

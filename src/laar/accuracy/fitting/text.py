@@ -30,7 +30,7 @@ MIN_TASK_QUESTIONS = 20
 counterexample."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
-_MAX_QUESTIONS = 30_000  # to learn words from; a sample if there are more
+_MAX_QUESTIONS = 30_000  # maximum to learn words from; larger sets are sampled
 _MAX_GROUPS = 10  # groups of left-out tasks; each costs a fit
 _MAX_LEFT_OUT = 200_000  # questions times tasks in a fit with tasks left out: takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
