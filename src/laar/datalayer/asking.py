@@ -142,7 +142,7 @@ class Asker:
     """Probe endpoints that are out and due, until cancelled.
 
     Args:
-        due: returns up to the given number of endpoints to probe, none with one in flight.
+        due: returns up to the given number of endpoints that are due and not being probed.
         answered: called with the key of an endpoint and the result.
         clock: monotonic seconds.
     """
