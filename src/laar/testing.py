@@ -73,7 +73,7 @@ def make_view(
         queued_tokens: prompt tokens in flight at each endpoint.
         in_flight: requests in flight at each endpoint, as the picker counts them.
         waiting: requests waiting in the engine as last scraped; None if it was never scraped.
-        running: requests running in the engine as last scraped; None for `in_flight`.
+        running: requests running in the engine as last scraped; None uses `in_flight`.
         kv_usage: share of the KV cache in use.
         rtt_s: round-trip time.
         probability: P(correct).
@@ -162,7 +162,7 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
 
 
 def _part_of_a_fleet(seed: int) -> View:
-    """Return candidates whose slots are neither the first ones nor next to each other."""
+    """Return candidates whose slots are neither the first ones nor adjacent."""
     return _mixed(9, seed).at(np.array([1, 4, 5, 8]))
 
 
@@ -248,7 +248,7 @@ def _run(extension: Extension, view: View) -> Any:
 
 
 def _scores_for(view: View) -> Floats:
-    """Return scores to order by; they differ where in-flight counts differ."""
+    """Return scores to order by; they differ if in-flight counts differ."""
     scores: Floats = 1.0 / (1.0 + view.in_flight)
     return scores
 
@@ -320,7 +320,7 @@ def _check_symmetry(make: Callable[[], Extension]) -> None:
         moved.rng = random.Random(seed)
         extension = make()
         one, other = _run(extension, view), _run(make(), moved)
-        if isinstance(extension, Policy):  # may break ties at random
+        if isinstance(extension, Policy):  # it may break ties at random
             same = view.slots[one.argmax()] == moved.slots[other.argmax()]
         elif hasattr(extension, "order"):
             same = view.slots[one[0]] == moved.slots[other[0]]

@@ -92,7 +92,7 @@ class HeldOut(_Part):
     """Quality of a fit to one half of the queries, measured on the other half.
 
     Args:
-        auc: None where all outcomes were right or all wrong.
+        auc: None if all outcomes were right or all wrong.
         calibration_error: expected calibration error over ten bins of equal width.
     """
 
@@ -106,8 +106,8 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), seconds per prompt token without context, timed to the first token
-            of the answer where one was recorded.
+        seconds_per_token: c(m), seconds per prompt token without context, from times to first token
+            where these were recorded.
         fixed_s: seconds that do not grow with the prompt, mostly decoding a typical answer.
         spread_s_per_token: standard error of c(m).
         start_s: the part of `fixed_s` before the first token.
@@ -122,7 +122,7 @@ class Speed(_Part):
     bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
 
     def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
-        """Return the number of context-free tokens that take as long as the uncached ones."""
+        """Return how many tokens without context take as long to prefill as the uncached ones."""
         return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
     @property
@@ -165,7 +165,7 @@ class RetryTerms(_Part):
             (`laar.accuracy.difficulty`); None if it was not fitted.
     """
 
-    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have unused terms
+    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have terms no longer used
 
     difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
 
@@ -196,12 +196,12 @@ class TextColumn(_Part):
 
 
 class TextTerms(_Part):
-    """How to infer the task of a request that names none from its words.
+    """How to infer a request's task from its words if it names none.
 
     Args:
         text_schema: version of the hashing.
         gain_unseen: mean gain in the share of right answers over the best single model, on tasks
-            left out of the fit (also of the trust terms); None with too few tasks.
+            left out of the fit, including that of the trust terms; None with too few tasks.
         worst_unseen: the gain on the worst of these tasks.
     """
 
@@ -244,7 +244,7 @@ class Capability(_Part):
         data_sha256: hash of the outcomes it was fitted on.
         text: terms for texts; None if the evidence contains no questions, or no tasks to
             distinguish.
-        fitted_on: the questions of the fit; None without `text` if no question was held out.
+        fitted_on: the questions of the fit; None if none was held out and `text` is None.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA

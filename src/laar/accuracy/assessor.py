@@ -58,11 +58,11 @@ class Assessment:
         seconds_per_token: c(m), seconds of prefill per token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task used for the look-up.
-        timed_answers: `base_s` covers a typical answer to its end, as in artifacts. Otherwise it
-            ends at the first token at the latest.
+        timed_answers: `base_s` lasts until the end of a typical answer, as in artifacts; otherwise,
+            until the first token at most.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, ignoring failed models and
-            reported outcomes: Q as in LAAR. None where only `probability` is known.
+            reported outcomes: Q as in LAAR. None if only `probability` is known.
         reported: decayed number of outcomes reported for the request's class; None if none were
             reported at all.
     """
@@ -152,7 +152,7 @@ class CapabilityAssessor:
 
     Args:
         capability: the model read from the artifact.
-        online: outcomes reported since; None to use only the artifact.
+        online: reported outcomes; None to use only the artifact.
         tasks: names that every client may use, besides the artifact's.
     """
 

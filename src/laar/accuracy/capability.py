@@ -95,9 +95,9 @@ class Guess(NamedTuple):
     """A request's task, as inferred from its words.
 
     Args:
-        features: features with the most likely task, if there is one and the request named none.
+        features: the request's features, with the most likely task, if any, unless it named one.
         shares: share of each of the text model's tasks among all requests that look like this one;
-            None where the words do not decide.
+            None if the words were not used.
         unlike: the request names no measured task and probably belongs to none, so its
             probabilities are mostly base rates.
     """
@@ -290,7 +290,7 @@ class CapabilityModel:
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """Return the seconds that a typical answer takes each model, excluding its prompt."""
+        """Return each model's time in seconds for a typical answer, excluding the prompt."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
@@ -303,7 +303,7 @@ class CapabilityModel:
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
-        """Return P(correct) of each model; the mean of the measured ones for any other."""
+        """Return P(correct) of each model; for an unmeasured one, the mean of the measured ones."""
         if not self._models:
             return [UNMEASURED_PROBABILITY] * len(models)
         cell = self._standing_for(features)
@@ -340,7 +340,7 @@ def _summed(
     outcomes: Mapping[tuple[str, Features], int],
     base_rates: Mapping[str, float],
 ) -> dict[tuple[str, Features], tuple[float, int]]:
-    """Return summed P(correct) times outcomes, and outcomes, by model and cell, also for `_ANY`.
+    """Return sums of P(correct) * outcomes and of outcomes, by model and cell, including `_ANY`.
 
     Precomputed because the request path can't wait for sums over hundreds of cells.
     """
@@ -361,6 +361,6 @@ def _summed(
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """Return each model's measured value; the mean of all for an unmeasured model."""
+    """Return each model's measured value; for an unmeasured one, the mean of the measured ones."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return np.array([measured.get(model, mean) for model in models])

@@ -44,7 +44,7 @@ class Cell:
         tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
         shares: shares by reporter; empty while no reporter had a name.
-        prior: the artifact's probability; None if unknown, and then not judged.
+        prior: the artifact's probability; None if unknown; then it is not judged.
         evidence: the cell's evidence about the prior.
         weight: the undoubted prior's weight in outcomes; None until looked up.
     """

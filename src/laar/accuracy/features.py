@@ -9,7 +9,7 @@ The capability model only needs classes that are stable, not correct.
 
 `FEATURES_SCHEMA` changes whenever the same prompt could yield features for which an artifact would
 be wrong; artifacts fitted on another version are rejected. A finer bucket is not such a change:
-where an artifact lacks it, the one above is used.
+if an artifact lacks it, the one above is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""Shortest bucket of online learning; split into four, each would fill a quarter as fast."""
+"""Shortest bucket of online learning; the four it combines would each fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
@@ -29,19 +29,19 @@ MAX_BUCKET_TOKENS = 2**24
 GENERIC = "generic"
 
 _HEAD_CHARS = 200
-_TAIL_CHARS = 300  # the question, with a key or a quotation in it
+_TAIL_CHARS = 300  # enough for a question that contains a key or a quotation
 
 _ESTIMATE_SLACK = 1.0625
 """Tolerance above a bucket's edge, one sixteenth: lengths are estimates (learning error, chat
 template), and a prompt cut to fit 64K is right at the edge."""
 
-# In order: kana distinguish Japanese from Chinese, since Japanese has ideographs as well.
+# Tried in order: kana distinguish Japanese from Chinese, since both use ideographs.
 _EASTERN = {
     "ja": "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d",
     "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd",
     "ko": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af",
 }
-# The first character of any of these decides.
+# The first character in any of these ranges decides.
 _OTHER = {
     "ru": "\u0400-\u052f",
     "ar": "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc",
@@ -112,7 +112,7 @@ def task_of(text: str) -> str:
 
 def bucket_of(tokens: float) -> int:
     """Return the smallest bucket (512 tokens and its doublings) that fits `tokens` tokens."""
-    if not tokens > MIN_BUCKET_TOKENS:  # also true for NaN
+    if not tokens > MIN_BUCKET_TOKENS:  # NaN gets the shortest
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS

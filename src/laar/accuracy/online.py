@@ -8,10 +8,10 @@ reports, some of them inverted, must not outweigh many measurements. It is lower
 other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
-can move it by at most cap / (kappa + cap) of the way in an hour, against all true reports that
-arrive meanwhile. False reports in many cells of a model at once look like a wrong artifact, and
-also lower k. Named reporters are compared with each other: one that disagrees with the others loses
-weight, also for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
+can move it by at most cap / (kappa + cap) of the way in an hour, while true reports pull it back.
+False reports in many cells of a model at once look like a wrong artifact, so they lower k too.
+Named reporters are compared with each other: one that disagrees with the others loses weight,
+including for its past reports (`laar.accuracy.reporters`), and can use at most half of a cell's
 cap. If most of them lie, for days, they win; the server restricts who may report.
 
 An outcome reached after failures comes from the harder queries. Its `offset` (how far the failures
@@ -42,7 +42,7 @@ MAX_CELLS = 20_000
 """About 6 MB: 50 models in 400 cells. Clients may name any task, so there must be a cap."""
 
 MAX_CELLS_OF_TENANT = 5_000
-"""Maximum cells created by one tenant's outcomes, 50 models in 100 cells: others need room too."""
+"""Maximum cells created by one tenant's outcomes: 50 models in 100 cells. Others need room too."""
 
 MAX_SHARES = 40_000
 """Maximum shares, one per cell and reporter (8 MB); beyond it named reporters count as unnamed."""
@@ -50,16 +50,16 @@ MAX_SHARES = 40_000
 KAPPA = 50.0
 """Minimum weight of a fitted prior, in outcomes: even a thin cell uses the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as are
-reported in an hour."""
+"""Maximum weight of a well-measured prior, as a multiple of `KAPPA`: 200 outcomes, as many as a
+cell accepts in an hour."""
 HALF_LIFE_S = 86_400.0
 """Half-life of an outcome, a day: models change rarely, their traffic changes by the hour."""
 CAP_PER_HOUR = 200.0
-"""Weight of outcomes that one cell accepts in any hour: true reports dominate within the hour (80 %
-of the way); a burst of false ones cannot."""
+"""Weight of outcomes that one cell accepts in any hour: true reports move it 80 % of the
+way within the hour; a burst of false ones cannot."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # minimum interval between sweeps for forgotten cells and reporters, at a cap
+_SWEEP_S = 60.0  # minimum interval between sweeps of forgotten cells and reporters at a cap
 _FORGOTTEN = 0.5  # outcomes below which a cell, or a reporter's name in it, is dropped
 
 
@@ -110,7 +110,7 @@ class OnlineOutcomes:
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
-        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # per reporter: at least one report
+        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # per reporter, and at least one report
         self.cells: dict[tuple[str, Features], Cell] = {}
         """Reported outcomes, by model and features; read only."""
         self._shares = 0
@@ -199,9 +199,9 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Record a validated outcome, also one from another picker; return as `observe` does."""
+        """Record a validated outcome, here or from another picker; return as `observe` does."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
-        reporter = self._admitted(reporter, now)  # first, since it may drop cells
+        reporter = self._admitted(reporter, now)  # before the look-up: it may drop cells
         key = (model, learned(features))
         cell = self.cells.get(key)
         if cell is None:
@@ -217,7 +217,7 @@ class OnlineOutcomes:
         if cell.total.level + weight > self._burst or (
             not alone and share.level + weight > self._burst_of_one
         ):
-            self.limited += reporter != SIGNS  # signs come with most answers
+            self.limited += reporter != SIGNS  # signs are too frequent to count
             return False
         self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):
@@ -232,8 +232,7 @@ class OnlineOutcomes:
     def state(self, now: float) -> dict[str, object]:
         """Return everything learned, as plain JSON types, as of `now`.
 
-        Changes nothing, and may run in another thread than `observe`: an outcome that arrives
-        meanwhile may be missing.
+        Changes nothing. Thread-safe: an outcome that `observe` receives meanwhile may be missing.
         """
         cells: list[list[object]] = []
         for (model, features), cell in list(self.cells.items()):
@@ -249,7 +248,7 @@ class OnlineOutcomes:
         }
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
-        """Return each model's decayed outcomes, summed over its cells; callable from any thread."""
+        """Return each model's decayed outcomes, summed over its cells. Thread-safe."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self.cells.items()):
             kept = self._kept(cell, now)
@@ -261,7 +260,7 @@ class OnlineOutcomes:
         return sums
 
     def reporter_weights(self) -> dict[str, float]:
-        """Return the weight of each named reporter, in 0..1; callable from any thread."""
+        """Return the weight of each named reporter, in 0..1. Thread-safe."""
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:

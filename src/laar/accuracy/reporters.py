@@ -3,7 +3,7 @@
 Every outcome is about a different answer, so two reports never contradict each other directly. But
 reporters of the same kind of request (a model and a cell) should see about the same share of right
 answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
-hypotheses: its reports are true, a quarter of them is inverted, they are unrelated to the answers,
+hypotheses: its reports are true, a quarter of them are inverted, they are unrelated to the answers,
 all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0. The weight
 for an inverted share f is (1 - 2 f)^2, the information left in a binary answer (the one-coin model
 of Dawid and Skene 1979).
@@ -11,7 +11,7 @@ of Dawid and Skene 1979).
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report on it. So one of three can be outvoted, a lone
 reporter is never judged, and an honest majority is required. An honest reporter may have harder
-questions; so its share may differ by a standard deviation of about 0.1 (`_ALIKE`) at no loss of
+questions, so shares may differ with a standard deviation of about 0.1 (`_ALIKE`) at no loss of
 weight.
 """
 
@@ -33,7 +33,7 @@ UNNAMED = ""
 
 _WEIGHTS = (1.0, 0.25, 0.0, 0.0)
 _PRIORS = (0.94, 0.02, 0.02, 0.02)
-_ALIKE = 20.0  # outcomes: concentration of honest reporters around each other
+_ALIKE = 20.0  # concentration of honest reporters' shares, in outcomes
 _OTHERS_NEEDED = 2
 _BELIEVED = 0.9  # higher weights count as 1
 
@@ -67,7 +67,7 @@ class ReporterTrust:
         return bool(self._weights)
 
     def weights(self) -> dict[str, float]:
-        """Return the weight of each named reporter; callable from any thread."""
+        """Return the weight of each named reporter. Thread-safe."""
         return {name: self.weight(name) for name in list(self._names)}
 
     def likelihood(
@@ -92,7 +92,7 @@ class ReporterTrust:
             share = min(1.0, rest / n) if n == largest and n > 0 else 1.0
             right, total = right + share * c, total + share * n
         mean = min(max((right + 1.0) / (total + 2.0), 0.02), 0.98)
-        # Variances add: of the share that the others report, and between honest reporters.
+        # Add the variance of the others' mean to that between honest reporters.
         alike = 1.0 / (1.0 / (_ALIKE + 1.0) + 1.0 / (total + 3.0)) - 1.0
         turned = mean + 0.25 * (1.0 - 2.0 * mean)
         s = min(max(correct, 0.0), outcomes)

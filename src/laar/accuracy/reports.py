@@ -71,7 +71,7 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Attempts remembered for a request and its tried models, the latest; a retry may follow any."""
+"""Latest attempts remembered per request and list of tried models; a retry may follow any."""
 
 _AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows discontent
 
@@ -210,7 +210,7 @@ class OutcomeReports:
             signs.learn(model, sign, correct=decision.correct)
             return
         if self._wrong(decision):
-            return  # it comes from the harder questions, which signs do not account for
+            return  # retries come from harder questions, which signs do not account for
         expected = self._success.probabilities((model,), decision.features, (), now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
         self._success.observe(
@@ -260,7 +260,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # when it was judged, so were the attempts before it
+                break  # the attempts before it were judged with it
             if earlier.answered:
                 self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
@@ -287,7 +287,7 @@ class OutcomeReports:
         """Return the models that gave a wrong answer before, excluding those that gave none.
 
         Otherwise a model would look too good while another one is down: as if it had been right
-        where the other was wrong.
+        when the other was wrong.
         """
         wrong = list(decision.tried)
         for earlier in self._before(decision):

@@ -1,4 +1,4 @@
-"""Weak outcomes: signs of how good an answer was, where nobody judges it.
+"""Weak outcomes: signs of how good an answer was, used if nobody judges it.
 
 One sign is in the answer: it ends at its limit, calls a tool with invalid JSON, repeats the
 previous answer's call, or has low token probabilities. Another is the conversation's next turn:
@@ -32,7 +32,7 @@ FORM, SURE, TURN = 0, 1, 2
 
 _SHORT_TOKENS = 256  # client limits below this are meant to cut answers short
 _SURENESS = (0.75, 0.85, 0.93)  # class boundaries of mean token probability, where available
-_MAX_MODELS = 256  # with separate counts; others count only towards all models
+_MAX_MODELS = 256  # models with separate counts; more count only in the total
 
 _GUESSES = (
     np.array([[0.86, 0.10, 0.04], [0.965, 0.03, 0.005]]),
@@ -42,7 +42,7 @@ _GUESSES = (
     np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
 """Initial P(sign) of wrong and of right answers, by where the sign is seen."""
-_PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in all models' counts, and of these in one model's
+_PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in the total counts, and of the total in a model's
 _ALL = ""
 _RECENT = 300.0  # answers over which the mean shift fades
 

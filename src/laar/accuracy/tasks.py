@@ -36,7 +36,7 @@ class TaskNames:
         """Return whether a request's task is accepted, remembering its name.
 
         Args:
-            tenant: the tenant that names it; empty where tenants are not distinguished.
+            tenant: the tenant that names it; empty if tenants are not distinguished.
             task: a well-formed name.
             now: seconds, monotonic.
         """

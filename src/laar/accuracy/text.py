@@ -28,11 +28,11 @@ _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
-_MAX_BYTES = 1536  # of a sample; of a longer one (multi-byte characters) its head and tail
+_MAX_BYTES = 1536  # per sample; the middle of longer ones (multi-byte characters) is cut
 
 # Question, system prompt, body features: the second describes the application, not the request.
 _WEIGHTS = (0.7, 0.5, 0.2)
-_CHARACTERS_WEIGHT = 0.7  # also of the question
+_CHARACTERS_WEIGHT = 0.7  # weight of the question's character n-grams
 _SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
 _LONGEST = 5
 
@@ -44,7 +44,7 @@ _GAP, _WORD, _SIGN, _CHARACTER = range(4)
 
 def _kinds() -> bytes:
     kinds = bytearray([_SIGN] * 128 + [_WORD] * 96)
-    kinds += bytes([_CHARACTER] * 32)  # leads three or four bytes: mostly scripts without spaces
+    kinds += bytes([_CHARACTER] * 32)  # begin 3 or 4 bytes: mostly scripts without spaces
     for byte in b"abcdefghijklmnopqrstuvwxyz0123456789_":
         kinds[byte] = _WORD
     for byte in b" \t\r\n\x0b\x0c\x00":
@@ -209,7 +209,7 @@ class TaskTable(NamedTuple):
     def row(self, shares: _Floats) -> _Floats:
         """Return P(correct) by model for requests with these shares of tasks.
 
-        A model exceeds the best single one only by its lower bound.
+        No model exceeds the best single one by more than its lower bound.
         """
         rest = 1 - np.add.reduce(shares, axis=-1, keepdims=True)
         row = shares @ self.probabilities + rest * self.base
@@ -231,7 +231,7 @@ def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int
 
     Args:
         probabilities: by task, then model.
-        counts: outcomes behind each; 0 where a base rate is used.
+        counts: outcomes behind each; 0 if a base rate is used.
         base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
     """

@@ -30,10 +30,10 @@ _OTHER_CHARS_PER_TOKEN = 2.5
 
 _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer uses 5 tokens per character, or 1 per 20
 _MIN_CHARS = 400  # for shorter prompts, the chat template's tokens would be learned as the text's
-_SLOWEST_RATE = 0.02  # of the distance to a report: follows a drifting mix in ~50 reports
+_SLOWEST_RATE = 0.02  # share of the distance to a report: adapts to a new mix in ~50 reports
 _MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
 _MAX_KEPT = 256  # cached estimates, one per set of models and language
-_MAX_NAME_CHARS = 256  # of a model or language in a restored state
+_MAX_NAME_CHARS = 256  # per name of a model or language in a restored state
 
 
 class TokenEstimator:

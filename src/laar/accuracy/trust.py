@@ -1,10 +1,10 @@
 """The weight of a model's prior, judged by how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
-with the same name. Its prior should then weigh less than a correct one. The outcomes show how much
-less: of several weights, the one under which they are most probable. That is empirical Bayes for
-the strength of a power prior; a cell with prior p, n outcomes and s correct ones has, under weight
-k, the beta-binomial likelihood
+with the same name. Its prior should then weigh less than a correct one. Of several weights, the one
+under which the outcomes are most probable is used. That is empirical Bayes for the strength of a
+power prior; a cell with prior p, n outcomes and s correct ones has, under weight k, the
+beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
@@ -69,7 +69,7 @@ class PriorTrust:
         return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
-        """Return the models with evidence; callable from any thread."""
+        """Return the models with evidence. Thread-safe."""
         return list(self._models)
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """Send an endpoint one tiny request to see whether it answers.
 
-`laar doctor` shows the result of `ask`. The trial of an endpoint that is out also starts with it:
+`laar doctor` shows the result of `ask`, and the trial of an endpoint that is out starts with it:
 laar's request costs a few tokens, whereas a client's request on trial may fail. The response is
 streamed and read until it contains output, since a status of 200 proves little: engines send it
 before they fail, and proxies in front of engines send it with error pages.
@@ -48,7 +48,7 @@ class Asked:
         reply: the response; None if there was none.
         failed: kind of failure if the endpoint accepted the connection, then sent nothing or
             closed it.
-        problem: text of why there is no response; empty if there is one.
+        problem: why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
         seconds: seconds to the first event.
     """
@@ -61,7 +61,7 @@ class Asked:
 
 
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
-    """Return a session for `ask` without kept-alive connections: an open one proves nothing."""
+    """Return a session for `ask` without keep-alive: an open connection proves nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -110,7 +110,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None
-    # An engine that ignores `stream` may answer all its clients in one piece.
+    # Accept both types, since an engine that ignores `stream` answers in one piece.
     if answer.status == 200 and all(
         flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False)
     ):
@@ -142,7 +142,7 @@ class Asker:
     """Probe endpoints that are out and due, until cancelled.
 
     Args:
-        due: returns endpoints to probe now, none of them while its probe is in flight.
+        due: returns up to the given number of endpoints that are due and not being probed.
         answered: called with the key of an endpoint and the result.
         clock: monotonic seconds.
     """

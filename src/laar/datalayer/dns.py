@@ -1,7 +1,7 @@
 """Resolve the DNS names in endpoint addresses, repeatedly and in the background.
 
 `Resolver` sits between a source of endpoints and the table: it receives specs whose addresses may
-be names and passes on one spec per IP address; IP literals at once. The system resolver does
+be names and passes on one spec per IP address. IP literals pass at once. The system resolver does
 not report a TTL, so names are looked up every ten seconds. A name that stops resolving keeps its
 last addresses: a DNS outage must not remove working endpoints.
 
@@ -129,7 +129,7 @@ class Resolver:
                 done, _ = await asyncio.wait({asked}, timeout=self._timeout_s)
                 if not done:
                     self._failed(name, f"no answer in {self._timeout_s:g} s")
-                    # The thread can't be stopped; it keeps its place until it ends.
+                    # The thread can't be stopped; it occupies its slot until it ends.
                     await asyncio.wait({asked})
             try:
                 self._found(name, asked.result())

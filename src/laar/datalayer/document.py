@@ -88,7 +88,7 @@ def parse_yaml(text: str) -> object:
     if len(text) > MAX_TEXT_CHARS:
         raise yaml.YAMLError(f"longer than {MAX_TEXT_CHARS} characters")
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader, and stricter
+        return yaml.load(text, _Loader)  # noqa: S506 - a stricter SafeLoader
     except _NOT_YAML as error:
         raise yaml.YAMLError(str(error)) from None
 

@@ -32,7 +32,7 @@ MAX_ENDPOINTS = 10_000
 MAX_MODEL_NAME_CHARS = 256
 MAX_KEY_CHARS = 4096
 POLL_S = 0.5
-"""Seconds between polls. A change takes effect within two, which is soon enough."""
+"""Seconds between polls. A change takes effect within two polls, which is soon enough."""
 
 _PORTS = {"http": ":80", "https": ":443"}
 _BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)

@@ -43,7 +43,7 @@ def fault_of(error: Exception) -> str:
 def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
     """Return aiohttp's request options for an engine: its key and TLS verification.
 
-    There are none for a `url` on another host: the key is for the engine only.
+    Empty for a `url` on another host: the key is for the engine only.
     """
     way = spec.way
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
@@ -59,14 +59,14 @@ def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
 
 @lru_cache(64)
 def _verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
-    """Return a TLS context that verifies as Envoy does: only the authority if there is no name."""
+    """Return a TLS context that verifies as Envoy does: only the authority unless `named`."""
     context = verifying(ca_file)
     context.check_hostname = named
     return context
 
 
 def verifying(ca_file: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities of a file; of the system if it is empty.
+    """Return a TLS context that trusts the authorities in a file; the system's if it is empty.
 
     Python 3.13 would require extensions that cluster and private authorities often lack.
     """
@@ -120,7 +120,7 @@ class Answer:
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
     """Return a body, up to slightly over `max_bytes`; leave the remainder unread."""
     body = await content.readany()
-    if content.at_eof():  # nearly always
+    if content.at_eof():  # nearly always true
         return body
     chunks, size = [body], len(body)
     while size <= max_bytes and (chunk := await content.readany()):
@@ -238,7 +238,7 @@ class Fetcher:
         return ResponseHandler(self._loop)
 
     async def _answer(self, connection: ResponseHandler, request: bytes) -> Answer:
-        if connection.transport is None:  # closed right after opening
+        if connection.transport is None:  # the host closed it right after opening
             raise aiohttp.ServerDisconnectedError
         connection.set_response_params(read_until_eof=True, auto_decompress=False)
         connection.transport.write(request)

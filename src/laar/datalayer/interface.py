@@ -79,7 +79,7 @@ class KvEventSink(ProblemSink, Protocol):
 
         `at_s`: time at which it was emptied, by the engine's clock; NaN if unknown.
 
-        `past`: this was before the picker listened; the events since then follow.
+        `past`: it was emptied before the picker listened; later events follow.
         """
 
     def lost(self, address: str) -> None:

@@ -3,10 +3,9 @@
 vLLM's batches (``--kv-events-config``) are maps, or arrays in older releases; SGLang's are arrays
 with the same leading fields.
 
-Blocks are followed in the memory that prefills read from, and as copies in slower tiers (host,
-disk, peer) that they are fetched from. Of a hybrid model's layer groups only one is followed, the
-first that attends to the whole prompt: a sliding window drops the beginning of a prompt while the
-prompt is still useful.
+Blocks are tracked in the memory that prefills read, and as copies in slower tiers (host, disk,
+peer). For a hybrid model, only the first layer group with full attention is tracked: a sliding
+window drops the start of a prompt while the prompt is still useful.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Event = Stored | Removed | Cleared
 
 @dataclass(slots=True)
 class Groups:
-    """Selects the layer group of a hybrid model to follow, from the blocks stored.
+    """Selects which layer group of a hybrid model to track, from the blocks stored.
 
     Removal events have a group's index but not its kind, and all groups share a block's hash.
     """
@@ -60,7 +59,7 @@ class Groups:
     attends_to_all: bool = False
 
     def counts(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether an event belongs to the followed group."""
+        """Return whether an event belongs to the tracked group."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
@@ -70,11 +69,11 @@ class Groups:
 _WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
 """vLLM's kinds of layer groups that attend to the whole prompt."""
 _FOLLOWED = (*_WHOLE, None, "unknown")
-"""Kinds that may be followed; old releases, removed blocks and mixed groups have the last two."""
+"""Kinds that may be tracked; old releases, removed blocks and mixed groups have the last two."""
 
 
 def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
-    """Decode one message into events: it has a time, events, and fields that are not needed.
+    """Decode one message into events; fields after its time and its events are ignored.
 
     Raises:
         ValueError: the message is not a batch of events.
@@ -143,7 +142,7 @@ _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 
 
 def _event(raw: Any, groups: Groups) -> Event | None:
-    """Convert an event in either form; return None if it is not followed."""
+    """Convert an event in either form; return None if it is not tracked."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
         raw = dict(zip(places, raw, strict=False))
@@ -166,7 +165,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         return Stored(hashes=hashes, tier=tier)
     size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
-    if adapter is not None and not isinstance(adapter, str):  # SGLang's metadata
+    if adapter is not None and not isinstance(adapter, str):  # metadata in SGLang
         raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
         adapter = None
     if adapter is None and raw.get("lora_id") is not None:

@@ -1,13 +1,13 @@
 """Receive the KV cache events that engines publish over ZeroMQ, and pass them to a sink.
 
-An endpoint is followed if its label ``laar.dev/kv-events`` says where it publishes: a port on the
+An endpoint is tracked if its label ``laar.dev/kv-events`` says where it publishes: a port on the
 endpoint's host, or a complete ``tcp://host:port``.
 
 Publishing is fire-and-forget, so batches are numbered. If numbers are skipped, the engine is asked
 to replay the missing batches, provided that the label ``laar.dev/kv-events-replay`` says where.
 Without it, or if the engine no longer has them, or if a batch can't be decoded, `lost` is called on
-the sink; also when listening starts, since an earlier listener may have stopped at any time. A
-number not above the last one means a restart. A stream followed from number 0 is known to start
+the sink, as it is when listening starts, since an earlier listener may have stopped at any time. A
+number not above the last one means a restart. A stream received from number 0 is known to start
 with an empty cache.
 
 Requires the package pyzmq.
@@ -39,7 +39,7 @@ PING_S = 10.0
 """Seconds without an answer to a ping after which to reconnect: a host that is down, or a
 connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""Maximum endpoints followed: ZeroMQ allows 1,023 sockets per process."""
+"""Maximum endpoints tracked: ZeroMQ allows 1,023 sockets per process."""
 MAX_BATCH_BYTES = 16 << 20
 """Maximum batch: the blocks of a million tokens in one step. A longer one closes the connection."""
 MAX_BATCHES_WAITING = 1000
@@ -128,7 +128,7 @@ class KvEvents:
             try:
                 async with asyncio.timeout(REACH_S):
                     _, writer = await asyncio.open_connection(host, port)
-            except (OSError, ValueError) as error:  # TimeoutError too; bad names raise either
+            except (OSError, ValueError) as error:  # includes TimeoutError; bad names raise either
                 problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
                 self._sink.problem(source, problem + (str(error) or "timeout"))
                 is_reported = True
@@ -159,7 +159,7 @@ class KvEvents:
                 groups = Groups()
                 self._sink.cleared(address, at_s=time_of(payload))
             if number not in (0, expected):
-                if begins:  # its first events are lost
+                if begins:  # the first events after the restart were missed
                     self._sink.lost(address)
                 start = None if begins else expected
                 await self._catch_up(context, address, replay, start, number, groups)
@@ -217,7 +217,7 @@ class KvEvents:
         except ValueError as error:
             fault = error
         except (TimeoutError, zmq.ZMQError):
-            pass  # missing batches show below
+            pass  # any missing batches are noticed below
         problem = f"a batch of events that was sent again can't be read: {fault}"
         self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):

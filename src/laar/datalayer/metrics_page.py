@@ -2,12 +2,12 @@
 
 A vLLM page is 55 KB with 484 samples, of which laar needs six. Finding each name with
 ``bytes.find`` takes a thousandth of the time of parsing the whole page, so scraping a hundred
-endpoints every second costs almost nothing. Engines differ only in metric names; metrics they lack
+endpoints every second costs almost nothing. Engines differ only in metric names; missing metrics
 are NaN. Data-parallel ranks report on one page, each under its label: counts, tokens and counters
 are summed, the share of the cache in use is averaged.
 
 While an engine is idle only the lines about its process change, not those with its prefix. So a
-page is searched again only if the hash of the latter has changed (`PageReader`).
+page is searched again only if the hash of those has changed (`PageReader`).
 
 The page is untrusted: a value that is not a plausible finite number becomes NaN, never an error.
 """
@@ -29,7 +29,7 @@ from laar.core.membership import EndpointSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNames:
-    """The names of an engine's metrics; of several, the first one on the page is used.
+    """The names of an engine's metrics; if several are given, the first on the page is used.
 
     Args:
         prefix: all names begin with it, and no other line of the page does.
@@ -106,9 +106,9 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
-        ranks_path="/server_info",  # its page lacks the ranks of other hosts
+        ranks_path="/server_info",  # a page lacks the ranks of other hosts
     ),
-    # Its prefix counters count cache blocks, not tokens, so they are omitted. Its `/metrics` is
+    # The prefix counters count cache blocks, not tokens, so they are omitted. `/metrics` is
     # JSON about iterations.
     "tensorrt-llm": EngineNames(
         prefix=b"trtllm_",
@@ -183,7 +183,7 @@ class Counters(NamedTuple):
         )
 
     def refused_since(self, before: Counters) -> float:
-        """Return the requests refused since; the series may appear only with the first refusal."""
+        """Return the refusals since `before`; the series may not exist until the first one."""
         refused = self.refused - (0.0 if math.isnan(before.refused) else before.refused)
         return refused if 0.0 < refused < math.inf else 0.0
 
@@ -241,7 +241,7 @@ def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
     if start < 0:
         return b""
     end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
-    # Includes the bytes around: whether a name begins its line, and the last line is complete.
+    # Include the bytes around: they show whether the first and last lines are complete.
     return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 

@@ -22,7 +22,7 @@ from laar.datalayer.visits import Interval, Visits
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
 MAX_PROBES_PER_S = 50.0
-"""Maximum probes per second: 1,000 endpoints take 20 s. GORGO probes each every 30 s."""
+"""Maximum probes per second: 1,000 endpoints take 20 s; the GORGO paper probes every 30 s."""
 TIMEOUT_S = 2.0
 """Timeout of a probe, including connection setup: six round trips halfway around the earth."""
 _MAX_ANSWER_BYTES = 64 << 10

@@ -124,7 +124,7 @@ class Scraper:
         """Return whether a page with `ranks` ranks has all that the engine reports."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
-            self._ranks.pop(spec.address, None)  # it may have restarted
+            self._ranks.pop(spec.address, None)  # the engine may have restarted
             return True
         if spec.address not in self._ranks:
             self._ranks[spec.address] = None

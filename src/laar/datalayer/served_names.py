@@ -38,7 +38,7 @@ TIMEOUT_S = 5.0
 DOUBT_S = 1.0
 """Minimum seconds between checks of an endpoint that rejects names with 404."""
 DOUBT_ALL_S = 5.0
-"""Minimum seconds between checks after clients name unknown models: they may repeat them."""
+"""Minimum seconds between checks after clients name unknown models, which they may repeat."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
 """Maximum names read, about 100 KB; engines load a few dozen adapters at most."""
@@ -52,7 +52,7 @@ class ServedNames:
 
     Args:
         targets: returns the endpoints to poll now.
-        sink: receives names and problems; also an empty `Served` for an endpoint that has no
+        sink: receives names and problems, and an empty `Served` for an endpoint that has no
             configured model and lists none.
         clock: monotonic seconds.
         rng: jitters the visits.
@@ -70,7 +70,7 @@ class ServedNames:
     ) -> None:
         self._targets, self._sink, self._clock = targets, sink, clock
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
-        """By address, with the weights at that time: another engine may start at the address."""
+        """By address, with the weights when checked: another engine may start at the address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
         self._visits = Visits(
             targets,
@@ -91,7 +91,7 @@ class ServedNames:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
-        """Check an endpoint that rejected a name soon; all endpoints if `address` is empty."""
+        """Soon check an endpoint that rejected a name; all endpoints if `address` is empty."""
         if address:
             self._visits.soon(address, DOUBT_S)
         else:

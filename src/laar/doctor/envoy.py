@@ -103,7 +103,7 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
                 "start with a bootstrap from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
-    # A listener has many routes, often with the same faults.
+    # Drop duplicates: a listener has many routes, often with the same faults.
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
     return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 

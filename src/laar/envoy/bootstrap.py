@@ -9,7 +9,7 @@ Prometheus: the admin port can stop Envoy, so it is on loopback only.
 ========== ======================= ===================================== ====================
 shape      listens on              its clients                           bodies
 ========== ======================= ===================================== ====================
-sidecar    127.0.0.1               one application beside it, trusted:   native
+sidecar    127.0.0.1               one trusted application next to it:   native
                                    x-forwarded-for passes as it is
 standalone all addresses           anyone: x-forwarded-for gets their    native
                                    address, paths are normalised, slow
@@ -50,7 +50,7 @@ from laar.errors import SettingError, unknown
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 _MAX_CLIENT_CONNECTIONS = 20_000
-"""Maximum client connections: below the usual limit of open files, with an upstream for each."""
+"""Maximum client connections: below the usual limit of open files, even with an upstream each."""
 
 _RUNTIME: Json = {
     # The single expression for all denied paths exceeds the default of 100.

@@ -56,14 +56,14 @@ HEALTH_CHECK: Json = {
 _PING_INTERVAL = duration(0.5)
 _PING_TIMEOUT = duration(1.5)
 _LONG_PING_TIMEOUT = duration(12)
-"""Timeout where cutting a stream loses an answer: a picker that recovers within 10 s is kept."""
+"""Timeout if cutting a stream loses an answer: a picker that recovers within 10 s is kept."""
 
 _IN_FLIGHT = 100_000
 """Maximum concurrent requests and connections per cluster: practically unlimited, yet bounded."""
 
 _RETRY_BUDGET: Json = {"budget_percent": {"value": 25}, "min_retry_concurrency": 100}
 """Maximum concurrent retries: the given number, or the share of requests in flight if larger. Other
-requests get their first failure."""
+failed requests are not retried."""
 
 _H2_WINDOW_BYTES = 16 * 1024 * 1024
 _ENDPOINT_IDLE = duration(4)

@@ -215,7 +215,7 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> Json:
         stat_prefix=STAT_PREFIX,
         grpc_service={"envoy_grpc": {"cluster_name": PICKER_CLUSTER, "authority": options.picker}},
         processing_mode=processing_mode(bodies, headers=not buffered),
-        # With mode overrides a picker samples some answers and releases upgrades.
+        # Lets the picker read sampled answers and skip the bodies of upgrades.
         allow_mode_override=buffered,
         failure_mode_allow=options.fail_open,
         status_on_error={"code": "ServiceUnavailable"},

@@ -17,7 +17,7 @@ BodyMode: TypeAlias = Literal["native", "streamed", "full-duplex"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds after which Envoy gives up on the picker, which decides in milliseconds; held requests
-get more. With the time to continue without it, no request waits 2 s for a picker that hangs."""
+get more. Including the time to continue without it, no request waits 2 s for a hanging picker."""
 
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 RETRIED = (429, 500, 502, 503, 504)
@@ -56,7 +56,7 @@ class BootstrapOptions:
             a request in its queue. Without being asked, Envoy gives up on the picker after 2 s.
         tenant_header: header by which flow control distinguishes tenants; the picker's
             `flow.tenant_header`.
-        request_timeout_s: maximum seconds of a whole exchange.
+        request_timeout_s: maximum duration of a whole exchange.
         idle_timeout_s: maximum silence within an exchange, unless the picker sets one. An
             unstreamed answer is silent until its last token; the default allows 36,000 tokens at
             20 per second.

@@ -100,7 +100,7 @@ async def end_process(process: asyncio.subprocess.Process, timeout_s: float) -> 
             await process.wait()
     except TimeoutError:
         pass
-    finally:  # also if this task is cancelled while waiting
+    finally:  # even if this task is cancelled while waiting
         if process.returncode is None:
             process.kill()
             await process.wait()
@@ -223,7 +223,7 @@ class EnvoyProcess:
         """Rotate the log whenever it is too long, until cancelled; keep one old file."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
-            with contextlib.suppress(OSError):  # it was deleted
+            with contextlib.suppress(OSError):  # the log was deleted
                 if self.log_path.stat().st_size > _LOG_BYTES:
                     await asyncio.to_thread(self._put_log_aside)
 

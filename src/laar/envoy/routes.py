@@ -42,7 +42,7 @@ _GENERATION: Json = {
 }
 
 _HOST_ATTEMPTS = 5
-"""Maximum choices of the fallback policy per retry to avoid an endpoint that just failed."""
+"""Maximum picks by the fallback policy per retry, to avoid an endpoint that just failed."""
 
 
 def routes(*entries: Json) -> Json:
@@ -60,10 +60,10 @@ def routes(*entries: Json) -> Json:
 
 
 def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Json]:
-    """Return the routes to the endpoints for all silences; before a decision the last ones apply.
+    """Return the routes to the endpoints for all silences; before a decision the last apply.
 
     In native mode an inference request, which has a body, costs the picker one message, not two:
-    Envoy does not send its headers. Others are decided when their headers arrive, even if they have
+    Envoy does not send its headers. Other requests are decided when their headers arrive, even with
     a body of unknown length: if it were empty, no message with a body would follow.
     """
     allowed = (

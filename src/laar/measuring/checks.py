@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-_NUMBER_CHARS = 10_000  # at the end of the answer, searched for the last number
+_NUMBER_CHARS = 10_000  # maximum searched, from the answer's end, for the last number
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 

@@ -35,7 +35,7 @@ from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
-_LEAST_CHARS = 400  # minimum for densities: the chat template distorts those of shorter prompts
+_LEAST_CHARS = 400  # minimum to learn characters per token: the template skews shorter prompts
 _TRIES = 3  # attempts at a request that the endpoint refuses; the next run tries it again
 _MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`

@@ -1,7 +1,7 @@
 """Read endpoints' answers, and build error answers.
 
 A streamed answer consists of server-sent events. An event may be split over any number of pieces;
-of several events with usage the last counts. Reading never changes a byte and never fails: values
+the last event with usage counts. Reading never changes a byte and never fails: values
 that can't be read stay unknown.
 """
 
@@ -81,7 +81,7 @@ def error_body(error: RequestError) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts from the engine; None where it reported none."""
+    """Token counts from the engine; None if not reported."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -140,8 +140,8 @@ class AnswerReader:
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
         self.sign: Sign | None = None
-        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or without
-        one."""
+        """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or if
+        it has none."""
 
     def feed(self, piece: bytes) -> Reply | None:
         """Read the next piece of the body, in time linear in the piece.
@@ -176,7 +176,7 @@ class AnswerReader:
         return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """Handle the end of the body; return a finding on its endpoint if it is new."""
+        """Handle the end of the body; return a finding on the endpoint, if there is a new one."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))

@@ -27,7 +27,7 @@ _HEADINGS = BytesHeaderParser()
 
 
 def field_span(body: bytes, name: str) -> Span | None:
-    """Return the span of a field's value; of a repeated field the last one, as in engines.
+    """Return the span of a field's value: the last of any repeated fields, as in engines.
 
     Args:
         body: the whole body.
@@ -51,7 +51,7 @@ def field_span(body: bytes, name: str) -> Span | None:
         start = blank + 2 * len(_LINE)
         close = body.find(boundary, start) if blank >= 0 else -1
         if close < 0:
-            return found  # cut off
+            return found  # the form is cut off
         heading = _HEADINGS.parsebytes(body[end + len(_LINE) : start])
         if heading.get_param("name", header="content-disposition") == name:
             found = start, close

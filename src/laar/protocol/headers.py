@@ -42,8 +42,8 @@ timeout of a stream."""
 SILENCES_S = (60, 120, 300, 600)
 
 BEGIN = "x-laar-begin-s"
-"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. Then the
-request is hedged to the next endpoint, and the first response headers win."""
+"""Metadata key: seconds, from `BEGINS_S`, within which response headers are expected. After
+that the request is hedged to the next endpoint, and the first response headers win."""
 
 ONCE = "x-laar-once"
 """Metadata key: send the request once, on a route that retries only failed connections."""
@@ -246,7 +246,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     ]
 
 
-@lru_cache(256)  # Envoy's configuration has a few dozen
+@lru_cache(256)  # Envoy's configuration lists a few dozen attributes
 def header_of(attribute: str) -> str:
     """Return the name of the header in an attribute; other attributes unchanged."""
     if attribute.startswith(_ATTRIBUTE_START):
@@ -271,7 +271,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         trace_state=get(TRACE_STATE, ""),
         control=tuple(_REMOVED.intersection(headers)),
     )
-    if head.control:  # most requests have none
+    if head.control:  # most requests have no control headers
 
         def either(name: str) -> str:
             return get(LLM_D.get(name, ""), "") or get(name, "")

@@ -39,7 +39,7 @@ _SEPARATES[[ord(","), ord(":")]] = True
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
-    """Return the spans of the outermost object's values, by key; of a repeated key the last.
+    """Return the spans of the outermost object's values, by key: the last of any repeated keys.
 
     Args:
         text: UTF-8.
@@ -121,7 +121,7 @@ def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
         quotes[0] = False
     slashes = np.flatnonzero(piece == ord("\\"))
     if escaped and len(slashes) and slashes[0] == 0:
-        slashes = slashes[1:]  # it is escaped, so it escapes nothing
+        slashes = slashes[1:]  # this backslash is escaped, so it escapes nothing
     if not len(slashes):
         return False
     first = np.empty(len(slashes), np.bool_)

@@ -43,7 +43,7 @@ for shorter ones the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
 """Maximum values of a body to build, as `_has_many_parts` estimates: 30 ms, during which no other
-request is served, even if a thread does it. Ten million characters of prose have fewer."""
+request is served, even if a thread builds them. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
@@ -95,7 +95,7 @@ class Body:
 
 
 def read_body(api: Api, body: bytes) -> Body:
-    """Read a body; of an opaque one read only the model's name, if any.
+    """Read a body; if it is opaque, read only the model's name, if any.
 
     Raises:
         RequestError: 400 or 415; its message contains nothing from the prompt. An opaque body
@@ -154,7 +154,7 @@ def read_body(api: Api, body: bytes) -> Body:
 def _limit(document: Mapping[str, Any]) -> int | None:
     """Return the first token limit that is set; null means unset, as in the engines."""
     limit = None
-    if isinstance(inner := document.get(_SAMPLING), dict):  # of /inference/v1/generate
+    if isinstance(inner := document.get(_SAMPLING), dict):  # in /inference/v1/generate
         document = inner
     for name in _LIMITS_IN_ORDER:
         if (limit := document.get(name)) is not None:
@@ -253,7 +253,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Read the scalar members with options of the answer.
+    """Read the scalar members that set options of the answer.
 
     Raises:
         RequestError: the body is not an object.

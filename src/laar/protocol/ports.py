@@ -149,7 +149,7 @@ class BodyHook(Protocol):
         Args:
             body: the whole body, as received.
             api: its format.
-            model: the client's name for it.
+            model: the client's name for the model.
             head: headers of the request.
             may_change: whether the body may be changed; False in shadow.
             shows_answer: the answer's body passes through the picker in any case.

@@ -160,7 +160,7 @@ changes with every request (``cch=``)."""
 def _without_attribution(system: object) -> object:
     """Return the system prompt without the attribution line, which vLLM and llm-d also drop.
 
-    Otherwise requests of a session would seem to share no prefix, although in the engine they do.
+    Otherwise requests of a session would seem to share no prefix, although they do in the engine.
     """
     if isinstance(system, str):
         return _line_off(system)
@@ -237,7 +237,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         elif kind == "image_generation_call":
             spans.message(kind, [item])
         elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
-            output = item["output"]  # a tool's: texts, images, a screenshot
+            output = item["output"]  # a tool's output: texts, images, a screenshot
             spans.message(kind, output if isinstance(output, list) else [output])
         elif item:
             spans.json(item)

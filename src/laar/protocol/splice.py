@@ -34,7 +34,7 @@ _SPELT_OUT = b"\\u006"
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     """Return the body with its top-level `model` replaced and every other byte unchanged.
 
-    Of repeated keys the last is replaced, since engines use it; a missing key is added.
+    The last of any repeated keys is replaced, since engines use it; a missing key is added.
 
     Args:
         body: a body accepted by `read_body`: an object, or a form with that field.
@@ -66,8 +66,8 @@ def _with_member(body: bytes, member: bytes) -> bytes:
 def model_span(body: bytes) -> Span | None:
     """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
-    For nearly all clients no scan is needed: `model` is found at the end of the body or, if no
-    other can follow, at the start.
+    For nearly all clients no scan is needed: `model` is found at the end of the body, or at
+    the start if it can't be repeated later.
 
     Returns:
         None if the body has no `model`.

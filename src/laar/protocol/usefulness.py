@@ -31,7 +31,7 @@ _SAYS = frozenset(
     summary text thinking token token_ids tokens tool_calls
     """.split()  # noqa: SIM905 - one per line would fill a page
 )
-"""Members nested in these that may hold content."""
+"""Nested members that may hold content."""
 _DEEPEST = 12
 _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "completed", "abort"))
 """Finish reasons that do not excuse an empty answer."""
@@ -43,7 +43,7 @@ def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
     """Return whether this media type is wrong for an answer, streamed or not."""
     if not media_type:
         return False
-    if api is Api.EMBEDDINGS:  # bytes are valid too
+    if api is Api.EMBEDDINGS:  # embeddings may be bytes
         return media_type.startswith("text/")
     if media_type == "text/event-stream":
         return not stream
@@ -111,7 +111,7 @@ class Usefulness:
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             self._tokens += 1
             choice = choices[0]
-            # A stop word may come first.
+            # The engine may generate a stop word first.
             own = choice.get("stop_reason")
             reason = "stop word" if isinstance(own, str) else choice.get("finish_reason")
         else:

@@ -27,7 +27,7 @@ from laar.accuracy.fitting.speed import LENGTHS
 from laar.errors import SettingError, install
 
 _HELD_OUT_OF_RECORDS = 0.2
-_MOST_NAMED = 20  # tasks
+_MOST_NAMED = 20  # tasks or models listed
 
 FEW_QUERIES = 30
 """Held-out questions below which a share has a standard error of nine points or more."""

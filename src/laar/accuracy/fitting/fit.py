@@ -303,7 +303,7 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
     from sklearn.linear_model import LogisticRegression
 
     some = weight > 0
-    if x.shape[1] == 0:  # only one cell
+    if x.shape[1] == 0:  # there is only one cell
         right, wrong = weight[y == 1].sum(), weight[y == 0].sum()
         return np.array([log(right / wrong)])
     regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)

@@ -31,7 +31,7 @@ class MeasuredOutcome(BaseModel):
         language: the language that `language_of` detects, as in serving.
         prompt_chars: characters of all messages, from which serving estimates tokens.
         prompt_tokens: prompt tokens in the reported usage; None if not reported.
-        cached_tokens: how many of them were found in the endpoint's prefix cache.
+        cached_tokens: prompt tokens found in the endpoint's prefix cache.
         ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
         score: score in 0..1, if the grader gave one.

@@ -9,7 +9,7 @@ A file has one JSON entry per line, or one JSON array of entries, optionally gzi
 * an outcome of `laar measure`;
 * a decision of the log, or of ``GET /decisions``, with the outcome reported for it as ``correct``,
   or in a separate line: ``{decision_id, correct}``. Without an outcome it is not judged. Retries
-  are left out: they come from the questions that others failed.
+  are left out: they come from questions that other models failed.
 
 A question is identified by a hash of its text, so that a fit can record which it has seen. If one
 model answers a text at several prompt lengths, each length is a different question. If it answers
@@ -53,10 +53,10 @@ _MAX_LINE_BYTES = 64 << 20
 _MAX_NAME_CHARS = 256
 _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
-"""A term of an artifact names a task and a language in at most 256 characters."""
+"""Short, since an artifact's term, at most 256 characters, names a task and a language."""
 _MANY_QUESTIONS = 30
-"""Minimum number of questions answered repeatedly from which whole questions, rather than single
-answers, can be held back."""
+"""Number of repeatedly answered questions from which whole questions are held back rather than
+single answers."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
@@ -345,7 +345,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
         raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
     seen = _last_part(raw) or question
     named = _task(task) if task else task_of(seen)
-    if question:  # as in serving; ids may start again with each task or file
+    if question:  # not the id, which may be reused in each task or file
         query_id, language = f"q:{_hash(question)}", language_of(seen)
     else:
         query_id = "" if given in (None, "") else f"id:{named}:{given}"

@@ -28,7 +28,7 @@ _LEAST_PAIRS = 10
 _POINTS = 96  # beyond this, answers of similar lengths are replaced by their medians
 _RESAMPLES = 40
 _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
-_CLEARLY = 0.95  # of the error with the default bend; a lower one replaces it
+_CLEARLY = 0.95  # share of the default bend's error below which another bend replaces it
 
 _Floats = NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def _line(work: _Floats, seconds: _Floats) -> _Line:
 
 
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
-    """Return the answers whose prompts were not fully cached, and their seconds.
+    """Return the answers whose prompts were not fully cached, and their times.
 
     These are times to first token if most answers have one, because decoding depends on the answer
     and not on the prompt.
@@ -164,7 +164,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Return the seconds of a typical answer after its first token; 0 if no token was seen."""
+    """Return a typical answer's duration after its first token; 0 if no token was seen."""
     rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 

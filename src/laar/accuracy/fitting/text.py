@@ -6,8 +6,8 @@ physics question in mathematical notation is neither.
 
 The trust is learned by leaving out data: each fit omits a group of tasks and a fold of the other
 questions. Its log odds on the fold's questions, and on those of tasks that it never saw, show how
-likely a question with such log odds is of the task rather than of an ungraded one. The same fits
-show what routing would gain on unseen tasks, with a trust that was learned without these.
+likely a question with such log odds is to belong to the task rather than to an ungraded one. The
+same fits show what routing would gain on unseen tasks, with a trust learned without them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MIN_TASK_QUESTIONS = 20
 counterexample."""
 
 _STRENGTH = 10.0  # C of the regressions, chosen on questions of nine tasks in five folds
-_MAX_QUESTIONS = 30_000  # to learn words from; more are sampled
-_MAX_GROUPS = 10  # of left-out tasks: each costs a fit
+_MAX_QUESTIONS = 30_000  # maximum to learn words from; larger sets are sampled
+_MAX_GROUPS = 10  # groups of left-out tasks; each costs a fit
 _MAX_LEFT_OUT = 200_000  # questions times tasks in a fit with tasks left out: takes minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
-_FOLDS = 5  # one of them is left out with each group
+_FOLDS = 5  # one fold is left out with each group
 _MIXED = 0.8  # mixed texts per question
 _TRUST_STRENGTH = 1.0  # C of a column's trust
 _TRUST_WEIGHT = 100.0  # total weight of a task's questions, and of all unseen questions
@@ -44,7 +44,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Questions with a text: hashed rows, tasks, and scores by model; NaN where none was given.
+    """Questions with a text: hashed rows, tasks, and scores by model; NaN if not given.
 
     A mixed text has two tasks; a question has the same task twice.
     """

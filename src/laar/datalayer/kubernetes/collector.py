@@ -123,7 +123,7 @@ class KubernetesEndpoints:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
+        """Watch the cluster until cancelled."""
         self._pods = self._pods_task = self._following = None
         self._changed.clear()
         async with Api(self._access) as api, asyncio.TaskGroup() as tasks:
@@ -189,7 +189,7 @@ class KubernetesEndpoints:
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
 
-        Of an object's versions the first valid one is used: one may lack fields of another.
+        The first valid version of an object is used: one may lack fields of another.
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):

@@ -29,7 +29,7 @@ MAX_OBJECTS = 20_000
 FIRST_WAIT_S = 0.1
 LAST_WAIT_S = 30.0
 STEADY_S = 5.0
-"""Minimum seconds of a healthy watch; shorter ones count as failures."""
+"""Minimum duration of a healthy watch; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
 """Seconds between checks whether an optional kind of object has been installed."""
 ABSENT_LOOKS = 3

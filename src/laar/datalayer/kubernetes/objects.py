@@ -147,7 +147,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Return a rank's event ports: labels have the first rank's; those of other ranks follow."""
+    """Return a rank's event ports: labels name the first rank's, others use the next ones."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)

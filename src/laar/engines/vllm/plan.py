@@ -1,4 +1,4 @@
-"""Plan one step of vLLM from plain numbers (Medha section 4); does not need vLLM.
+"""Plan one step of vLLM from plain numbers (Medha paper, section 4); does not need vLLM.
 
 vLLM's scheduler gives the step's tokens to running requests first, in list order, so one long
 prefill fills every step until it ends. This plan ranks running and waiting prefills together by
@@ -8,7 +8,7 @@ vLLM:
 - A paused prefill holds its blocks. The blocks that it still needs are counted as taken; otherwise
   a second long prompt would be admitted into them, and the two would preempt each other forever.
 - Equal long prompts would overtake each other at every step, and all would end late. Among long
-  ones, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
+  prompts, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ private methods."""
 LEADER_MARGIN = 1.05
 """Relative slack by which another long prefill must be more urgent than the one that ran last.
 While a prefill runs from start to end, an equal waiting one gains 1 on it, whatever the time per
-token: with a smaller margin, equal ones would swap halfway and all would end late.
+token: with a smaller margin, equal prefills would swap halfway and all end late.
 """
 
 _MOST = 1e12
@@ -62,10 +62,10 @@ class StepSettings:
         seconds_per_token: prefill seconds per token, from `laar measure`; the defaults suit an 8B
             model on one H100.
         quadratic_s: prefill seconds per squared token, for attention.
-        overhead_s: seconds of a step besides prefills, including decodes.
+        overhead_s: seconds per step besides prefills, including decodes.
         target_s: target seconds per step, from the TPOT objective. Limits the prefill tokens of a
             step; see `step_s`.
-        objective_factor: multiple of a request's prefill time alone in its default TTFT objective.
+        objective_factor: a request's default TTFT objective, as a multiple of its prefill time.
         objective_floor_s: seconds added to that multiple.
         long_tokens: length above which a prompt is long; a step has at most one long prefill.
     """
@@ -214,9 +214,9 @@ def plan(
     for _, _, starts, key, blocks, prefill in ranked:
         chunks[key] = 0
         if starts:
-            # All behind the first that does not fit wait too, or it would never fit. If there is no
-            # other prefill, leave the check to the engine, since the plan's count may be too
-            # high (not every layer keeps every token).
+            # Prefills behind the first that does not fit wait too, or it would never fit. If there
+            # is no other prefill, leave the check to the engine, since the plan's count may be
+            # too high (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:

@@ -79,7 +79,7 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.EMPTY)
         elif flaw_of_type(event.media_type, request.api, stream=request.stream):
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
-        elif read and event.encoded:  # only its headers can be read
+        elif read and event.encoded:  # a compressed body can't be read
             reply = Reply(status=event.status, found=GOOD)
         self._seen, self._is_read = event, read
         self._is_known = reply.found is not None or not self.accepted

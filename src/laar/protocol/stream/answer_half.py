@@ -66,7 +66,7 @@ class AnswerHalf(StreamState):
             if made_by_envoy(event):
                 return self._unanswered(decision, event, now, out)
         if self.rework is not None:
-            if answer.accepted:  # before the client sees it and sends the next turn
+            if answer.accepted:  # record it before the client sends the next turn
                 known = (decision.address, decision.request.id) if decision else ("", "")
                 decided = decision.id if decision else ""
                 self.rework.accepted(event.served or known[0], known[1], now, decision=decided)
@@ -74,7 +74,7 @@ class AnswerHalf(StreamState):
                 restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
                 if restorer is not None:
                     answer.restorers = (restorer,)
-                    event.forged += ("content-length",)  # its length will change
+                    event.forged += ("content-length",)  # the body's length will change
             else:
                 self.refuse_rework()
         if decision is None:

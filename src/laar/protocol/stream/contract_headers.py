@@ -67,10 +67,10 @@ def headers_of_answer(
         latency_s, sure = terms.latency_s.item(at), terms.probability.item(at)
         if terms.answers is not None:
             sure *= terms.answers.item(at)
-        ttft_s = latency_s - terms.base_s.item(at)  # for policies without an estimate
+        ttft_s = latency_s - terms.base_s.item(at)  # if the policy does not estimate it
         if terms.ttft_s is not None:
             ttft_s = terms.ttft_s.item(at)
-        expected_s = latency_s / max(sure, MIN_PROBABILITY)  # by this model alone
+        expected_s = latency_s / max(sure, MIN_PROBABILITY)  # with retries on this model alone
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
     return headers

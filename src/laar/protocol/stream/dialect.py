@@ -1,4 +1,4 @@
-"""The body modes of Envoy, detected from the first message of a stream.
+"""Envoy's body modes, detected from the first message of a stream.
 
 * Native: the request's headers, then its body as one message; the answer's body only if the picker
   asks for it.

@@ -4,8 +4,8 @@ Request and answer overlap: an answer may begin before a long upload ends. So a 
 halves, each with its own phase, and an event moves one of them. The exception is an event that
 moves the request half to OVER (a refusal, the stream's end): it also ends the response half.
 
-An event without an entry in the current phase is counted and ignored, so that neither the duplicate
-end of stream of some Envoys nor an answer without a request does harm.
+An event without an entry in the current phase is counted and ignored, so the duplicate end of
+stream that some Envoys send is harmless, as is an answer without a request.
 """
 
 from __future__ import annotations

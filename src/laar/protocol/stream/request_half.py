@@ -104,7 +104,7 @@ class RequestHalf(StreamState):
         return RequestPhase.BODY
 
     def _list_models(self, out: list[Action]) -> RequestPhase | None:
-        """Answer a request for the models of the fleet or pool, or for one; None for any other."""
+        """Answer a request for the fleet's or pool's models, or for one; None for any other."""
         head, name = self._head, model_of(self._head.path)
         path, _, _ = head.path.partition("?")
         if (
@@ -250,7 +250,7 @@ class RequestHalf(StreamState):
         return self._ask(event.read, now, out)
 
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body:
-        """Pass the body to the hook; return it as read, again if it was changed.
+        """Pass the body to the hook; return its fields, read again if the hook changed it.
 
         Raises:
             RequestError: the changed body cannot be read.
@@ -352,7 +352,7 @@ class RequestHalf(StreamState):
         if self.shadow:
             return self._stand_aside(out)
         body, changed = came.data, came.changed
-        assert not isinstance(body, bytearray)  # it is complete or absent
+        assert not isinstance(body, bytearray)  # the body is complete or absent
         if body is not None and (decision.rewrite or request.model) != self.asked:
             fitted = self._fitted(body, decision.rewrite or request.model)
             body, changed = fitted, changed or fitted is not body
@@ -379,7 +379,7 @@ class RequestHalf(StreamState):
             () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
         )
         self.dialect.send(sending, out)
-        came.data = None  # not earlier: after a fault the body is forwarded unchanged
+        came.data = None  # kept until now: after a fault the body is forwarded unchanged
         return RequestPhase.SENT if came.is_complete else RequestPhase.PASSING
 
     def _fitted(self, body: bytes, target: str) -> bytes:

@@ -55,7 +55,7 @@ class Sending:
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """Return the endpoints in order, one per attempt of Envoy; all serve the body's model.
+    """Return the endpoints in order, one per Envoy attempt; all serve the body's model.
 
     The list is repeated for the remaining attempts: if it ended early, an engine's error would not
     reach the client.
