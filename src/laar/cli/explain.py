@@ -209,7 +209,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the cost of room for the session's context, and the sessions with and without."""
+    """Describe the cost of room for the session's context, and sessions with and without room."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
