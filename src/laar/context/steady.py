@@ -1,7 +1,7 @@
 """Stabilize prefixes of a body: sort tools, and move some system prompt lines to the end.
 
-The order of tools is meaningless to a model. A tool with a cache mark keeps its position, and the
-others stay on their side of it. The route's settings specify the lines to move after the user's
+The order of tools is meaningless to a model. A tool with `cache_control` keeps its position, and
+the others stay on their side of it. The route's settings specify the lines to move after the user's
 last text; `laar context advise` finds them.
 """
 
