@@ -136,7 +136,7 @@ class OwnNames:
             served = replace(
                 served, weights={name: served.weights[name] for name in before.weights}
             )
-        self._served.pop(pod, None)  # the most recent is evicted last
+        self._served.pop(pod, None)  # reinserted, so that the most recent is evicted last
         self._served[pod] = served
         return before is None or before.weights.keys() != served.weights.keys()
 

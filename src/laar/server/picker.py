@@ -193,7 +193,7 @@ class Picker:
             beliefs = self.prefixes
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            known = not math.isnan(reading.capacity_tokens)  # else the cached content is a guess
+            known = not math.isnan(reading.capacity_tokens)  # if not, the cached content is a guess
             if known and beliefs is not None:
                 self.context.forget(address, beliefs.oldest_at(slot))
 

@@ -224,7 +224,7 @@ def _body_answer(action: AnswerBody) -> bytes:
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
-    if action.destination:  # the native shape's decision
+    if action.destination:  # the decision in the native shape
         if action.set_headers or action.remove_headers:
             _mutate(common, action.set_headers, action.remove_headers)
         _send_to(response, common, action)

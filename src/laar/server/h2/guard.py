@@ -38,7 +38,7 @@ _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Minimum length of DATA frames that are always free; shorter ones are free if messages result."""
+"""Minimum length of DATA frames that are always free; shorter ones are paid for by messages."""
 
 
 class Frame:
@@ -227,7 +227,7 @@ class Guard:
             if kind == Frame.HEADERS:
                 return
         elif kind == Frame.RST_STREAM:
-            return  # judged by the number of resets
+            return  # `Connection` limits resets
         elif kind == Frame.SETTINGS and not flags & _ACK:
             if not self._settings.spend(now):  # each change may affect all streams
                 raise FloodError("too many changes of settings")

@@ -214,7 +214,7 @@ class _Failed:
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `head_of` does
+    validate_inbound_headers=False,  # `head_of` validates them
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,
