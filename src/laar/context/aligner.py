@@ -397,6 +397,6 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:
     """Return the probability that a request contains the path and the likeliest next document."""
     chance = next((score[doc] for doc in ranked if doc not in path), 1.0)
-    for doc in sorted(path):  # fixed order, so that equal sets tie exactly
+    for doc in sorted(path):  # in a fixed order, so that equal sets tie exactly
         chance *= score[doc]
     return chance

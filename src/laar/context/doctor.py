@@ -106,7 +106,7 @@ def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResu
             body = orjson.dumps(value)
     except orjson.JSONDecodeError:
         value = None
-    except orjson.JSONEncodeError:  # nested deeper than orjson writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson can write
         return HookResult(body=body, reason=Reason.TOO_COMPLEX), api
     own = api or (api_of(value) if isinstance(value, dict) else None)
     made = hook.apply(

@@ -52,7 +52,7 @@ def with_last(body: bytes, api: str, lines: str) -> bytes:
         Refused: the body cannot be changed safely.
     """
     text = _last(prompt_texts(orjson.loads(body), api))
-    assert text is not None  # else `steadied` removes no lines
+    assert text is not None  # otherwise `steadied` removes no lines
     return splice(body, {text.path: f"{text.value}\n\n{lines}"})
 
 

@@ -95,7 +95,7 @@ class Turn:
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
-    _late: bool = field(init=False, default=False)  # time is up
+    _late: bool = field(init=False, default=False)  # whether time is up
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in `_sent`
