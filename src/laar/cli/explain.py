@@ -233,7 +233,7 @@ def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
     # Escape brackets of IPv6 addresses and names, which are not markup.
     named = [escape(row[name]) for name in ("endpoint", "model")]
     cells = [f"{row['rank']}" if "rank" in row else "1", *named]
-    if "probability" not in row:  # an opaque request
+    if "probability" not in row:  # the request is opaque
         return [*cells, "-", "-", "-", "-", "-"]
     cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]
     cells += [f"{row['tokens']:.0f}", f"{row['cached_tokens']:.0f}"]
