@@ -58,8 +58,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    Of several bodies, one per line, the last is shown and the others are used to learn. No body
-    leaves this machine, and none of its text is printed.
+    Show the last of several bodies, one per line, after learning from the others. No body leaves
+    this machine, and none of its text is printed.
     """
     import orjson
 

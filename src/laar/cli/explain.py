@@ -209,7 +209,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the cost of room for the session's context, and the sessions with and without."""
+    """Describe the cost of room for the session's context, and sessions with and without room."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
@@ -233,7 +233,7 @@ def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
     # Escape brackets of IPv6 addresses and names, which are not markup.
     named = [escape(row[name]) for name in ("endpoint", "model")]
     cells = [f"{row['rank']}" if "rank" in row else "1", *named]
-    if "probability" not in row:  # an opaque request
+    if "probability" not in row:  # the request is opaque
         return [*cells, "-", "-", "-", "-", "-"]
     cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]
     cells += [f"{row['tokens']:.0f}", f"{row['cached_tokens']:.0f}"]

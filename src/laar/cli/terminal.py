@@ -93,7 +93,7 @@ def handle_signals() -> Iterator[None]:
         return
     handlers: dict[signal.Signals, _Handler] = {signal.SIGINT: signal.default_int_handler}
     handlers[signal.SIGTERM] = lambda *_: signal.raise_signal(signal.SIGINT)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under `nohup`
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:

@@ -71,6 +71,6 @@ def report_outcome_sync(
 ) -> bool:
     """Report an outcome like `report_outcome`, without an event loop."""
     report = report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
-    # In a thread, since notebooks run an event loop in this one.
+    # Run it in another thread, since notebooks run an event loop in this one.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, report).result()

@@ -12,7 +12,7 @@ from laar.client.loop import Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 from laar.errors import SettingError
 
-_ERROR_CHARS = 300  # of an error's body: enough to identify it
+_ERROR_CHARS = 300  # characters of an error's body: enough to identify it
 
 
 def completions_url(base_url: str) -> str:

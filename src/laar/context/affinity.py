@@ -1,7 +1,7 @@
 """Estimate how likely a document is in a request given the others: popularity and co-occurrence.
 
 Documents after the aligned part are sorted by this, so that branches begin with documents that
-later requests with that prefix likely contain. Popularity alone would put a passage first that is
+later requests with that prefix likely contain. Popularity alone would put first a passage that is
 popular on another topic, where nothing follows it. Co-occurrence sorts it last. On the topic
 load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this raises the hit rate from 0.32 to 0.35.
 
@@ -72,7 +72,7 @@ class Affinity:
         partners = min(len(ordered), PARTNERS)
         mixed = hashes[:, None] ^ hashes[:partners]
         together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
-        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # a document with itself
+        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # pairs of one document
         inverse = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse

@@ -1,10 +1,10 @@
-"""The online aligner: follow earlier orders, then put documents first that are likely to be shared.
+"""The online aligner: match an earlier order, then put documents likely to be shared first.
 
 The index stores the orders sent as a trie; a search finds the longest path of earlier requests
 through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
 ones keep their retrieval order, since moving them gains nothing. This replaces the paper's online
-search, a greedy descent by distance. On the topic load the paper's reaches a hit rate of 0.20, this
-one 0.35 or more (`laar lab run context-hits`); its cost grows with the tree's fan-out.
+search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic load it
+reaches a hit rate of 0.20, this search 0.35 or more (`laar lab run context-hits`).
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under
@@ -32,7 +32,7 @@ from laar.context.affinity import Affinity
 
 MAX_BRANCHES = 60
 """Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, maybe a
-shorter one; measured loads lose at most 0.0007 of hit rate against 100, and 0.002 with 40."""
+shorter one; on measured loads 60 cost at most 0.0007 of hit rate against 100, and 40 cost 0.002."""
 
 _SHALLOW = 32
 """Documents for which `MAX_BRANCHES` suffices; a longer list may enter one more branch for each
@@ -43,7 +43,7 @@ _MOST_SHARED = 32
 differ only in their last document take one position each."""
 
 _EXPIRE_AT_ONCE = 32  # per call: a burst of expiries must not cost a request a millisecond
-_FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the others
+_FORGET_AT_ONCE = 256  # about 2 ms, when an endpoint's cache is gone; later calls drop the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Alignment:
 
     Args:
         permutation: received positions in sending order.
-        matched: leading documents, as sent, that follow an earlier order.
+        matched: number of leading documents, as sent, that match an earlier order.
         baseline: the same for the received order.
     """
 
@@ -165,9 +165,9 @@ class OrderIndex:
         # Break ties by content, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
-        # Of equally long paths take the one whose next document makes the likeliest new prefix, all
-        # of which a later request must contain. If only the order differs, take the one that begins
-        # with the rarer document: branches with popular beginnings survive without it.
+        # Among equally long paths, take the one that a later request most likely contains, together
+        # with its next document. If only the order differs, take the one that begins with the rarer
+        # document: branches with popular beginnings survive without this request.
         paths = _descend(root, set(ranked), tuple(docs[:own]))
         path = paths[0]
         if len(paths) > 1:
@@ -182,7 +182,7 @@ class OrderIndex:
         return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
-        """Return how many leading documents, in this exact order, follow an order sent before."""
+        """Return how many leading documents, in this exact order, match an order sent before."""
         at = self._roots.get(seed)
         for depth, doc in enumerate(docs if at else ()):
             assert at is not None
@@ -242,7 +242,7 @@ class OrderIndex:
         """Drop the orders whose last endpoint is the given one.
 
         More than a few hundred are dropped in steps, by later requests. `before`, in seconds,
-        spares orders that the endpoint received since.
+        spares orders that the endpoint received later.
 
         Returns:
             The number of orders.
@@ -397,6 +397,6 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:
     """Return the probability that a request contains the path and the likeliest next document."""
     chance = next((score[doc] for doc in ranked if doc not in path), 1.0)
-    for doc in sorted(path):  # fixed order, so that equal sets tie exactly
+    for doc in sorted(path):  # in a fixed order, so that equal sets tie exactly
         chance *= score[doc]
     return chance

@@ -3,7 +3,7 @@
 Supports bodies of Chat (`messages`), Anthropic (`system`, `messages`), Responses (`instructions`,
 `input`) and completions (`prompt`). A text is *fresh* if it belongs to the last turn, after the
 assistant's last answer. Only fresh text may be reordered; older text must be sent as in the turn
-when it was fresh, or the conversation loses its cached prefix. Messages with cache marks and
+when it was fresh, or the conversation loses its cached prefix. Messages with `cache_control` and
 non-text content are skipped.
 """
 
@@ -157,7 +157,7 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
 def _content(
     path: Path, value: object, role: Role, fresh: bool, whole: bool = False
 ) -> Iterator[Text]:
-    """Yield the texts of a message's content; none if any part has a cache mark."""
+    """Yield the texts of a message's content; none if any part has `cache_control`."""
     if isinstance(value, str):
         yield Text(path, value, role, fresh)
         return

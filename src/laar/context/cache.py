@@ -23,7 +23,7 @@ class DocCache:
 
     def __init__(self, capacity_docs: int | None) -> None:
         self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, int] = OrderedDict()  # number of the last request to use it
+        self._nodes: OrderedDict[int, int] = OrderedDict()  # last request to use each node
         self._requests = 0
 
     def __len__(self) -> int:

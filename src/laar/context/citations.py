@@ -1,8 +1,8 @@
-"""Replace document numbers by ids, so that cited documents may move and citations stay correct.
+"""Replace document numbers with ids, so that cited documents may move and citations stay correct.
 
 If a prompt numbers documents by position (`<source id="1">`, `[2] ...`), moving a document changes
-its number. So each gets an id that is the same in all prompts, a note maps the original numbers to
-ids, and ids in the answer are replaced by the numbers.
+its number. So each document gets an id that is the same in all prompts, a note maps the original
+numbers to ids, and ids in the answer are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
@@ -168,7 +168,7 @@ class Citations:
     """Restores numbers in an answer that arrives in pieces; implements `ports.Restorer`.
 
     Args:
-        numbers: the client's number of each id.
+        numbers: the client's number for each id.
         events: the answer is an event stream; otherwise one JSON document.
     """
 
@@ -206,7 +206,7 @@ class Citations:
             choices = (value := orjson.loads(text))["choices"]
             changed = [self._choice(choice, whole=whole) for choice in choices]
         except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-            return text  # an error, or not an answer
+            return text  # not a completion
         return orjson.dumps(value) if any(changed) else text
 
     def _choice(self, choice: dict[str, Any], *, whole: bool) -> bool:

@@ -1,6 +1,6 @@
 """Diagnose a body: the documents that the hook finds, and why it moves none.
 
-Earlier bodies are learned from first, as by the hook.
+Like the hook, it learns from earlier bodies first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Diagnosis:
 
     Args:
         documents: number of documents in all lists.
-        bytes: total length of the movable ones.
+        bytes: total length of the movable documents.
         shape: format of the longest list; None without one.
         movable: number of documents that the hook may move, perhaps only within a part of the list.
         reason: why the hook moves none; None if it may.
@@ -106,7 +106,7 @@ def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResu
             body = orjson.dumps(value)
     except orjson.JSONDecodeError:
         value = None
-    except orjson.JSONEncodeError:  # nested deeper than orjson writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson can write
         return HookResult(body=body, reason=Reason.TOO_COMPLEX), api
     own = api or (api_of(value) if isinstance(value, dict) else None)
     made = hook.apply(

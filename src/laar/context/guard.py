@@ -51,7 +51,7 @@ MIN_OUTCOMES = 50
 WINDOW = 50
 """New conversations per window: enough to share orders with each other."""
 
-_PRIOR = 0.01  # weight of the prior: all expected hits occur
+_PRIOR = 0.01  # weight of the prior that all expected hits occur
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class MeanOfMeans:
 
 @dataclass(slots=True)
 class _Sides:
-    """Shares of correct answers to changed prompts and to others."""
+    """Shares of correct answers to changed prompts and to unchanged ones."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
@@ -110,7 +110,7 @@ class _Sides:
 class _Route:
     ahead: MeanOfMeans = field(default_factory=MeanOfMeans)
     products: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
-    """Sums over answers of products of 1, the expected share and the reported one."""
+    """Sums over answers of the pairwise products of 1, the expected and the reported share."""
     moved: _Sides = field(default_factory=_Sides)
     noted: _Sides = field(default_factory=_Sides)
     begun: int = 0

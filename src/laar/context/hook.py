@@ -54,7 +54,7 @@ class Receipt:
     document_bytes: int
     deduplicated: bool | None = None
     expected: float = 0.0  # expected cached share of the prompt, in the order sent
-    ahead: float = 0.0  # its lead over the received order
+    ahead: float = 0.0  # lead of `expected` over the received order
     received: tuple[tuple[int, ...], ...] = ()
     seen: list[Seen] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class HookResult:
         permutation: received positions in sending order, for the first block of the last turn.
         documents: number of documents in the blocks of the last turn.
         document_bytes: total bytes of these documents.
-        predicted_hit_bytes: bytes of the leading documents that follow an order sent before, and so
+        predicted_hit_bytes: bytes of the leading documents that match an order sent before, and so
             may be cached; in the received order if the request is left unchanged.
         baseline_hit_bytes: the same if all requests had been sent as received; the difference is
             the hook's gain.
@@ -161,7 +161,7 @@ class ContextHook:
                 )
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
-            except orjson.JSONEncodeError:  # nested deeper than orjson writes
+            except orjson.JSONEncodeError:  # nested deeper than orjson can write
                 result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
             except Exception:  # noqa: BLE001 (a bug may cost the gain, never the request)
                 result = HookResult(body=body, reason=Reason.ERROR)
@@ -285,7 +285,7 @@ class ContextHook:
         self._guard.reset(route)
 
     def stats(self) -> dict[str, int]:
-        """Return requests by reason, zeros included, and the size of every table."""
+        """Return requests by reason, including zeros, and the size of every table."""
         return {reason.value: self._reasons[reason] for reason in Reason} | {
             "index_documents": len(self._index),
             "index_orders": self._index.orders,
@@ -391,7 +391,7 @@ class ContextHook:
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
     """Return the hash of a request's scope; separate for observe mode, which sends no orders."""
     named = (body.get(name) for name in ("model", "cache_salt"))
-    texts = [name if isinstance(name, str) else None for name in named]  # others may be nested
+    texts = [name if isinstance(name, str) else None for name in named]  # may nest too deep to dump
     parts = [tenant, route, *texts, observe]
     return xxhash.xxh3_64_intdigest(orjson.dumps(parts))
 

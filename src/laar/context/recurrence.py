@@ -65,7 +65,7 @@ MAX_FRAME = 4_000
 """Maximum lines counted to recognize the frame."""
 
 _MOSTLY = 0.5
-"""Two lines count as one piece if over this share of one's sightings is next to the other."""
+"""Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
 _SLOT_BITS = 17
 _MASK = (1 << _SLOT_BITS) - 1
@@ -174,7 +174,7 @@ class _Neighbours:
         self._slots = array("Q", bytes(8 << _SLOT_BITS))
 
     def get(self, key: int) -> int:
-        """Return the part kept of the neighbour's key, `_VARIED` for several, 0 for none."""
+        """Return the neighbour's partial key, `_VARIED` for several, 0 for none."""
         word = self._slots[key & _MASK]
         return word & _VARIED if word >> 31 == (key >> 20) & 0xFFFFFFFF else 0
 
@@ -224,7 +224,7 @@ class Recurrences:
         self._together = _Together()
         self._after = _Neighbours()
         self._before = _Neighbours()
-        self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which a line is frequent
+        self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which each line is frequent
         self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         # By key of the first line: length and last line's key of each document, by its hash.
@@ -265,7 +265,7 @@ class Recurrences:
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
                     elif not known and core > number and self._begins(scope, line[core:]):
-                        # Words of the frame precede the first document: a separate line.
+                        # Words of the frame precede the first document: make them a separate line.
                         at += core
                         continue
                     long.append(n)
@@ -360,7 +360,7 @@ class Recurrences:
             piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
             if piece is None:
                 continue
-            # The frame before and after all documents reveals nothing about their edges.
+            # Text outside all documents reveals nothing about their edges.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
             if n < len(starts) - 2 or (n < len(starts) - 1 and stop in documents):
@@ -500,7 +500,7 @@ class _Bounds:
         self._places = seen.places
         self._labels = seen.labels
         self._separator: tuple[str, ...] = ()  # short lines in all gaps, without numbers
-        self._claimed: tuple[int, ...] = ()  # their keys, if claimed by documents
+        self._claimed: tuple[int, ...] = ()  # keys of the separator, if documents claim it
         self._numbered = False
 
     def block(self) -> Block | None:
@@ -620,7 +620,7 @@ class _Bounds:
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
-        if name != own_name:  # it belongs to the text before all documents
+        if name != own_name:  # the name belongs to the text before all documents
             return core if not own_name else None
         core -= len(name)
         if self._numbered or not own_number:

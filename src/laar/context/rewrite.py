@@ -63,7 +63,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
         The text without the notes about orders, and the text with them.
     """
     parts: list[str] = []
-    notes: list[tuple[int, str]] = []  # with the number of parts before it
+    notes: list[tuple[int, str]] = []  # each with the number of parts before it
     done = 0
     for change in changes:
         items = change.block.items
@@ -74,7 +74,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
             end = change.block.end
             parts.append(_gap(text, change, done, end))
             note = _note(change)
-            if change.block.shape == "parts":  # needs its own block
+            if change.block.shape == "parts":  # the note needs its own block
                 kind = "input_text" if '"input_text"' in text[:end] else "text"
                 note = "," + orjson.dumps({"type": kind, "text": note}).decode()
             else:

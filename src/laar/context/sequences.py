@@ -2,7 +2,7 @@
 
 A search ranks the same documents differently per query, but parts of a story, steps of a recipe and
 results sorted by a client keep their order. So a document may move once it was seen both before and
-after another one.
+after the same other one.
 """
 
 from __future__ import annotations

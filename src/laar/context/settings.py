@@ -27,7 +27,7 @@ class Reason(StrEnum):
     # The body was changed.
     REORDERED = "reordered"
     DEDUPLICATED = "deduplicated"  # text was removed; documents may have moved too
-    STEADIED = "steadied"  # tools sorted or lines moved last; no document moved
+    STEADIED = "steadied"  # tools were sorted or lines moved last; no document moved
     # Unchanged: nothing to do, or switched off.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"

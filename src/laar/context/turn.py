@@ -95,17 +95,17 @@ class Turn:
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
-    _late: bool = field(init=False, default=False)  # time is up
+    _late: bool = field(init=False, default=False)  # whether time is up
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
-    _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in them
+    _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in `_sent`
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
-        moved: Path | None = None  # a content whose blocks moved; their texts stay unchanged
+        moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
         for text in texts:
             if text.path[0] == "prompt":  # prompts of a batch are independent
                 self._sent, self._in_full = [], set()
@@ -163,7 +163,7 @@ class Turn:
         memo_key: int,
         known: Remembered | None,
     ) -> str:
-        """Return the new form of a text of the last turn, or one that notes may refer to."""
+        """Return the new form of a last-turn text, or of an older one that notes may refer to."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self.check()
@@ -262,7 +262,7 @@ class Turn:
         """Return the change to a block.
 
         Args:
-            read: reads its text.
+            read: reads parts of the text.
             before: hash of the prompt before the text.
             block: the block.
             own_keys: see `_own_keys`.
@@ -388,7 +388,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Record a reason unless a more informative one is known: documents fit, first refusal."""
+        """Record a reason: one for documents that fit overrides others, else the first stays."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
@@ -413,7 +413,7 @@ class _Documents(NamedTuple):
         return sum([self.sizes[i] for i in positions])
 
     def matched(self, found: Alignment) -> list[int]:
-        """Return the positions that follow an order sent before, once aligned."""
+        """Return the leading positions that matched an earlier order."""
         return [self.live[j] for j in found.permutation[: found.matched]]
 
 

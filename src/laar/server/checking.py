@@ -78,7 +78,7 @@ def _assemble(loaded: Loaded) -> None:
 
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
-    """Yield a fault for each file to write while serving that can't be written."""
+    """Yield a fault for each file that serving would write but can't."""
     replaced = ("accuracy.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)

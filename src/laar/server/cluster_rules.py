@@ -48,7 +48,7 @@ class ClusterRules:
         """Return the name to use for a model requested in a pool; None to keep it."""
         if not (rewrites := self.rewrites.get(pool)):
             return None
-        from laar.datalayer.kubernetes.objects import rewrite_target  # only with a cluster
+        from laar.datalayer.kubernetes.objects import rewrite_target  # imported only with a cluster
 
         return rewrite_target(rewrites, model, self._rng)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
 
 _AT_REST = 5.0
-"""Factor of the visit interval while idle: many idle sidecars would otherwise keep the engines busy
-serving pages."""
+"""Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
+engines busy serving pages."""
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -157,7 +157,7 @@ class Collectors:
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return the seconds between visits to an endpoint; more while the picker is idle.
 
-        They are always few enough to keep the readings from becoming stale.
+        The interval is always short enough to keep the readings from becoming stale.
 
         Args:
             set_s: the interval in the settings.
@@ -168,7 +168,7 @@ class Collectors:
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """Return one endpoint per address, since its ranks share pages and connections."""
+        """Return one endpoint per address, since the ranks there share pages and connections."""
         specs = self._picker.table.specs()
         if specs is not self._known:
             self._known = specs

@@ -41,7 +41,7 @@ class Ordering:
     """A route with its rule, its hook and its tally."""
 
     def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
-        from laar.context.hook import ContextHook  # lazy: most pickers have no route
+        from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
 
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock)
@@ -102,7 +102,7 @@ class _Reworked:
         if encoded:
             self._hooks.may_restore = False
             return None
-        from laar.context.citations import Citations  # lazy, like the hook
+        from laar.context.citations import Citations  # imported lazily, like the hook
 
         return Citations(self._result.numbers, events=events)
 

@@ -158,7 +158,7 @@ class FleetState:
             self._beliefs.removed(slot, block_hashes, tier)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Forget the content of the endpoint's cache, which is empty or was at a past time."""
+        """Forget the content of the endpoint's cache: it is empty, or was at `at_s` if `past`."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:
@@ -212,7 +212,7 @@ class FleetState:
         """Record the model names that an endpoint lists, at once or with the next update."""
         if not self._table.named(address) and not self._own.is_nameless(address):
             return
-        if self._own.is_held(address):  # changes the fleet only when all held ones have reported
+        if self._own.is_held(address):  # the fleet changes once all of these have reported
             self._take_names({address: served})
             return
         self._reports[address] = served

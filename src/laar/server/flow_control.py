@@ -91,7 +91,7 @@ class FlowControl:
         try:
             answer = self._admission.ask(request, now)
         except RequestError:
-            self._call()  # the check at its arrival may have found expired requests
+            self._call()  # deliver any expiries that its arrival check found
             raise
         if isinstance(answer, Decision):
             return answer
@@ -110,7 +110,7 @@ class FlowControl:
         self._call()
 
     def moved(self, decision: Decision) -> None:
-        """Handle a request that Envoy serves at another endpoint than the one picked."""
+        """Handle a request that Envoy serves at an endpoint other than the one picked."""
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:

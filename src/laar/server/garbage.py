@@ -2,8 +2,8 @@
 
 Requests leave no reference cycles behind, so reference counting frees nearly all memory, and the
 young generations find the remaining cycles (``python -m bench picker --parts pauses``). A full
-collection takes tens of milliseconds in a picker that remembers ten thousand sessions. So it runs
-while the picker is idle; under load every ten minutes, or sooner if memory has grown.
+collection takes tens of milliseconds in a picker that remembers ten thousand sessions. So one runs
+while the picker is idle; under load, every ten minutes, or sooner if memory has grown.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class HealthService:
         server.add_method(_SERVICE, "Watch", partial(_Watch, self))
 
     def leave(self) -> None:
-        """Report not ready, also to laar's own Envoys."""
+        """Report not ready, including to laar's own Envoys."""
         self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
         self.set_ready(False)
 
@@ -60,7 +60,7 @@ class HealthService:
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
             self._statuses[name] = status
-        for watch in tuple(self._watches):  # writing may end one
+        for watch in tuple(self._watches):  # writing may end a watch
             watch.answer()
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:

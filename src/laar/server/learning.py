@@ -43,7 +43,7 @@ MAX_STATE_BYTES = 16 << 20
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
 _IS_DIGEST = methodcaller("startswith", DIGEST)
-_MAX_NAMED = 5  # models, in a problem
+_MAX_NAMED = 5  # models named in a problem
 
 
 class Learning:
@@ -92,7 +92,7 @@ class Learning:
 
             self.reports.signs = Signs()
         self.seen: Callable[[], Mapping[str, Seen]] = dict
-        """c(m) of models as learned while serving; may be called from any thread."""
+        """Returns c(m) of models as learned while serving; thread-safe."""
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep reported outcomes."""
@@ -141,7 +141,7 @@ class Learning:
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """Return a problem if the artifact lacks all served models, or a reliable speed of one."""
+        """Return a problem if the artifact lacks all served models, or a reliable speed for one."""
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
@@ -160,13 +160,13 @@ class Learning:
     # -- showing -------------------------------------------------------------------------------
 
     def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
-        """Return c(m) by model: the artifact's and the learned one. Call it from any thread."""
+        """Return c(m) by model: the artifact's and the learned one. Thread-safe."""
         measured, seen = self.assessor.capability.measured_s_per_token, self.seen()
         names = dict.fromkeys([*measured, *seen])
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """Return an entry per served, measured or reported model. Call it from any thread."""
+        """Return an entry per served, measured or reported model. Thread-safe."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}

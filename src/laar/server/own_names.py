@@ -51,7 +51,7 @@ class OwnNames:
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
         self._served: dict[_Pod, Served] = {}
-        self._silent: set[_Pod] = set()  # asked, but reported no name
+        self._silent: set[_Pod] = set()  # pods that were asked but reported no name
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Replace the endpoints of a source."""
@@ -136,7 +136,7 @@ class OwnNames:
             served = replace(
                 served, weights={name: served.weights[name] for name in before.weights}
             )
-        self._served.pop(pod, None)  # the most recent is evicted last
+        self._served.pop(pod, None)  # reinserted, so that the most recent is evicted last
         self._served[pod] = served
         return before is None or before.weights.keys() != served.weights.keys()
 

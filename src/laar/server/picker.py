@@ -140,7 +140,7 @@ class Picker:
         """Apply new settings. Synchronous: no request sees a partial change.
 
         Args:
-            settings: the new settings, where those that need a restart are unchanged.
+            settings: the new settings, without changes to those that need a restart.
             capability: a new artifact; None to keep the current one.
             policies: policies of the new settings; None if `routing` is unchanged. Policies with
                 unchanged settings keep their state.
@@ -193,12 +193,12 @@ class Picker:
             beliefs = self.prefixes
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
-            known = not math.isnan(reading.capacity_tokens)  # else its content is a guess
+            known = not math.isnan(reading.capacity_tokens)  # if not, the cached content is a guess
             if known and beliefs is not None:
                 self.context.forget(address, beliefs.oldest_at(slot))
 
     def emptied(self, address: str) -> None:
-        """Forget the content of the cache of an endpoint that was emptied or removed."""
+        """Forget the cached content of an endpoint that was emptied or removed."""
         self.context.forget(address)
         if self.admission is not None:
             for slot in self.table.named(address):

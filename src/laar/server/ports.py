@@ -32,7 +32,7 @@ worker, so a client with many concurrent streams should open several."""
 _PROBING_STREAMS = 100
 """Maximum concurrent probes per connection; the health port may be open to the network."""
 _PROBE_BYTES = 4096
-"""Maximum message of a probe, which is the name of a service."""
+"""Maximum length of a probe's message, which is a service name."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def cannot_listen(name: str, address: str) -> SettingError:
 def ports_in_use(listen: Listen) -> list[SettingError]:
     """Return an error for each address that can't be listened on now; leave no port open."""
     faults = []
-    with contextlib.ExitStack() as held:  # all together, to find equal addresses
+    with contextlib.ExitStack() as held:  # hold all at once, to detect equal addresses
         for name in ("ext_proc", "health", "admin"):
             address = getattr(listen, name)
             host, port = split_address(address)

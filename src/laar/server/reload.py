@@ -35,8 +35,8 @@ POLL_S = 0.5
 """Seconds between polls; as with the endpoints file, a change takes effect within two."""
 
 AGAIN_S = 15.0
-"""Seconds until unusable files are reread even if unchanged: the fault may be in a file that can't
-be known before the settings can be read."""
+"""Seconds until unusable files are reread even if unchanged: the fault may be in a file whose name
+is unknown until the settings can be read."""
 
 _SOURCE = "settings"
 RESTART = "settings restart"
@@ -61,7 +61,7 @@ class _Read:
 
     @property
     def applied(self) -> list[str]:
-        """Return paths of settings that change now; the artifact's, too, if its content changed."""
+        """Return paths of settings that change now, including the artifact's if its content did."""
         artifact = ["accuracy.capability"] if self.capability is not None else []
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
@@ -70,7 +70,7 @@ class SettingsReloader:
     """The settings in effect, their origins, and changes waiting for a restart.
 
     Args:
-        loaded: the initial settings; without a file, nothing is followed.
+        loaded: the initial settings; without a file, nothing is watched.
         problems: receives problems with files, and the changes waiting for a restart.
 
     Attributes:
@@ -102,7 +102,7 @@ class SettingsReloader:
         self._asked.set()
 
     async def follow(self, apply: Apply) -> None:
-        """Follow the files until cancelled."""
+        """Watch the files and apply changes until cancelled."""
         if self._path is None:
             return
         loop = asyncio.get_running_loop()

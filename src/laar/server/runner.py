@@ -1,4 +1,4 @@
-"""Run a picker: open its ports, start its parts, follow its settings files, and drain it.
+"""Run a picker: open its ports, start its parts, watch its settings files, and drain it.
 
 Stopping has three steps. First the picker reports not ready but still accepts streams (for
 `drain_s`, or less if laar's own Envoys check its health). Then it accepts no new streams and closes
@@ -55,7 +55,7 @@ class Runner:
     """Runs one picker.
 
     Args:
-        settings: the settings; if loaded from files, these are followed.
+        settings: the settings; the files they were loaded from are watched.
         seed: seed of all random draws; None for a random seed.
         worker: this process among several on the same ports; None for a single process.
 
@@ -133,7 +133,7 @@ class Runner:
         picker, settings = self.picker, self.picker.settings
         loop = asyncio.get_running_loop()
         picker.director.later = loop.call_soon
-        picker.context.later = lambda call: loop.call_later(0.0, call)  # after all writes
+        picker.context.later = lambda call: loop.call_later(0.0, call)  # runs after all writes
         self.prepare()
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
@@ -174,7 +174,7 @@ class Runner:
         self._stopping.set()
 
     def stop_undrained(self) -> None:
-        """Stop after a short drain, until Envoys notice: other processes serve the same ports."""
+        """Stop, draining only until Envoys notice: other processes serve the same ports."""
         self._undrained = True
         self.stop()
 

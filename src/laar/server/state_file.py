@@ -11,7 +11,7 @@ from laar.telemetry.problems import Problems
 
 _SETTING = "accuracy.state_file"
 INTERVAL_S = 60.0
-"""Seconds between two saves; a crash loses at most this period."""
+"""Seconds between saves; a crash loses at most what was learned in that time."""
 
 
 class StateFile:
@@ -35,7 +35,7 @@ class StateFile:
         self._problems = problems
 
     async def keep_saving(self) -> None:
-        """Save every `INTERVAL_S`; return at once without a file."""
+        """Save every `INTERVAL_S`; return at once if no file is set."""
         while self._file is not None:
             await asyncio.sleep(INTERVAL_S)
             await self.save()

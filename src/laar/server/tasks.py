@@ -33,7 +33,7 @@ class Tasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start a task, which runs until it returns or is cancelled."""
+        """Start a task, restarted on failure until it returns."""
         task = asyncio.create_task(self._guard(name, part), name=name)
         self._tasks.append(task)
         return task
@@ -55,7 +55,7 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end; ignore their errors. It may be cancelled itself.
+    """Cancel tasks and wait for their end; ignore their errors. This may itself be cancelled.
 
     A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
     drops a cancellation that arrives just as its wait ends.

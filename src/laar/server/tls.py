@@ -54,7 +54,7 @@ class Identity:
         finally:
             os.close(pair)
         if self.client_ca is not None:
-            # Comments may contain any bytes, but `cadata` must be ASCII.
+            # PEM comments may contain any bytes, but `cadata` must be ASCII.
             context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context

@@ -49,10 +49,10 @@ class ReporterTokens:
         self._names = others._names
 
     def reporter(self, authorization: str) -> str | None:
-        """Return the name of a token's reporter, perhaps empty; None if the token is unknown."""
+        """Return the name of a token's reporter, possibly empty; None if the token is unknown."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
-        for token, name in self._names:  # always all, so that the time reveals nothing
+        for token, name in self._names:  # always compares all, so that timing reveals nothing
             if hmac.compare_digest(given, token):
                 found = name
         return found if scheme.lower() == "bearer" else None

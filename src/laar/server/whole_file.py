@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class WholeFile:
-    """A file to replace, from any thread or process; the last write wins.
+    """A file that any thread or process may replace; the last write wins.
 
     Args:
         path: path of the file.
@@ -22,7 +22,7 @@ class WholeFile:
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
-        """Replace the file's content by the result of `content`.
+        """Replace the file's content with the result of `content`.
 
         Raises:
             OSError: the file can't be written; the old content stays.

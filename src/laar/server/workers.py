@@ -64,7 +64,7 @@ class Worker:
         return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
-        """Show the parent until cancelled that this worker has started and its loop runs."""
+        """Show the parent, until cancelled, that this worker has started and its loop runs."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -158,7 +158,7 @@ class _Parent:
         """Keep one worker running."""
         loop = asyncio.get_running_loop()
         pause_s, most_s = _AGAIN_S
-        has_started = False  # once True, the settings did not cause its end
+        has_started = False  # if True, its exit is not due to the settings
         while not self._stopping.is_set():
             began = loop.time()
             try:
@@ -216,18 +216,18 @@ class _Parent:
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
         """Kill a worker that hangs; if it is the only one, keep its successor ready.
 
-        The kernel would keep assigning connections to it, and an Envoy with a health check on one
-        of them would avoid the other workers as well.
+        The kernel would keep assigning connections to a hung worker, and an Envoy whose health
+        check uses one of them would avoid the other workers as well.
         """
         beat, seen, missed = _beat(self._home, index), 0, 0
         while not self._stopping.is_set():
             await asyncio.sleep(_BEAT_S)
-            last = beat.stat().st_mtime_ns if beat.exists() else 0  # 0: it is starting
+            last = beat.stat().st_mtime_ns if beat.exists() else 0  # 0 while it starts
             missed = missed + 1 if last and last == seen else 0
             seen = last
             lacking = self._next is None or self._next.returncode is not None
             if last and lacking and self._envoy is not None and self._count == 1:
-                with contextlib.suppress(OSError):  # too few resources right now
+                with contextlib.suppress(OSError):  # the system may lack resources
                     self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
                 _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)

@@ -116,7 +116,7 @@ def splice(body: bytes, edits: Mapping[Path, str]) -> bytes:
         edits: new strings by path; a `Literal` is inserted as JSON.
 
     Raises:
-        Refused: as `spans_of` does.
+        Refused: as in `spans_of`.
     """
     text = body.decode()
     spans = spans_of(text, edits)

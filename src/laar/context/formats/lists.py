@@ -1,7 +1,7 @@
 """Documents as elements of a JSON list, as returned by tools or pasted by programs.
 
-The text, or a part of it consisting of whole lines, must be JSON. Of several lists, the one with
-the most text is used, whatever its key. Elements move as written; the commas and white space
+The text, or a part of it consisting of whole lines, must be JSON. If it has several lists, the one
+with the most text is used, whatever its key. Elements move as written; the commas and white space
 between them stay. De-duplication uses the longest string of an element as its text.
 """
 

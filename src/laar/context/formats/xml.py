@@ -54,7 +54,7 @@ class _Scan:
         self.least, self.most = least, most
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
-        # The run of equal items in progress.
+        # The run of items with the same tag, in progress.
         self.name: str | None = None
         self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
@@ -71,7 +71,7 @@ class _Scan:
                     self._end(name, attributes, match.end())
                 elif not self._only_spoken_of(match):
                     opened = self._open(name, attributes, match)
-            elif name == self.name or name == self.wrapper:  # otherwise part of a document
+            elif name == self.name or name == self.wrapper:  # other tags are part of a document
                 if not closing:
                     raise Refused(Reason.NESTED)
                 if name != self.name:
@@ -89,7 +89,7 @@ class _Scan:
         """Return whether an opening tag is within a sentence and not closed before the next one."""
         start = match.start()
         if self.text[start - 1 : start] in _BREAKS:
-            return False  # nearly always
+            return False  # the usual case
         before = self.text[max(0, start - _QUOTED) : start].rstrip("\"'`([ \t")[-1:]
         if not before.isalpha() and before not in _COMMAS:
             return False

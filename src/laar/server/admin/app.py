@@ -97,7 +97,7 @@ class _BoundedProtocol(H11Protocol):
         """Abort a connection whose client neither sends its request nor reads its response."""
         if self not in self.connections:
             return
-        is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
+        is_idle = getattr(self.cycle, "response_complete", True)  # `cycle` is None at first
         waits = is_idle or self.flow.write_paused
         unread = self.transport.get_write_buffer_size()
         now = (self.cycle, unread) if waits else None
@@ -149,7 +149,7 @@ class AdminServer(uvicorn.Server):
                 lifespan="off",
                 http=_BoundedProtocol,
                 proxy_headers=False,  # a client guessing tokens must not choose its address
-                timeout_graceful_shutdown=1,  # a viewer's open event stream must not delay the end
+                timeout_graceful_shutdown=1,  # an open event stream must not delay shutdown
             )
         )
 

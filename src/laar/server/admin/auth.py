@@ -28,7 +28,7 @@ _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
 FORM_S = 10.0
-"""Timeout of the form: otherwise unfinished forms could hold all connections."""
+"""Timeout for sending the form; unfinished forms could otherwise hold all connections."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -41,15 +41,15 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 class Attempts:
     """Count wrong tokens by client address.
 
-    A token sent again counts once: it is not a guess, and clients behind a proxy or a mesh share
-    their address with a client that still has yesterday's token.
+    A wrong token sent repeatedly counts once: that is not guessing, and clients behind a proxy or a
+    mesh share their address with a client that still has yesterday's token.
 
     Args:
         clock: monotonic seconds.
     """
 
     MOST = 10
-    """Maximum different wrong tokens in a row from an address; typing errors are fewer."""
+    """Maximum different wrong tokens in a row from an address; people mistype less often."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
@@ -87,7 +87,7 @@ def address_of(scope: Scope) -> str:
 
 
 class AdminAuth:
-    """Middleware that passes on authorized requests, and requests the token for others.
+    """Middleware that passes on authorized requests, and asks others for the token.
 
     Args:
         app: the wrapped application.

@@ -3,7 +3,7 @@
     GET  /context               by route: expected and measured figures of reordered requests and
                                 of the control group, and the guard's verdict; by agent: advice on
                                 the causes of broken prefixes
-    POST /context/reset         forget the measurements and switch on again; ?route= for one
+    POST /context/reset         forget the measurements and switch hooks on again; ?route= for one
 
 The hooks are in `laar.server.context_hooks`.
 """
@@ -44,7 +44,7 @@ class _ContextAdmin:
         return as_json({"routes": routes, "advice": [advised._asdict() for advised in advice]})
 
     async def reset(self, request: Request) -> Response:
-        """Reset the guard of one route's hook, or of all."""
+        """Reset the guard of one route's hook, or of all hooks."""
         orderings, name = self._hooks.orderings, request.query_params.get("route")
         if not orderings:
             return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)

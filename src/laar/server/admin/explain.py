@@ -6,7 +6,7 @@
     GET  /decisions/<id>   a decision by the x-laar-decision-id of its response
 
 Explaining uses the same stream machine and director as a request, so it shows the actual outcome,
-including refusals. It reserves nothing and teaches no learner. Context hooks are skipped: they
+including refusals. It reserves nothing and updates no learner. Context hooks are skipped: they
 remember each request, and an explanation must not change later decisions.
 """
 
@@ -163,7 +163,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         try:
             body = await body_of(request, max_bytes)
             headers = {
-                name: names.text_of(value.encode("latin-1"))  # as on the data path
+                name: names.text_of(value.encode("latin-1"))  # decoded as on the data path
                 for name, value in request.headers.items()
                 if name not in _FOR_THIS_PORT
             }

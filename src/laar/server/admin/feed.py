@@ -1,8 +1,8 @@
 """The page's feed: server-sent events, one frame a second, shared by all viewers.
 
-Viewers have no queues: each waits for the next frame and gets the newest, so a slow reader sees
-fewer. A viewer that stops reading is disconnected after `STALLED_S`. Without viewers no frames are
-made.
+Viewers have no queues: each waits for the next frame and gets the newest, so a slow reader skips
+some. A viewer that stops reading is disconnected after `STALLED_S`. No frames are made without
+viewers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Feed:
         self._closing.set()
 
     def ask_again(self) -> None:
-        """End the open streams, which were authorized by a token since replaced."""
+        """End the open streams, which were authorized by a token that has been replaced."""
         self._closing.set()
         self._closing = asyncio.Event()
 

@@ -1,7 +1,7 @@
 """Observability of a running picker: decision memory and log, spans, the page and its feed.
 
-One object owns the observers of decisions and their ends, with their routes and tasks. No decision
-depends on it.
+One object owns the observers of decisions and completions, their routes and their tasks. No
+decision depends on it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PAGE = {
     "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
 }
 _PAGE_HEADERS = {
-    # Names on the page come from settings and clients; even unescaped markup could not load or run
-    # anything.
+    # Names on the page come from settings and clients. Even if one were not escaped, its markup
+    # could load and run nothing.
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -139,7 +139,7 @@ class Observability:
         self.explainer.settings = settings.stream
 
     def close(self) -> None:
-        """End the feed's streams, and stop following the log."""
+        """End the feed's streams, and stop collecting log records."""
         self.feed.close()
         logging.getLogger("laar").removeHandler(self.page.events)
 

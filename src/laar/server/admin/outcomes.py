@@ -1,11 +1,11 @@
 """Outcomes over HTTP, and the state of the models.
 
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
-    GET /models     evidence, c(m) measured and seen, characters per token
+    GET /models     evidence, c(m) as measured and as seen, characters per token
 
 Reporting is idempotent: a decision counts once, however often it is reported. Reporters can shift
-the routing (within the hourly cap), so a token can be required. They are compared with each other
-by the name bound to their token, or else the name in `x-laar-reporter`.
+the routing (within the hourly cap), so a token can be required. Their outcomes are compared by
+reporter: the name bound to the token, or else the name in `x-laar-reporter`.
 """
 
 from __future__ import annotations

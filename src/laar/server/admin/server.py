@@ -22,7 +22,7 @@ from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_to
 from laar.settings import Settings
 
 TOKENS_S = 5.0
-"""Seconds between checks of the token files; a replaced token stays valid for that long."""
+"""Seconds between checks of the token files; a replaced token stays valid for up to that long."""
 
 
 class AdminPort:

@@ -59,7 +59,7 @@ class Exchange(Handler):
     def __init__(self, processor: ExternalProcessor, call: Call) -> None:
         self._processor = processor
         self._call = call
-        self._stream: Stream | None = None  # from the first message on
+        self._stream: Stream | None = None  # created at the first message
         self._held: Waiting | None = None
         self._waiting: asyncio.Task[None] | None = None
         call.reassure = self.reassure
@@ -159,7 +159,7 @@ class Exchange(Handler):
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
-                    # Envoy accepts only one extension, so it must cover bodies read before this.
+                    # Envoy accepts one extension only, so it covers the wait for earlier bodies.
                     self.reassure()
                     return partial(self._read, action)
                 else:

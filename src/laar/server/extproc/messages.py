@@ -37,7 +37,7 @@ _TYPES = {name.encode(): name for name in ("application/json", "text/event-strea
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
-"""Attempt counts by text, more than any Envoy makes; other values are ignored."""
+"""Attempt counts by text. Envoy makes fewer than 100; other values are ignored."""
 
 
 def _plain(field: str) -> bytes:
@@ -121,7 +121,7 @@ def _given(message: pb.ProcessingRequest) -> dict[str, str]:
     filters = message.attributes
     for filter_name in filters:
         fields = filters[filter_name].fields
-        for attribute in fields:  # not by `items`, which is slow
+        for attribute in fields:  # not `fields.items()`, which is slow
             value = fields[attribute]
             name = names.header_of(attribute)
             if raw := value.string_value:
@@ -129,7 +129,7 @@ def _given(message: pb.ProcessingRequest) -> dict[str, str]:
                     given[name] = raw.decode()
                 except UnicodeDecodeError:
                     given[name] = text_of(raw)
-            else:  # a count, or empty
+            else:  # a number, or no value
                 given[name] = f"{value.number_value:.0f}" if value.number_value else ""
     return given
 
@@ -140,7 +140,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     forged: list[str] = []
     for header in headers:
         name, raw = header.key, header.raw_value or header.value
-        if name in (":status", "status"):  # without the colon from some test clients
+        if name in (":status", "status"):  # some test clients omit the colon
             status = _STATUSES.get(raw)
         elif name == "content-type":
             media_type = _TYPES.get(raw) or names.media_type(text_of(raw))
@@ -153,7 +153,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     end = message.response_headers.end_of_stream
     given = _given(message)
     details = given.get(agreed.DETAILS, "")
-    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own response, with laar's headers
+    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy made it, so the headers are laar's
         forged.clear()
     return ResponseHeaders(
         status,
@@ -224,7 +224,7 @@ def _body_answer(action: AnswerBody) -> bytes:
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
-    if action.destination:  # the native shape's decision
+    if action.destination:  # the decision in the native shape
         if action.set_headers or action.remove_headers:
             _mutate(common, action.set_headers, action.remove_headers)
         _send_to(response, common, action)
@@ -279,7 +279,7 @@ def _mutate(
 def _send_to(
     response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
 ) -> None:
-    """Set the destination in the metadata as in the header, and make Envoy recompute the route."""
+    """Set the header's destination in the metadata too, and make Envoy recompute the route."""
     patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
@@ -291,7 +291,7 @@ def _send_to(
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
     for name, value in action.engine_headers:
-        if name == ":path":  # routes rewrite it without the query
+        if name == ":path":  # routes rewrite the path without its query
             name, value = names.PATH, value.partition("?")[0]
         known.fields[name].string_value = value.encode()
 

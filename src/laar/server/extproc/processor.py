@@ -134,7 +134,7 @@ class ExternalProcessor:
             exchange.let_go()
 
     def _listed(self, pool: str, name: str) -> bytes | None:
-        """Return the models of a pool or of all pools, or one of them; None without endpoints.
+        """Return the models of a pool or of all pools, or a single model; None without endpoints.
 
         Raises:
             RequestError: there is no model of that name.
@@ -165,7 +165,7 @@ class ExternalProcessor:
             self._unknown_model()
         if self.spans is not None:
             self.spans.refused(request, error)
-        return Refused(error.with_traceback(None))  # its frames form a cycle with the error
+        return Refused(error.with_traceback(None))  # its frames and the error form a cycle
 
     def answered(self, answer: Immediate) -> None:
         """Count an answer made by laar, unless it is a list of models."""

@@ -105,14 +105,14 @@ class Call:
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # created once a message comes in pieces
         self._credit_bytes = window_bytes // _CREDIT_SHARE
-        self._owed_bytes = 0  # used of the stream's window, and not replenished yet
+        self._owed_bytes = 0  # of the stream's window, used and not replenished yet
         self._is_whole = False  # a complete message was received
-        self._counted_bytes = 0  # as included in the connection's held bytes
+        self._counted_bytes = 0  # this call's part of the connection's held bytes
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._holding = False
         self._remote_done = False
-        self._half_closed = False  # the handler knows the end
+        self._half_closed = False  # the handler's `half_closed` was called
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         self._end: tuple[Code, str] | None = None

@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self.blocked: dict[Call, None] = {}
         """Calls waiting for one of the peer's windows, in order."""
         self._reading = False
-        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # of an unfinished read
+        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # rest of an unfinished read
         self._next_turn: asyncio.Handle | None = None  # reading is paused until then
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._greeted = False
         self._draining = False  # GOAWAY was sent
         self._refusing = False  # the peer has received the GOAWAY
-        self._owed_bytes = 0  # used of the connection's window, not replenished yet
+        self._owed_bytes = 0  # of the connection's window, used and not replenished yet
         self._held_bytes = 0
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None

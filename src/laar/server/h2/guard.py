@@ -38,7 +38,7 @@ _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""
 
 _SMALL_DATA_BYTES = 256
-"""Minimum length of DATA frames that are always free; shorter ones are free if messages result."""
+"""Minimum length of DATA frames that are always free; shorter ones are paid for by messages."""
 
 
 class Frame:
@@ -139,7 +139,7 @@ class Guard:
     def __init__(self, now: float, takes: Callable[[int, int, int], bool] = _takes_none) -> None:
         self._takes = takes
         self._head = b""  # an incomplete frame header
-        self._rest_bytes = 0  # remaining in the current frame
+        self._rest_bytes = 0  # left of the current frame
         self._taker = _LIBRARY  # recipient of that frame
         self._preface_bytes = _PREFACE_BYTES
         self._block_bytes = 0
@@ -149,7 +149,7 @@ class Guard:
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
         self.messages = 0
-        """Messages since a frame was last charged; window updates for them are not a flood."""
+        """Messages since a frame was last charged; each pays for four frames."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Inspect received bytes.
@@ -227,9 +227,9 @@ class Guard:
             if kind == Frame.HEADERS:
                 return
         elif kind == Frame.RST_STREAM:
-            return  # judged by the number of resets
+            return  # `Connection` limits resets
         elif kind == Frame.SETTINGS and not flags & _ACK:
-            if not self._settings.spend(now):  # each may affect all streams
+            if not self._settings.spend(now):  # each change may affect all streams
                 raise FloodError("too many changes of settings")
             return
         earned, self.messages = 4 * self.messages, 0

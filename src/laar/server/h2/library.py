@@ -29,7 +29,7 @@ from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_B
 
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
-"""Bytes that a peer may send before laar reads them; more of a long body waits at the peer."""
+"""Bytes that a peer may send before laar reads them; the rest of a body waits at the peer."""
 
 HEADER_LIST_BYTES = 16 << 10
 """Maximum size of a header list, as in gRPC. A larger one fails the call; one larger than
@@ -68,7 +68,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     def open_inbound_streams(self) -> int:
         """Return 0, since the caller limits streams; the base class walks all streams at each call.
 
-        It would also end the connection over the limit, which the peer may not know yet.
+        It would also fail a connection above the limit, which the peer may not know yet.
         """
         if len(self.streams) >= self._prune_at:
             super().open_inbound_streams  # noqa: B018 - drops the closed ones
@@ -214,7 +214,7 @@ class _Failed:
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `head_of` does
+    validate_inbound_headers=False,  # `head_of` validates them
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,

@@ -143,7 +143,7 @@ class Sharer:
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
         self._due = asyncio.Event()  # set when records should be sent
-        self._timer: asyncio.TimerHandle | None = None  # sets it
+        self._timer: asyncio.TimerHandle | None = None  # sets `_due`
         self.sharing.outbox.on_news = self._noted
         self._unsent: list[bytes] = []
         if store is None:
@@ -178,7 +178,7 @@ class Sharer:
 
     async def stop(self) -> None:
         """Save, notify the others, and close. A picker that restarts counts as a new one."""
-        if self._file is not None and self._warm.is_set():  # else the file is still unread
+        if self._file is not None and self._warm.is_set():  # otherwise the file is still unread
             await self._save(self._file)
         if self.store is None:
             return
@@ -198,7 +198,7 @@ class Sharer:
         while True:
             await asyncio.sleep(_POLL_S)
             self.sharing.poll(self._clock())
-            self._due.set()  # for the heartbeat
+            self._due.set()  # sends the heartbeat
 
     async def _run(self) -> None:
         self._running = asyncio.current_task()

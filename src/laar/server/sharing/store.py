@@ -1,6 +1,6 @@
 """Redis or Valkey as the transport between pickers: a stream of batches, a snapshot, a key.
 
-All keys have the namespace as their hash tag, so that a cluster has them on one node:
+All keys have the namespace as their hash tag, so that a cluster keeps them on one node:
 
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
     laar:{ns}:snapshot   records that a starting picker needs before the stream's entries
@@ -76,7 +76,7 @@ class StoreState(NamedTuple):
 
 
 class Store:
-    """Transports batches in one order for all: a snapshot's writer has read all earlier batches.
+    """Transports batches, in one order for all: a snapshot's writer has read all earlier batches.
 
     Every method except `close` raises `StoreError` if the store cannot be used.
 
@@ -126,7 +126,7 @@ class Store:
         options: dict[str, Any] = {
             "username": share.username,
             "password": _read(share),
-            "socket_timeout": None,  # each call has its own
+            "socket_timeout": None,  # each call has its own timeout
             "socket_connect_timeout": _TIMEOUT_S,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
@@ -294,7 +294,7 @@ class Store:
                 await connection.send_packed_command(connection.pack_commands(commands))
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
-            await connection.disconnect(nowait=True)  # else a late reply would be read as the next
+            await connection.disconnect(nowait=True)  # so that no late reply is read as the next
             raise self._unusable(fault) from None
 
     def _unusable(self, fault: BaseException) -> StoreError:
