@@ -1,8 +1,8 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
-that adapter (`LOAD_S`). While requests for `max_loras` other adapters run, it first waits for all
-requests of one of them to end, which takes about as long as an answer. Both costs are in seconds
+that adapter, in `LOAD_S`. While requests for `max_loras` other adapters run, it first waits for all
+requests for one of them to end, which takes about as long as an answer. Both costs are in seconds
 like all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
 
 An adapter counts as loaded if this picker used it recently, or if the engine's metrics page lists
@@ -67,7 +67,7 @@ class Adapters:
             slots: the endpoints.
             name: the model that the request names.
             load_s: seconds to load an adapter.
-            answer_s: seconds of a whole answer, after which an adapter slot becomes free.
+            answer_s: duration of a whole answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
             return None
@@ -110,7 +110,7 @@ class Adapters:
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            most: how many adapters may run at once; NaN where the page does not report it.
+            most: how many adapters may run at once; NaN if the page does not report it.
         """
         if slot >= 0 and most == most:
             known = self._endpoints.setdefault(slot, _Endpoint())

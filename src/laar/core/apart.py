@@ -2,8 +2,8 @@
 
 A label names the roles an endpoint may take, as in llm-d. The cost of a pair is the cost of the
 prefill at one endpoint plus the cost of the decode at the other. So the cheapest prefiller is the
-same for every decoding endpoint: per model and region the best one is enough, and the second best
-where the best is the decoding endpoint itself.
+same for every decoding endpoint: per model and region the best one is enough, or the second best if
+the best is the decoding endpoint itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prefillers:
         model_id: index of each prefiller's model in the table's `models`.
         kv_group: a number shared by prefillers of the same model and region: the KV of another
             model is useless, and a transfer between regions takes too long.
-        kv_group_of: the KV group of each candidate; -1 where its group has no prefiller, or where
+        kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
             the candidate can't fetch KV.
         trials: the prefillers that health has excluded, and when each is tried again.
         answers: P(answers) of each prefiller; None without health.
@@ -61,14 +61,14 @@ class Apart:
         tokens: tokens of the prompt.
         cached_tokens: how many of them the endpoint probably has cached.
         seconds_per_token: seconds of prefill for one token.
-        base_s: seconds of an answer that do not grow with the prompt.
+        base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         decoding: requests that the endpoint answers itself.
         again: share of the evicted text that will be requested again; None counts as 0.
         chosen: for each candidate, the position of the prefiller that its cost assumes; -1 where
             it prefills itself. Set by a scorer that computes costs.
         transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
-        saved_s: for each candidate, the seconds of cost that the choice of `chosen` saves over its
-            alternative; set with `chosen`.
+        saved_s: for each candidate, the cost in seconds that `chosen` saves over the alternative;
+            set with `chosen`.
     """
 
     rule: ApartRule
@@ -95,10 +95,10 @@ class Prefiller:
         address: address of that endpoint.
         key: key of that endpoint.
         uncached_tokens: prompt tokens that it probably has not cached.
-        work_s: seconds to prefill them, by c(m).
+        work_s: seconds to prefill them, as c(m) estimates.
         context_tokens: mean number of tokens that each of them attends to.
         decoding: requests that it answers itself.
-        base_s: the artifact's `base_s` of its model.
+        base_s: `base_s` of its model, from the artifact.
         transfer_s: seconds until its KV has arrived.
         trial: the endpoint is excluded, and this request tests whether it has recovered.
     """

@@ -27,10 +27,10 @@ per sequence of a batch correspond to about 100."""
 
 
 class Attempts:
-    """Begins, follows and ends the attempts of a request. Without health, calls do nothing.
+    """Begins, tracks and ends the attempts of a request. Without health, calls do nothing.
 
-    The director calls `begin`, `replied` and `ended`, which nearly every request needs, only with
-    health, and guards them itself. All others are guarded here.
+    `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
+    and guarded by the director. All other methods are guarded here.
 
     Args:
         health: learns which endpoints answer; None to do without.
@@ -107,7 +107,7 @@ class Attempts:
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Record the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
-        if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # rare
+        if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # rarely true
             # An answer with good headers was already counted; an error in its body counts once.
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
@@ -116,7 +116,7 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which of the two failed: the faulty one will collect more errors.
+        # An answer does not show which of the two failed; the faulty one will collect more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.replied(flight.prefilling.attempt, reply, now, excused=excused)
 

@@ -12,24 +12,24 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
 _FULL_SEEN = 3  # consecutive readings before an engine's batch counts as full
-_FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
+_FULL_FOR_S = 60.0  # how long a batch counts as full after the last such reading
 _LEAST_SLOTS = 4.0
-_TELLING = 0.05  # minimum share of the cache: shorter prompts say nothing about shared text
-_LEARNED = 0.05  # weight of a reading
-_MOST_EACH = 1.5  # above 1: answers take space too
+_TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about shared text
+_LEARNED = 0.05  # weight of a new reading in `each`
+_MOST_EACH = 1.5  # cap on `each`; above 1 because answers take space too
 
 _COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
 
 
 class Batches:
-    """The batch size of each engine, by slot: `most_at_once`, infinite where it was never full.
+    """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
 
     An engine is full when requests wait while as many run as ever did, in consecutive readings
     between which prompts were prefilled: each request that ended made room for another. Behind a
     long prompt, in contrast, none would be prefilled and the number running would drop. Too small a
     size corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
 
-    `each` is the number of cache tokens taken by one prompt token in flight: less than one where
+    `each` is the number of cache tokens taken by one prompt token in flight: less than one if
     prompts share prefixes.
 
     Args:
@@ -67,7 +67,7 @@ class Batches:
         if table.readings == self._readings:
             return False
         self._readings = table.readings
-        fresh = np.flatnonzero(table.read_at > self._read_at)  # false for NaN: never read
+        fresh = np.flatnonzero(table.read_at > self._read_at)  # NaN (never read) compares false
         self._read_at[fresh] = table.read_at[fresh]
         self._learn_each(fresh)
         for slot in fresh[table.running[fresh] >= _LEAST_SLOTS].tolist():
@@ -91,7 +91,7 @@ class Batches:
         return changed or len(past) > 0
 
     def _learn_each(self, fresh: Slots) -> None:
-        """Learn `each` from engines with no waiting requests: all in flight are in the cache."""
+        """Learn `each` from engines where no request waits: all in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)

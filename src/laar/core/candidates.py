@@ -21,7 +21,7 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 
 MAX_AGE_S = 1.0
-"""How long a group is valid without new readings. Readings go stale as time passes."""
+"""Seconds a group is valid without new readings, which go stale as time passes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class Group:
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
         standing: the health of the candidates; None without health.
-        answers: P(answers) of each candidate; None where all are healthy.
+        answers: P(answers) of each candidate; None if all are healthy.
         pace: factor by which each is slower than its siblings; None if none is slower.
-        typical_s: seconds of a whole answer at each, where `pace` is known.
+        typical_s: duration of a whole answer at each, in seconds, if `pace` is known.
         prefillers: the endpoints that may prefill for them; None if there are none.
         weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
     """
@@ -97,7 +97,7 @@ class Candidates:
             health.look(now)
         if self._version != self._table.version:
             self._version = self._table.version
-            self._groups.clear()  # at most three for each served name in each pool
+            self._groups.clear()  # at most three groups for each served name in each pool
         key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
         group = self._groups.get(key) if subset is None else None
         if (
@@ -165,7 +165,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """Return the healthy endpoints that may prefill; without any, nothing is split."""
+        """Return the healthy endpoints that may prefill; without any, no request is split."""
         table, health = self._table, self._health
         slots = slots[reachable(table, slots) & awake(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]

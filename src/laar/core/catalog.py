@@ -19,7 +19,7 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 
     Returns:
         OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any
-        endpoint, omitted where it is unknown.
+        endpoint, omitted if unknown.
     """
     slots = table.in_pool(pool) if pool else table.active
     found: dict[str, dict[str, Any]] = {}

@@ -257,7 +257,7 @@ class Chooser:
             eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
-            view.reason = ""  # referred to a candidate that is now ineligible
+            view.reason = ""  # it described a candidate that is now ineligible
         reason, first, last = degraded, None, len(view.slots) - 1
         on_trial = on_trial and (able is None or bool(able.may[last]))
         if on_trial:
@@ -280,14 +280,14 @@ class Chooser:
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
     ) -> Decision:
-        """Choose the least loaded of some random endpoints: there is no prompt to price.
+        """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         All requests count as load: engines interleave scores and vectors with generated tokens.
         """
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         table, drawn = self._table, slots[order]
         reported = table.waiting[drawn] + table.running[drawn]
-        load = np.fmax(table.in_flight[drawn], reported)  # NaN until an engine reports
+        load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
         order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)

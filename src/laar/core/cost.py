@@ -2,9 +2,9 @@
 
     cost = seconds / (A * Q) * retry_penalty ** times_tried
 
-`A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed. The
-seconds of the default policy are computed in `laar.policies.laar.outlook`. All values are vectors
-over the candidates.
+`A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed.
+`laar.policies.laar.outlook` computes the default policy's seconds. All values are vectors over the
+candidates.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
-    the answer: `queue_s` is the delay by other requests there, `slow_s` the extra time compared
+    the answer: `queue_s` is the delay from other requests there, `slow_s` the extra time compared
     with the endpoint's siblings, `transfer_s` the time to fetch KV from the prefiller
     (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
     `answers` is P(it answers). The default policy's sum weights these and adds `others_s`

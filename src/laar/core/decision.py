@@ -76,7 +76,7 @@ class DirectorSettings:
 
     @property
     def quadratic(self) -> float:
-        """`quadratic_tokens` as a divisor: infinite where it is None."""
+        """`quadratic_tokens` as a divisor: infinite if it is None."""
         return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
@@ -108,15 +108,15 @@ class InFlight:
         tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` names every model that could serve the request, or no other is worth
             the time.
-        adapter: the adapter that the request counts for at its endpoint; empty for none.
+        adapter: the adapter that the request uses at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         is_traced: the engine gets the decision's id and repeats it in its KV events.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health needs the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
-        unjudged: health's records of these attempts, with their slots, until the request's end
-            shows whether it was at fault.
+        unjudged: health's records of these attempts, with their slots, until the end shows
+            whether the request was at fault.
         served: Envoy named the serving endpoint.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
@@ -151,11 +151,11 @@ class Decision:
     Args:
         id: identifies the decision in reports of outcomes; empty for a preview.
         request: the request.
-        settings: settings in effect at the time. The reservation is undone by the same ones, even
-            if they have changed since.
+        settings: settings in effect at the time. The reservation is undone with the same ones, even
+            after a change.
         policy: name of the policy.
         reason: why this endpoint; one of a small set of codes.
-        now: seconds of the director's clock.
+        now: time of the decision, on the director's clock.
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
         rank: its data-parallel rank, which is passed to the engine; None without ranks.
@@ -168,7 +168,7 @@ class Decision:
         tokens: length of the prompt in the chosen model's tokens.
         weight: the prompt's weight in a queue, in tokens of a short prompt.
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
-        prefiller: endpoint that prefills in its place; None where the endpoint prefills itself.
+        prefiller: endpoint that prefills in its place; None if the endpoint prefills itself.
         view: the view that the scorers saw; None for a request that is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.
@@ -230,14 +230,14 @@ class Completion:
         status: HTTP status of the endpoint's answer; None when none came.
         cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
         latency_s: seconds from the decision to the end.
-        ttft_s: seconds from the decision to the first byte of the answer's body, where it was
+        ttft_s: seconds from the decision to the first byte of the answer's body, if it was
             sampled.
-        prompt_tokens: the engine's own count, where the answer was read.
-        completion_tokens: the same for the answer.
-        cached_tokens: prompt tokens found in the engine's cache, where it reports them.
+        prompt_tokens: the engine's own count, if the answer was read.
+        completion_tokens: the engine's count for the answer, if read.
+        cached_tokens: prompt tokens found in the engine's cache, if it reports them.
         response_id: id under which the engine stores the answer (Responses API).
-        error: an error was found in an answer with a success status, where it was read.
-        sign: evidence of correctness in the answer; None where it was not read to its end.
+        error: an error was found in an answer with a success status, if it was read.
+        sign: evidence of correctness in the answer; None if it was not read to its end.
     """
 
     status: int | None

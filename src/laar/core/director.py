@@ -297,7 +297,7 @@ class Director:
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
-        """Record an answer that the endpoint stores; clients may use its id before it ends."""
+        """Record an answer that the endpoint stores; clients may use the id before its end."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(response_id, flight.address, decision.request.session)

@@ -2,7 +2,7 @@
 
 Flow control is binding, and so is the prompt's length, except that the largest endpoints accept a
 prompt that seems to fit none. The retry rule and a policy's filters are preferences: their masks
-are dropped where no candidate would remain.
+are dropped if no candidate would remain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Eligible:
         return tuple(mask for _, mask in self.kept)
 
     def keeps(self, cause: Cause) -> Mask | None:
-        """Return the candidates that a cause leaves; None where it does not apply."""
+        """Return the candidates that a cause leaves; None if it does not apply."""
         return next((mask for name, mask in self.kept if name == cause), None)
 
     def cause(self, at: int) -> Cause | None:

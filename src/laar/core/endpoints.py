@@ -115,7 +115,7 @@ class EndpointTable:
     has_tiers: Floats
     model_id: Slots
     window_tokens: Floats
-    """Context window by slot; infinite where it is unknown."""
+    """Context window by slot; infinite if unknown."""
     generates: Mask
     """Whether the endpoint generates text, by slot."""
     takes: Mask
@@ -244,7 +244,7 @@ class EndpointTable:
             self.unseen = np.pad(self.unseen, more[1])
         for name, row in zip(COUNTED, self.counted, strict=True):
             setattr(self, name, row)
-        self._free = list(range(before, size))  # in order: a heap
+        self._free = list(range(before, size))  # ascending, hence a valid heap
         self._specs += [None] * (size - before)
         self.capacity = size
         if self.on_grow is not None:
@@ -283,7 +283,7 @@ class EndpointTable:
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """Return the total tokens of all caches; unknown ones count as the mean, NaN if all are."""
+        """Return the total size of all caches; unknown ones count as the mean, NaN without any."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -430,5 +430,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
-        """Return the same as `slot`, but also for a leaving endpoint with requests in flight."""
+        """Return the same as `slot`, or the slot of a leaving endpoint with requests in flight."""
         return self._slot_of.get(key, -1)

@@ -1,4 +1,4 @@
-"""The learned constants of a model's engines: a line to the first token, and one from there on.
+"""The learned constants of a model's engines: a line to the first token, and one for the rest.
 
 See `laar.core.engines` for the formulas.
 """
@@ -24,24 +24,24 @@ _UNMEASURED = SpeedPrior()
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
-_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
+_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other answer, as in vLLM
 
 
 class Constants(NamedTuple):
-    """The constants of some endpoints, each multiplied by its pace where one applies.
+    """The constants of some endpoints, multiplied by the endpoint's pace where one applies.
 
     The symbols are those of `laar.core.engines`.
 
     Args:
         base_s: seconds that do not grow with the prompt.
-        read: real seconds per second by c(m), for this prompt.
+        read: actual prefill time of this prompt / c(m)'s estimate.
         slowed: s, relative slowdown by each other request there.
-        waits: real seconds per second by c(m), for the prompts ahead.
+        waits: actual wait for the prompts ahead / c(m)'s estimate of their prefill.
         turns: w, the share of the prompts ahead that a prompt waits for.
-        answer_s: d0, seconds of an answer alone.
-        beside_s: d1, added by each other request there.
+        answer_s: d0, duration of a lone answer in seconds.
+        beside_s: d1, seconds added by each other request there.
         bend: q, per token of context.
-        slots: requests that the engine runs at once; infinite where the limit was never seen.
+        slots: requests that the engine runs at once; infinite if the limit was never seen.
     """
 
     base_s: Floats
@@ -65,7 +65,7 @@ class EndpointConstants(Constants):
 
     @cached_property
     def fixed_s(self) -> Floats:
-        """Seconds of a lone request that do not grow with its prompt."""
+        """The part of a lone request's time that does not grow with its prompt, in seconds."""
         return self.base_s + self.answer_s
 
     @cached_property
@@ -75,7 +75,7 @@ class EndpointConstants(Constants):
 
     @cached_property
     def half_bend(self) -> Floats:
-        """Half of `bend`: on average, a token attends to half of the uncached ones."""
+        """Half of `bend`: on average, a token attends to half of the uncached prompt."""
         return 0.5 * self.bend
 
 
@@ -155,23 +155,23 @@ class EngineModel:
             self.rebase(*self.base)
 
     def _restate(self, factor: float) -> None:
-        """Rescale all features but the first, which are seconds by c(m): it changed by `factor`."""
+        """Rescale all features but the first: their unit is c(m), which changed by `factor`."""
         if factor != 1.0:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, base_s: float, *, timed: bool) -> None:
         answer_s = base_s - self.speed.start_s if timed else _ANSWER_S
         self.unit_s = max(answer_s, _LEAST_ANSWER_S)
-        self._answers = 4.0 if timed else 1.0  # weight of the unit's prior, in answers
+        self._answers = 4.0 if timed else 1.0  # prior weight of `unit_s`, in answers
 
     @property
     def read(self) -> float:
-        """Real seconds per second by c(m)."""
+        """Actual prefill time / c(m)'s estimate."""
         return self.first.now[1]
 
     @property
     def waits(self) -> float:
-        """Real seconds per second by c(m), for the prompts ahead."""
+        """Actual wait for the prompts ahead / c(m)'s estimate of their prefill."""
         return self.first.now[3]
 
     @property
@@ -186,17 +186,17 @@ class EngineModel:
         return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
 
     def seen(self) -> Seen:
-        """Return c(m) as learned from first tokens; may be called from any thread."""
+        """Return c(m) as learned from first tokens. Thread-safe."""
         unit, first = self.speed.seconds_per_token, self.first
         return Seen(unit * first.now[1], unit * first.error(1), first.seen)
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
-        """Return the seconds of a prompt by c(m), including the effect of a long context."""
+        """Return c(m)'s estimate for a prompt, in seconds, with the effect of a long context."""
         now = self.first.now  # direct access: this is called three times per request
         return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
-        """Return the seconds of an answer, scaled to the mean answer length."""
+        """Return an answer's duration, scaled to the mean answer length."""
         tokens = min(tokens, _MOST_TOKENS)
         self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
         return seconds * self._tokens / tokens
@@ -214,7 +214,7 @@ class EngineModel:
         unit_s = max(unit_s, _LEAST_ANSWER_S)
         self.rest.rescale(unit_s / self.unit_s)
         self.unit_s = unit_s
-        # As a first guess, others slow answers as much as they slow prompts.
+        # As a first guess, other requests slow answers as much as they slow prompts.
         self.rest.expect((1.0, max(_LEAST_SLOWED, self.first.now[2] / self.first.now[1])))
         features = (1.0, others)
         guess, took = self.rest.guess(features), seconds / unit_s

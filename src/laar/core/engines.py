@@ -10,9 +10,9 @@ requests there, and `W` seconds of prompts ahead of it takes, in addition to the
 
 `context` is the mean number of tokens that each uncached token attends to: the cached ones and half
 of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
-share of the prompts ahead that it waits for: 1 where they are prefilled one after the other, 0
-where all at once. `s` is how much each other request slows its prefill; `d0` is the time of an
-answer alone, and `d1` what each other request (mean number there) adds. These belong to a model and
+share of the prompts ahead that a request waits for: 1 if they are prefilled one after the other, 0
+if all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
+answer, and `d1` what each other request (mean number there) adds. These belong to a model and
 are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others of
 its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all
 prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.traffic`.
@@ -57,8 +57,8 @@ _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 class Began:
     """The state when a request was sent: the features that explain its timing.
 
-    `plain_s` is the seconds of its prompt by c(m); `work_s` includes its context (`x`). `reads` is
-    false where another endpoint prefills its prompt.
+    `plain_s` is c(m)'s estimate for its prompt; `work_s` includes its context (`x`). `reads` is
+    false if another endpoint prefills its prompt.
     """
 
     slot: int
@@ -149,7 +149,7 @@ class Engines:
         return made
 
     def reads(self, slots: Slots) -> Floats:
-        """Return the real seconds per second by c(m) that some endpoints take to prefill."""
+        """Return actual prefill time at `slots`, as a multiple of c(m)'s estimate."""
         known = [self._models.get(name) for name in self._table.models]
         by_model = np.array([1.0 if model is None else model.read for model in known])
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
@@ -167,7 +167,7 @@ class Engines:
                 model.measured(speed(name))
 
     def seen(self) -> dict[str, Seen]:
-        """Return c(m) of the models whose first tokens were seen; may be called from any thread."""
+        """Return c(m) of the models whose first tokens were seen. Thread-safe."""
         models = list(self._models.items())
         return {name: model.seen() for name, model in models if model.first.seen}
 
@@ -194,14 +194,14 @@ class Engines:
         Args:
             slot: the endpoint.
             now: the current time.
-            plain_s: seconds of its prompt, by c(m).
+            plain_s: c(m)'s estimate for its prompt, in seconds.
             others: other requests in flight there.
             rtt_s: round trip.
             base_s: the assessor's value for the model, as a prior.
             shown: whether the first byte of its answer will be seen.
             timed: whether `base_s` extends to the end of a typical answer.
             context_tokens: mean number of tokens that each token of its prompt attends to.
-            teaches: whether its end yields a sample: not if another endpoint had it before.
+            teaches: whether its end yields a sample; false if another endpoint had it before.
             reads: whether its prompt is prefilled there.
             visits: only its prompt is prefilled there; another endpoint answers.
         """
@@ -263,9 +263,9 @@ class Engines:
             began: the record that `began` returned.
             now: the current time.
             ttft_s: seconds to the first byte of the answer, if it was seen.
-            latency_s: seconds to its end.
-            answer_tokens: its length, where the answer was read.
-            plain_s: seconds of the uncached tokens by the engine's own count, where it reports one.
+            latency_s: seconds to the end of the answer.
+            answer_tokens: length of the answer, if it was read.
+            plain_s: c(m)'s estimate for the uncached tokens that the engine counted, if reported.
         """
         self._is_read(began, self.traffic.advance(began.slot, now))
         if not began.teaches or not math.isfinite(latency_s):
@@ -293,7 +293,7 @@ class Engines:
 
         Args:
             began: the record that `began` returned.
-            took_s: seconds to the first byte of the answer, less those after the prefill.
+            took_s: seconds to the first byte of the answer, less the time after the prefill.
         """
         if not math.isfinite(took_s):
             return
@@ -346,13 +346,13 @@ class Engines:
         Args:
             slot: the endpoint.
             now: the current time.
-            ahead_s: seconds of their prompts not yet prefilled, in total, where first tokens are
-                seen.
-            unseen_s: the same for requests in flight where they are not seen.
+            ahead_s: total work of their prompts not yet prefilled whose first token will be seen,
+                in seconds estimated by c(m), like all work below.
+            unseen_s: the same for requests in flight whose first token is not seen.
             sent: requests since the last call.
-            sent_s: seconds of their prompts.
-            hidden_s: the part of `sent_s` whose first byte is not seen.
-            read_s: seconds of prompts prefilled since the last call.
+            sent_s: work of these requests' prompts.
+            hidden_s: the part of `sent_s` whose first token is not seen.
+            read_s: work of the prompts prefilled since the last call.
         """
         now = self.traffic.advance(slot, now)
         pace = self._pace(slot, self._models.get(self._name(slot)))
@@ -458,7 +458,7 @@ class Engines:
             self.traffic.read(began.slot, now, began.work_s, pace, shown=began.shown)
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
-        """Return an endpoint's real seconds per second by c(m); `model` is None for a new one."""
+        """Return actual prefill time / c(m)'s estimate; `model` is None for a new one."""
         read = 1.0 if model is None else model.first.now[1]
         return max(read * self._paces.first.item(slot), 1e-3)
 
@@ -489,7 +489,7 @@ class Engines:
 
 
 def _features(model: EngineModel, plain_s: float, began: Began) -> tuple[float, ...]:
-    """Return the features of the line for the time to the first token."""
+    """Return the features of the line that predicts the time to the first token."""
     slowed_s = model.work_s(plain_s, began.context_tokens) * began.others
     bent_s = plain_s * began.context_tokens / CONTEXT_TOKENS
     return 1.0, plain_s, slowed_s, began.ahead_s, bent_s

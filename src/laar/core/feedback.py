@@ -172,7 +172,7 @@ class Feedback:
             prefixes.retract(receipt)
             return
         share = None
-        # KV fetched from another endpoint counts as cached: it says nothing about earlier contents.
+        # Engines report KV fetched from another endpoint as cached: that count proves nothing here.
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)

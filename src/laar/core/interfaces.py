@@ -52,26 +52,26 @@ class View:
         probability: P(correct) of the candidate's model, given the models that failed.
         evidence: number of outcomes behind that probability.
         seconds_per_token: seconds of prefill for each uncached token.
-        base_s: seconds of an answer that do not grow with the prompt.
+        base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         times_tried: earlier attempts at the question with the candidate's model.
         cell: language, length bucket and task of the request.
         timed_answers: `base_s` extends to the end of a typical answer.
         unlike: the request resembles nothing measured, so its probabilities are mostly base rates.
         published: Q as published for LAAR, static and independent of failures; None if not known.
-        reported: number of outcomes reported for the candidate's model on such requests; None where
+        reported: number of outcomes reported for the candidate's model on such requests; None if
             no outcomes are reported.
         terms: the terms of the cost, set by a scorer that computes one, for the explanation.
         reason: a scorer's code for why its best candidate is the best; one of few, since it is a
             metric label.
         weights: the tuner's weights for this decision, by name; None for the scorer's own.
-        engines: learned speeds of the engines; None where nothing is learned.
-        demand: recent requests that share this prompt's prefixes; None where nothing is known.
-        again: share of the text evicted for this prompt that will be requested again; None where
+        engines: learned speeds of the engines; None if nothing is learned.
+        demand: recent requests that share this prompt's prefixes; None if nothing is known.
+        again: share of the text evicted for this prompt that will be requested again; None if
             nothing is known.
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is slower.
-        typical_s: seconds of a whole answer, where `pace` is known.
-        load_s: seconds until the requested adapter is loaded; None where all have it.
+        typical_s: duration of a whole answer in seconds, if `pace` is known.
+        load_s: seconds until the requested adapter is loaded; None if all have it.
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if prefixes are not kept.
         fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
@@ -143,7 +143,7 @@ BY_CANDIDATE = (
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
     *("again", "answers", "pace", "typical_s", "load_s", "fetched_tokens"),
 )
-"""Fields of a view that are arrays over the candidates, where known."""
+"""Fields of a view that are arrays over the candidates, if known."""
 
 PolicyPart = Literal["filter", "scorer", "picker"]
 """Parts of a policy that may fail."""
@@ -206,7 +206,7 @@ class Filter(Protocol):
     """Prefers some of the candidates; scorers judge how good they are."""
 
     def keep(self, view: View) -> Mask:
-        """Return true for each of `view.slots` to keep; ignored where none would be left."""
+        """Return true for each of `view.slots` to keep; ignored if none would be left."""
         ...
 
 

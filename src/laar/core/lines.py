@@ -56,7 +56,7 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
-        if len(features) != len(self.now):  # from another version
+        if len(features) != len(self.now):  # the sample is from another version
             return False
         if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN fails too
             return False
@@ -85,7 +85,7 @@ class Line:
         return True
 
     def error(self, at: int) -> float:
-        """Return the standard error of a coefficient; may be called from any thread."""
+        """Return the standard error of a coefficient. Thread-safe."""
         inverse = np.linalg.pinv(self._squares + np.diag(self._prior))
         return math.sqrt(max(float(inverse[at, at]), 0.0))
 

@@ -1,8 +1,8 @@
 """The set of endpoints, as their sources describe them and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint in two pools is in
-both. An endpoint's own report adds its model's other names and its adapters, except names that the
-configuration gives to another model.
+Sources (a file, DNS, Kubernetes) may overlap: the first wins, but pools are combined. An endpoint's
+own report adds its model's other names and its adapters, except names that the configuration gives
+to another model.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Names:
 
     Args:
         specs: the endpoints by slot, ascending.
-        aliases: aliases and the names each stands for; none means all.
+        aliases: aliases and the names each stands for; an empty list means all.
     """
 
     def __init__(

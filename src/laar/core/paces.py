@@ -1,6 +1,6 @@
 """Each endpoint's pace relative to the others with its model.
 
-There are two paces, to the first token and from there on; each serves as a prior for the other. A
+There are two paces, to the first token and after it; each serves as a prior for the other. A
 pace differs from 1 only where its samples stand out from their scatter, and old samples count
 little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
@@ -17,7 +17,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 MAX_FACTOR = 20.0
 """Cap on a pace: devices under one model name differ by less."""
 
-_MEMORY = 60.0  # samples
+_MEMORY = 60.0  # effective number of samples
 _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the other pace, in samples
 _SURE = 3.0  # standard errors within which a pace counts as its model's
@@ -150,7 +150,7 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Relative to the others: what all share is in the model's lines.
+            # Make the paces relative to the others: what all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garrote: 0 for a deviation within the scatter, nearly all of it far beyond.

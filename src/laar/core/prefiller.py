@@ -33,7 +33,7 @@ def view_of_prefillers(
         prefillers: the endpoints that may prefill.
         known: estimates of the models.
         by_model: tokens of the prompt, by model.
-        shares: share of it that each slot has cached.
+        shares: share of the prompt that each slot has cached.
         again: `PrefixMatch.again`, by slot.
     """
     slots, model_id = prefillers.slots, prefillers.model_id
@@ -57,7 +57,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
     """Return the endpoint that prefills for the candidate at position `at`; None for itself."""
     apart = view.apart
     if apart is None or apart.chosen is None or apart.transfer_s is None:
-        return None  # there is no choice, or the policy computes no costs
+        return None  # no prefillers, or the policy computes no costs
     table = view.table
     if health is not None:
         trial = _trial(view, apart, at, health, now)

@@ -33,7 +33,7 @@ GENERATES: Mapping[Api, bool | None] = {
     Api.EMBEDDINGS: False,
     Api.OPAQUE: None,
 }
-"""Whether requests of a format need an engine that generates text; None where that varies."""
+"""Whether requests of a format need an engine that generates text; None if that varies."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Request:
         pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: hashes of the prompt's leading documents: of the first, of the first two, and so
-            on; empty where none are known.
+            on; empty if none are known.
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
@@ -130,5 +130,5 @@ class Request:
 
     @property
     def generates(self) -> bool | None:
-        """Whether it needs an engine that generates text; None where that is unknown."""
+        """Whether it needs an engine that generates text; None if that is unknown."""
         return False if self.encodes else GENERATES[self.api]

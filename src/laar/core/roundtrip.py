@@ -1,14 +1,14 @@
 """The round trip to an endpoint, smoothed from probes.
 
-An exponentially weighted mean: the first sample unchanged, then ``0.3 * new + 0.7 * old`` (GORGO).
-With a probe every 30 s that is a time constant of about 100 s.
+An exponentially weighted mean: the first sample unchanged, then ``0.3 * new + 0.7 * old``, as in
+the GORGO paper. With a probe every 30 s that is a time constant of about 100 s.
 
 Two things are added to GORGO's method:
 
 * Spikes are clipped. A near replica with a mean of 37 ms was seen to answer one probe in 20 in 545
   ms; unclipped, one such sample adds 150 ms, and the cost of the best endpoint is wrong for
   minutes. A sample counts for at most three times the mean so far, or 20 ms if that is more. A
-  route that has really become slow is still followed: each probe then multiplies the mean by 1.6,
+  route that has really become slow is still tracked: each probe then multiplies the mean by 1.6,
   37 to 456 ms in six. Samples below the mean are not clipped: nothing answers faster than the wire.
 * Unknown is NaN, never 0, and old values become unknown. GORGO starts at 0, so a replica that never
   answered a probe looks like the nearest one.

@@ -49,12 +49,12 @@ class StoredAnswers:
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """Return the endpoint that stores the answer named by the request; else its own subset.
+        """Return the endpoint that stores the answer the request names; else the request's subset.
 
         A request without a session gets that of the answer it continues.
 
         Raises:
-            RequestError: 404 where the gateway does not allow that endpoint.
+            RequestError: 404 if the gateway does not allow that endpoint.
         """
         kept = self._kept.get(request.response_id)
         if kept is None:
@@ -71,7 +71,7 @@ class StoredAnswers:
         """Refuse an unknown id unless there is only one endpoint to choose.
 
         Raises:
-            RequestError: 404 where several endpoints could have stored it.
+            RequestError: 404 if several endpoints could have stored it.
         """
         if able > 1 and (subset is None or subset is request.subset):
             raise _not_here()

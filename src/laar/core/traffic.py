@@ -3,7 +3,7 @@
 A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
 is not seen (answers that are not read) leave it by elapsed time, and at the latest when their
 answers end: with too large a c(m) the estimate would otherwise lag ever further behind. Work is in
-seconds by c(m), the time that the model takes for a prompt's uncached tokens alone.
+seconds estimated by c(m): the time that the model takes for a prompt's uncached tokens alone.
 
 Counts include the traffic that other pickers report; those in `_SHARED` are this picker's alone.
 """
@@ -82,8 +82,8 @@ class Traffic:
     # -- reading -------------------------------------------------------------------------------
 
     def arrivals(self, now: float) -> tuple[float, float]:
-        """Return requests per second, and prefill work (seconds by c(m)) per second."""
-        fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # also if clocks jump
+        """Return requests per second, and prefill work (seconds estimated by c(m)) per second."""
+        fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # at most 1, even if clocks jump
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
@@ -133,8 +133,8 @@ class Traffic:
         Args:
             slot: the endpoint.
             now: the current time.
-            work_s: seconds of the prompt, by c(m).
-            pace: the engine's real seconds per second by c(m).
+            work_s: c(m)'s estimate for the prompt, in seconds.
+            pace: the engine's actual prefill time / c(m)'s estimate.
             shown: whether its first token will be seen.
             counted: whether it counts in the rate of requests.
         """
@@ -158,7 +158,7 @@ class Traffic:
             self.own_ahead_s[slot] = own if own > 1e-9 else 0.0
             left = self.ahead_s.item(slot) - work_s
             self.ahead_s[slot] = left if left > 1e-9 else 0.0
-            self.since[slot] = now  # the next one begins
+            self.since[slot] = now  # the next prompt begins
         else:
             left = self.unseen_s.item(slot) - work_s
             self.unseen_s[slot] = left if left > 1e-9 else 0.0
@@ -209,7 +209,7 @@ class Traffic:
         self._size = size
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
-        # In real seconds of the engine: elapsed time then equals progress.
+        # `free_at` is in actual time, so that elapsed time equals progress.
         free_at = max(self.free_at.item(slot), now) + work_s * pace
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
 
