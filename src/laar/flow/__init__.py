@@ -1,1 +1,1 @@
-"""Medha at the picker: prefill times, slack orders, batch packing and the queue."""
+"""Flow control after the Medha paper: prefill times, slack orders, batch packing and the queue."""

@@ -1,12 +1,12 @@
-"""Admission, between queue and director: which requests go now and which wait (Medha 4.1).
+"""Admission, between queue and director: which requests go now, which wait (Medha paper, 4.1).
 
 A request goes at once if none waits ahead of it and some candidate has room; otherwise it is
 queued, and tried again each time a request leaves. The decision itself, with its reservation,
 remains one synchronous call.
 
 A turn whose context has a place (`laar.flow.sessions`) goes there without waiting. Any other turn
-also needs room for its context; if it waits for that, it goes after `max_hold_s` at the latest, or
-at once if the queue has no room for it. By default, requests never wait because of load, so those
+also needs room for its context. A turn that waits for such room goes after `max_hold_s` at the
+latest, or at once if the queue is full. By default, requests never wait because of load, so those
 without a session name are decided as if there were no admission.
 
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
@@ -54,8 +54,8 @@ _BAND_STEP = 1 << 40
 """Engine priorities between two bands: 34 years in milliseconds, so that they never mix."""
 
 _OWN_READ = 2.0
-"""Weight of prefilling a context again: that of the first token in the default cost. The wait it
-causes others is counted neither here nor for a turn that is held."""
+"""Weight of prefilling a context again: that of the first token in the default cost. The delay it
+causes other requests is ignored, here and for held turns alike."""
 
 _CACHED_SHARE = 0.9
 """Cached share of a prompt above which its context needs no room: it is there already."""
@@ -67,7 +67,7 @@ _SHOWN = 50
 """Maximum number of sessions in an explanation."""
 
 _SHORTS_LATELY_S = 5.0
-"""Seconds after a short prompt for which more are expected, and endpoints are kept for them."""
+"""Seconds after a short prompt during which more are expected, and endpoints kept free for them."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -127,7 +127,7 @@ class Admission:
     def ask(self, request: Request, now: float) -> Decision | int:
         """Decide now, or enqueue the request and return the ticket of its outcome.
 
-        After a ticket, call `dispatch` soon: it may be its turn already.
+        After a ticket, call `dispatch` soon: the request's turn may have come already.
 
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
@@ -173,7 +173,7 @@ class Admission:
 
     def dispatch(self, now: float) -> list[Outcome]:
         """Dispatch the requests that may go; return the outcomes since the last call."""
-        if not self.ready:  # nothing may go, but requests expire
+        if not self.ready:  # no request may go, but some may expire
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
         def admit(item: Item, shorts_wait: bool) -> Verdict | None:
@@ -225,7 +225,7 @@ class Admission:
                 return self._let_in(request, item, now)
             raise _error(shed)
         self._held[item.id] = request
-        return self._tickets  # the id of the item, which is the latest
+        return self._tickets  # the item's id is the latest ticket
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
         request = self._held[item.id]
@@ -310,8 +310,8 @@ class Admission:
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
         """Return a previewed request's place and its price, and the sessions with a place.
 
-        `wait_s` is how long it would wait until room is worth less to others, and `price_s` what
-        that saves them: 0 if it goes at once, None where turns in flight occupy the room.
+        `wait_s` is how long it would wait until the room is worth less to others, and `price_s` the
+        seconds that this saves them: 0 if it goes at once, None if turns in flight occupy the room.
         """
         view = decision.view
         if view is None:
@@ -428,7 +428,7 @@ class Admission:
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """Return the candidates with room for it; a cached prefix makes a long prompt short."""
+        """Return candidates with room for the item; a cached prefix makes a long prompt short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
@@ -466,7 +466,7 @@ class Admission:
 
         Engines that serve in order of arrival delay a short prompt by the whole of a long one
         ahead. So shorts wait for an endpoint without a long one, if there is any, and longs with
-        slack leave half of the endpoints to shorts, if any came recently. Leaving them only the
+        slack leave half of the endpoints to shorts, if any came recently. Leaving shorts only the
         last endpoint made it the bottleneck of a fleet with mostly short requests (`laar lab run
         medha-picker`).
         """

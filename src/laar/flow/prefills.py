@@ -1,14 +1,14 @@
 """Prefills in flight at each endpoint, in seconds of work, until done or estimated to be done.
 
-If the first token of an answer will be seen, its prefill counts until then. For most answers it
-will not (they are not read, or not streamed), and counting those until they end would fill every
-endpoint with requests that only decode. A clock counts them instead: an endpoint prefills in order
-of arrival, so a prefill is done once its seconds and those of the prefills before it have passed.
+If the first token of an answer will be seen, its prefill counts until then. Most first tokens are
+not seen (the answers are not read or streamed), and counting until the answers end would fill every
+endpoint with requests that only decode. A clock is used instead: an endpoint prefills in order of
+arrival, so a prefill is done once its seconds and those of the prefills before it have passed.
 
 A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while idle; too fast,
 and the queue never fills. Two things correct it:
 
-* its pace, in real seconds per second of c(m), learned per model from the first tokens that are
+* its pace, actual time over c(m)'s estimate, learned per model from the first tokens that are
   seen;
 * the endpoints' readings: requests waiting in an engine have not started, even if the clock says
   so, and those sent before them have.
@@ -38,8 +38,8 @@ _LEAST_S = 0.2
 """Minimum seconds of work ahead to learn a pace from: below, an iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""An unmeasured c(m) is rarely further off. A pace that is too low costs less: the queue only fills
-late, while one that is too high leaves endpoints idle."""
+"""Bounds on a pace: an unmeasured c(m) is rarely further off. With too low a pace the queue only
+fills late; too high a pace leaves endpoints idle, so that bound is tighter."""
 _MAX_MODELS = 1024
 
 
@@ -73,7 +73,7 @@ class Prefills:
         table: the endpoints and their readings.
 
     Attributes:
-        seconds: float64 by slot: prefill seconds in flight, by c(m).
+        seconds: float64 by slot: prefill seconds in flight, estimated by c(m).
         long_seconds: the part of `seconds` that belongs to long requests.
         longs: the number of long requests.
         counted: requests counted in `seconds`.
@@ -96,7 +96,7 @@ class Prefills:
         return len(self._slots)
 
     def pace(self, model: str) -> float:
-        """Return the real seconds per second of c(m)."""
+        """Return a model's actual prefill time / c(m)'s estimate."""
         return self._paces.get(model, 1.0)
 
     @property
@@ -122,7 +122,7 @@ class Prefills:
             key: key of the request.
             slot: the endpoint it is sent to.
             model: the model whose pace applies.
-            seconds: its seconds by c(m).
+            seconds: c(m)'s estimate for it.
             now: time of the decision.
             is_long: whether it counts in `longs`.
             shown: whether the first token of its answer will be seen.
@@ -162,7 +162,7 @@ class Prefills:
             self.seconds[slot] = self.long_seconds[slot] = self.longs[slot] = 0.0
 
     def moved(self, key: Hashable, slot: int, now: float) -> None:
-        """Handle a move to an endpoint other than the one it was sent to."""
+        """Handle a request's move to an endpoint other than the one it was sent to."""
         before = self._slots.get(key)
         if before is None or before == slot:
             return
@@ -197,7 +197,7 @@ class Prefills:
             line.read_s = read_s
             self._believe(slot, line, read_s)
         self._pass(slot, line, now)
-        line.at_s = now  # also if the clock was set back
+        line.at_s = now  # even if the clock was set back
 
     def _pass(self, slot: int, line: _Line, now: float) -> None:
         """Let time pass: requests are prefilled in the order sent."""
@@ -221,14 +221,14 @@ class Prefills:
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Others may send there too; we assume the same share of waiting requests is ours.
+        # Other pickers may send there too; assume that our share of waiting requests is the same.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:
             if prefill.key not in line.counted and not prefill.shown:
                 prefill.left_s = prefill.seconds
                 self._count(slot, line, prefill)
-        for prefill in there[: max(0, begun - 1)]:  # the last of them may be under way
+        for prefill in there[: max(0, begun - 1)]:  # the last one may still be running
             if not prefill.shown and prefill.sent_s < read_s - _UNDER_WAY_S:
                 self._uncount(slot, line, prefill)
         line.counted = {

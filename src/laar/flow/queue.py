@@ -1,6 +1,6 @@
-"""The queue of requests whose candidates are all full (Medha at the picker).
+"""The queue of requests whose candidates are all full (after the Medha paper).
 
-The highest priority band goes first; in a band, the tenant served the fewest tokens; of a tenant,
+The highest priority band goes first; in it, the tenant served the fewest tokens; for that tenant,
 the request with the lowest relative slack. A long request with slack lets shorts go first. Requests
 that compete for the same endpoints share a lane, so a full model does not block a free one: a
 refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
@@ -196,7 +196,7 @@ class Queue(Generic[T]):
                 if key is None:
                     continue
                 turns.append(name)
-                lanes[name] = lanes.pop(name)  # last, also for the next call: others may share room
+                lanes[name] = lanes.pop(name)  # rotated, so the next call starts with other lanes
                 item = self._waiting[key].item
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:

@@ -29,7 +29,7 @@ than in `laar.core.filters`: the queue holds requests before the filter drops an
 
 STALE_AFTER_S = 3.0
 """Seconds after which a reading no longer marks an endpoint as full: three missed scrapes. It can
-be this short because laar's counters still do."""
+be this short because laar's own counters still apply."""
 
 LONG_SHARE = 0.5
 """Largest share of an endpoint's prefill cap that long requests in flight take from short ones."""

@@ -8,13 +8,13 @@ then better to hold a turn whose context has no place, before it starts.
 Room has a price. Keeping an idle session's place pays if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
-the total cost of prefilling the context again, divided by these seconds. A turn is held while one
-of the places that would make room for it, weighted by the share of it that would be evicted, saves
-more than the second of waiting. Where few sessions return, no place is worth keeping and no turn
+the total cost of prefilling the context again, divided by these seconds. A turn is held while any
+place that would be evicted for it saves more, weighted by the share of the place that would go,
+than the second of waiting costs. If few sessions return, no place is worth keeping and no turn
 waits. Before anything is learned, the prior keeps a place for about as long as prefilling it again
 takes: the rent-or-buy rule.
 
-A session is identified by its name, or else by its prompt, which starts with the last turn's.
+A session is identified by its name, or else by its prompt, which starts with the previous turn's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from laar.core.interfaces import View
 from laar.prefix import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
-"""Upper bounds of the classes of pauses, in seconds; after four minutes, a session is gone."""
+"""Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""
 
 _WIDTHS_S = tuple(
     age_s - before_s for before_s, age_s in zip((0.0, *_AGES_S), _AGES_S, strict=False)
@@ -43,12 +43,12 @@ _FADED = 0.998
 """Decay of earlier pauses with each new one: about 500 count."""
 
 _PRIOR = 0.5
-"""Prior of each class, for pauses that ended in it and for pauses that outlasted it: half return in
-each doubling of the pause, at any scale."""
+"""Prior count of pauses that ended in each class, and of those that outlasted it: half of the
+sessions return in each doubling of the pause, at any scale."""
 
 _EVICTIONS = 2.0
-"""Contexts prefilled again for each one evicted: when the caches are full, its own prefill evicts
-another."""
+"""Prefills per evicted context: its own and, in full caches, that of the context it displaces in
+turn."""
 
 _RARE = 1e-9
 """Least chance of a return, so that a price stays finite where no session ever came back."""
@@ -57,7 +57,7 @@ _LEAST_TOKENS = 16.0
 """Least tokens of a place: a block. Bounds the places of an endpoint."""
 
 _MOMENT_S = 1e-6
-"""Seconds added to the end of a class of pauses to fall into the next one."""
+"""Seconds past the end of a pause class, to fall into the next one."""
 
 _LEARNED_FOR_S = 1.0
 """Seconds between counts of the currently idle places."""
@@ -125,14 +125,14 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, now: float) -> Floats:
-        """Return, for each candidate, the most seconds that one of waiting saves another session.
+        """Return, for each candidate, the most seconds that a second's wait saves another session.
 
-        Above 1, the prompt should be held; infinite where turns in flight occupy the room.
+        Above 1, the prompt should be held; infinite if turns in flight occupy the room.
         """
         return np.array([self._price(leaving, now) for leaving in self._leaving_at(view)])
 
     def wait_s(self, view: View, now: float) -> tuple[float, float]:
-        """Return the seconds a prompt is held if no session returns, and those it saves others."""
+        """Return how long a prompt is held if no session returns, and what that saves others."""
         found = [(math.inf, math.inf)]
         for leaving in self._leaving_at(view):
             first = self._price(leaving, now)
@@ -249,7 +249,7 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt; None if turns in flight fill it.
 
-        Idle places, least recently used first, each with the share of it that would be evicted.
+        The idle places, least recently used first, each with its share that would be evicted.
         """
         rows = zip(
             view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True
@@ -288,12 +288,12 @@ class Sessions:
         )
 
     def _keeping(self, now: float) -> list[float]:
-        """Return the seconds of room per return to a kept place, by class of pause so far."""
+        """Return the seconds that room is kept per return, by the class of the pause so far."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         idle = [place for place in self._places.values() if place.is_session and not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
-        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
+        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # longer idle than each class
         chances = self._returned / (self._returned + self._stayed + still)
         keeping_s = []
         for at in range(len(_AGES_S)):

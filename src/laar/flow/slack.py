@@ -1,4 +1,4 @@
-"""Slack orders and batch packing: which request is next, how much of it (Medha, 4.1 and 4.3).
+"""Slack orders and batch packing: which request is next, how much of it (Medha paper, 4.1, 4.3).
 
 Slack is the time a request can still lose: s = arrival + objective - now - remaining work. LARS
 orders by relative slack, rho = s / total work: two requests with 2 s of slack run different risks
@@ -31,7 +31,7 @@ long request with more relative slack than this lets every short one go before i
 
 MIN_CHUNK_TOKENS = 16
 """Tokens that the most urgent prefill gets even if they do not fit the target; a chunk that does
-not finish its prefill is a multiple of it."""
+not finish its prefill is a multiple of this."""
 
 
 class Line(NamedTuple):
@@ -59,7 +59,7 @@ def _fcfs(arrival_s: float, objective_s: float, total_s: float, remaining_s: flo
 
 
 ORDERS: Mapping[str, Order] = {"lars": _lars, "fcfs": _fcfs}
-"""Length-aware relative slack; first come, first served, for comparison."""
+"""Length-aware relative slack (LARS); first come, first served (FCFS), for comparison."""
 
 
 def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
@@ -67,7 +67,7 @@ def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
 
     Ordering by rho alone makes a short request wait until it is as urgent as the long one. Unless a
     turn is one small chunk, that is too late: in the example of section 4.1, the shorts would start
-    at 5.2 and the second miss its objective by 0.2 s; they have to start on arrival.
+    at 5.2 s and the second would miss its objective by 0.2 s; they have to start on arrival.
     """
     return is_long and rho > RHO_MAX, rho
 
@@ -86,7 +86,7 @@ def largest_chunk(
     above_s = seconds(cap_tokens)
     if above_s <= limit_s:
         return cap_tokens
-    low, high = 0, -(-cap_tokens // step_tokens)  # steps: this many fit, and this many do not
+    low, high = 0, -(-cap_tokens // step_tokens)  # in steps: `low` fit, `high` do not
     below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
     calls = 0
     while high - low > 1:
@@ -175,6 +175,6 @@ def pack(
             chunks[index] = chunk
             budget_tokens -= chunk
             seen_long = seen_long or is_long
-        if full:  # the target is used up; one more token is not worth a search for each of the rest
+        if full:  # the target is used up; one more token is not worth searching the rest
             break
     return chunks

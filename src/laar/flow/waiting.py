@@ -30,7 +30,7 @@ first. A debt matters only until the others have been served as much."""
 
 
 class Bag(Generic[K]):
-    """A set of keys, each with a line; `first` finds the lowest, breaking ties repeatably."""
+    """Keys with a `Line` each; `first` finds the lowest, breaking ties deterministically."""
 
     __slots__ = ("_found", "_keys", "_rows", "_scratch", "_slots")
 
@@ -95,7 +95,7 @@ class Bag(Generic[K]):
 
 
 class Crowd(Generic[K]):
-    """Waiting requests by tenant, in order of arrival, and the tenant with the most; O(1) each.
+    """Waiting requests by tenant, in order of arrival, and the tenant with the most; all in O(1).
 
     Tenants are grouped by their number of waiting requests. Each step changes one tenant by one, so
     the largest number moves by at most one and is never searched for.
@@ -153,8 +153,8 @@ class _Tenant:
 
     def __init__(self, served_tokens: float) -> None:
         self.served_tokens = served_tokens
-        self.last_turn = 0  # ascending over all lanes
-        self.bags: dict[bool, Bag[Hashable]] = {}  # by is_long, made when first needed
+        self.last_turn = 0  # number of its last turn, ascending over all lanes
+        self.bags: dict[bool, Bag[Hashable]] = {}  # by `is_long`, created when needed
 
 
 class Lane:
@@ -173,7 +173,7 @@ class Lane:
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
         self._idle: dict[str, float] = {}  # served tokens of idle tenants ahead of the others
-        self._virtual_tokens = 0.0  # of the tenant served last, before its turn
+        self._virtual_tokens = 0.0  # tokens of the tenant served last, before its turn
         # By is_long: the tenants that have such requests, with their served tokens as height.
         self._rings: dict[bool, Bag[str]] = {False: Bag(), True: Bag()}
 
