@@ -23,7 +23,7 @@ _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
 """Minimum share of failures of a culprit: half of the requests, allowing for chance. A
-tenant below it sends mostly good requests, which must keep their fallbacks."""
+tenant below that sends mostly good requests, which must keep their fallbacks."""
 
 
 class _Record(Recent):

@@ -55,7 +55,7 @@ wrong header must not take an endpoint out."""
 
 _LEAST = 6.0  # outcomes needed to compute a share
 _CONVALESCENT = 4
-"""Answers after a trial during which a single failure excludes it again."""
+"""Answers after a trial during which a single failure excludes the endpoint again."""
 _FAITH = 2.0  # weight of the prior, in good outcomes
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
@@ -146,7 +146,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has failed, and passed no trial since."""
+        """Whether it has failed and not yet passed a trial."""
         return self.state is State.OPEN or self.state is State.HALF_OPEN
 
     @property
@@ -330,7 +330,7 @@ class Breaker:
             self._close(now)
 
     def pause(self, until: float) -> None:
-        """Send it no requests until then, unless all others are paused as well."""
+        """Send the endpoint no requests before `until`, unless all others are paused as well."""
         self.full_until = max(self.full_until, until)
 
     # -- states --------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ class Breaker:
             self.state = State.SUSPECT
             self.opened_at = now
             wait_s = _SUSPECT_S
-            if kind is Kind.HANG:  # by then it is overdue, or has continued
+            if kind is Kind.HANG:  # by then the answer is overdue or has continued
                 wait_s = min(OVERDUE_S, self.rules.settings.longest_trial_s)
             self.trial_at = now + wait_s
         return True
@@ -422,7 +422,7 @@ class Breaker:
     def record_probe(self, kind: Kind | None, weight: float, now: float) -> None:
         """Record the result of a probe: None, or the kind of its failure.
 
-        After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
+        Once the weights of failed probes reach `_PROBES_BELIEVED`, a client's request is tried.
         """
         self.probing = self.refused = False
         suspected, self.is_suspected = self.is_suspected, False
@@ -452,7 +452,7 @@ class Breaker:
         """Record that another picker excluded the endpoint and tries it in `wait_s`."""
         if not self.is_out:
             self.open(kind, now)
-        if self.state is State.OPEN:  # a little later than that picker
+        if self.state is State.OPEN:  # try a little later than that picker
             self.trial_at = now + min(
                 self.rules.settings.longest_trial_s, self.rules.jittered(wait_s)
             )

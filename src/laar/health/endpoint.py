@@ -64,7 +64,7 @@ class Family:
 
     @property
     def typical_s(self) -> float:
-        """Seconds of a complete answer; 0 while unknown."""
+        """Duration of a complete answer in seconds; 0 while unknown."""
         return max((times.typical_s for times in self.times.values()), default=0.0)
 
     def contest(self, now: float) -> None:
@@ -166,7 +166,7 @@ class Endpoint:
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
-        """Return whether it accepted a probe recently and since the current streak of denials."""
+        """Return whether it accepted a recent probe, after its current streak of denials began."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------

@@ -141,7 +141,7 @@ class Health:
             return
         attempt.read = read
         verdict: Kind | str | None = GOOD
-        if reply.status != 200 or reply.event or reply.found is not None:  # rare
+        if reply.status != 200 or reply.event or reply.found is not None:  # rarely true
             verdict = self.records.judge(endpoint, reply, now)
         if reply.found is not None:
             if verdict is not None:
@@ -213,8 +213,8 @@ class Health:
         Args:
             traits: properties that other failing requests may share: see `laar.health.blame`.
             failed: slots of all attempts, including the last one.
-            reply: reply to the last one; None where there was none.
-            now: seconds of the clock.
+            reply: reply to the last one; None if there was none.
+            now: the current time.
         """
         verdict = None if reply is None else judge(reply)
         blame = self.records.blame
@@ -307,7 +307,7 @@ class Health:
         return standing_of(self.records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Return the standing of endpoints that no request depends on; exclude all unhealthy."""
+        """Return the standing of endpoints that no request depends on; exclude unhealthy ones."""
         return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:

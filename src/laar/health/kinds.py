@@ -26,18 +26,18 @@ class Kind(StrEnum):
     EVENT = "error-event"
     """An error in an answer that began with 200."""
     DENIED = "denied"
-    """401, 403 or 404 where siblings accept."""
+    """401, 403 or 404 while siblings accept."""
     CUT = "cut"
-    """An answer that was cut off, where siblings' are not."""
+    """An answer that was cut off, while siblings' are not."""
     EMPTY = "empty"
-    """An empty answer, where siblings' are not."""
+    """An empty answer, while siblings' are not."""
     TYPE = "content-type"
-    """An answer of another content type than requested (an HTML page), where siblings' have the
+    """An answer of another content type than requested (an HTML page), while siblings' have the
     right one."""
     UNREADABLE = "unreadable"
-    """An answer that is neither JSON nor events, where siblings' are."""
+    """An answer that is neither JSON nor events, while siblings' are."""
     MODEL = "other-model"
-    """An answer that names a model other than requested, and than siblings name."""
+    """An answer that names neither the requested model nor the one that siblings name."""
     HANG = "hang"
     """Silence for far longer than siblings need."""
     RETRIED = "retried"
@@ -62,12 +62,12 @@ class Reply:
     Args:
         status: HTTP status.
         retry_after_s: value of the header; None without one.
-        text: first bytes of the body, where they were read.
+        text: first bytes of the body, if they were read.
         event: the text is an error inside an answer that began with 200.
         found: what the headers or body of an answer that began with 200 show: `GOOD`, or a kind of
             failure; None while unknown.
         detail: the content type found instead of the right one.
-        model: model name in the answer, where it differs from the requested one.
+        model: model name in the answer, if it differs from the requested one.
     """
 
     status: int

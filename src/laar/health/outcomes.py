@@ -17,10 +17,10 @@ from laar.health.records import Records
 
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
-"""Errors within a 200 that open the breaker, where siblings send none: Envoy does not retry these,
-so a third would hit another client."""
+"""Consecutive errors within a 200 that open the breaker if siblings send none. Envoy does not retry
+these, so a third would hit another client."""
 _TIMES_EVERY_S = 0.01
-"""Shortest interval between timed answers of an endpoint; timing is the main cost here."""
+"""Minimum seconds between timed answers of an endpoint; timing is the main cost here."""
 _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
 """Seconds for which counted refusals wait for their attempts, which are reported only later."""
@@ -46,7 +46,7 @@ class Outcomes:
     def accepted(self, attempt: Attempt, now: float) -> None:
         """Record that the endpoint accepted the request."""
         endpoint = attempt.endpoint
-        if attempt.timed and attempt.stream:  # an unstreamed answer comes with its headers
+        if attempt.timed and attempt.stream:  # without streaming, headers come at the end
             times = endpoint.family.times_of(attempt)
             times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
@@ -79,15 +79,15 @@ class Outcomes:
         is_brief = seconds < times.brief_s and not attempt.read
         endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
         is_quick = is_brief and (endpoint.briefs > 1 or seconds < times.quick_s)
-        if is_quick:  # it may be an unseen error: read the next ones
+        if is_quick:  # it may be an unseen error: read the next answers
             endpoint.to_read = max(endpoint.to_read, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
-            return  # more samples than a mean needs
+            return  # the mean has enough samples
         endpoint.reached(attempt, Stage.OVER, now)
         if attempt.read:
             endpoint.cut.note(now, happened=False)
         if is_quick:
-            return  # its time is not that of an answer either
+            return  # the time of an error says nothing about answers
         if not attempt.read or endpoint.breaker.is_out:
             self.good(attempt, now)
         times.sizes.append(attempt.tokens)
@@ -112,7 +112,7 @@ class Outcomes:
                 self.accepted(attempt, now)
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
-                self.good(attempt, now)  # else its end decides: it may stall again
+                self.good(attempt, now)  # after a hang, the end decides: it may stall again
         elif verdict is Kind.CUT:
             self.cut(attempt, now)
         else:
@@ -128,9 +128,9 @@ class Outcomes:
             self.failed(endpoint, attempt, Kind.CUT, now)
 
     def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float) -> None:
-        """Record a useless answer, which counts where siblings' answers are useful.
+        """Record a useless answer; it counts only if siblings' answers are useful.
 
-        A probe settles most cases: a client may have asked for an empty answer, a probe did not.
+        A probe settles most cases: a client may have asked for an empty answer; a probe never does.
         """
         endpoint = attempt.endpoint
         breaker = endpoint.breaker
@@ -187,7 +187,7 @@ class Outcomes:
         if passed_over:
             latest_full = max(breaker.full_until, breaker.limited_at)
             if endpoint.refusals >= 1.0 or latest_full > now - FULL_S:
-                kind = Kind.FULL  # its page counts one, or it has just said so in a reply
+                kind = Kind.FULL  # its page counts a refusal, or it has just reported being full
             else:
                 endpoint.retried.append(attempt)
         if kind is Kind.FULL:
@@ -219,7 +219,7 @@ class Outcomes:
         """Return a failure's weight, and the streak that opens the breaker; None if as usual."""
         if kind is Kind.RETRIED:
             return RETRIED, None
-        if kind is Kind.DENIED:  # earlier ones have not been counted yet
+        if kind is Kind.DENIED:  # earlier denials have not been counted yet
             return max(1.0, float(endpoint.denied.row)), None
         if kind in USELESS:
             return max(1.0, float(endpoint.useless.row)), None
@@ -227,14 +227,14 @@ class Outcomes:
             return 1.0, None
         weight = 1.0
         if attempt is not None:
-            # Small where only the heaviest requests fail: 1 up to the median size of recent good
-            # requests, falling to a tenth beyond the largest.
+            # The weight is small if only the heaviest requests fail: 1 up to the median size of
+            # recent good requests, falling to a tenth beyond the largest.
             times = endpoint.family.times_of(attempt)
             weight = max(_LIGHTEST, min(1.0, 2.0 * times.lightness(attempt.tokens)))
         if kind is Kind.ERROR:
             return weight, None
         endpoint.doubt()
-        weight *= 1.0 + endpoint.briefs  # unread ones before it probably had errors too
+        weight *= 1.0 + endpoint.briefs  # unread answers before it probably had errors too
         endpoint.briefs = 0
         usual = endpoint.breaker.rules.settings.consecutive_failures
         others_do = any(other.doubted for other in endpoint.others())

@@ -14,7 +14,7 @@ _GRAIN_S = 0.1
 """Seconds added to the predicted time, which is near 0 for a cached prompt and excludes the
 decoding of the answer."""
 
-_WEIGHT = 0.05  # of a new time in the group's mean: about the last forty count
+_WEIGHT = 0.05  # weight of a new time in the group's mean: about the last forty count
 _SPREAD_LEAST = 0.3  # minimum: real times are never steadier
 _SPREAD_AT_FIRST = 1.0
 _DEVIATIONS = 3.0
@@ -77,7 +77,7 @@ class GroupTimes:
         """Prompt tokens of the latest successful requests."""
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
-        """Record the time taken to reach a stage, counted from 1."""
+        """Record the time taken to reach a stage; stages count from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
     def ended(self, seconds: float, value: float) -> None:
@@ -108,11 +108,11 @@ class GroupTimes:
 
     @property
     def typical_s(self) -> float:
-        """Geometric mean of the seconds of a complete answer; 0 while unknown."""
+        """Geometric mean of complete answers' durations, in seconds; 0 while unknown."""
         return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:
-        """Return the share of recent successful requests that were at least this long."""
+        """Return the share of recent successful requests with a prompt at least this long."""
         if not self.sizes:
             return 1.0
         return sum(size >= tokens for size in self.sizes) / len(self.sizes)
@@ -128,7 +128,7 @@ class SlotPace:
 
     def add(self, value: float, now: float) -> None:
         """Record the log ratio of an answer."""
-        if now - self.at > 1.0:  # in steps, since it is called for every request
+        if now - self.at > 1.0:  # fade in steps, since this is called for every request
             self.n = self.weight(now)
             self.at = now
         self.n = min(self.n + 1.0, _SLOT_MOST)

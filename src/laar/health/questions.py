@@ -45,7 +45,7 @@ class Questions:
     ) -> None:
         """Schedule a probe of an endpoint that just failed.
 
-        If neither trusted nor `excused`, it gets no requests until it answers.
+        Unless trusted or `excused`, the endpoint gets no requests until it answers.
         """
         settings = self._records.rules.settings
         if (

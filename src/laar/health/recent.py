@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 WINDOW = 12.0
-"""Outcomes in the counts: enough to distinguish a third from a tenth, few enough to react fast."""
+"""Effective number of outcomes: enough to tell 1/3 from 1/10, few enough to react fast."""
 
 HALF_LIFE_S = 30.0
 """Seconds after which an outcome counts for half. About as long as a restart: older outcomes may

@@ -14,8 +14,8 @@ from laar.health.kinds import GOOD, Kind, Reply, judge
 class Word(NamedTuple):
     """A message about an endpoint, from one picker to the others.
 
-    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
-    next trial), ``full`` (seconds of its pause) or ``back``.
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` or ``trial`` (`amount`: seconds
+    until the next trial), ``full`` (length of its pause in seconds) or ``back``.
     """
 
     what: str

@@ -17,7 +17,7 @@ from laar.health.questions import Questions
 from laar.health.records import Records
 
 _OVERTAKEN = 3
-"""Later requests that must have overtaken before silence is the endpoint's fault."""
+"""Later requests that must overtake an attempt before its silence is the endpoint's fault."""
 _SLACK = 0.4
 """Maximum duration of overtaking requests, as a share of the silence: in a fleet that slows down
 as a whole some request is always overtaken."""
@@ -29,7 +29,7 @@ would be lost as well."""
 def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
     """Exclude an endpoint that has become silent, and schedule a probe of one that may have."""
     breaker = endpoint.breaker
-    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no check
+    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # if so, most need no check
     for attempt in endpoint.attempts:
         if now - attempt.at <= _DOUBTED_S:
             return  # all later attempts are younger
@@ -58,10 +58,10 @@ def silent_for_long(attempt: Attempt, now: float) -> bool:
 
 
 def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
-    """Return the seconds of silence; 0 unless more than `beyond_s` and than is typical."""
+    """Return the seconds of silence; 0 unless longer than `beyond_s` and than is typical."""
     if not attempt.timed:
         return 0.0
-    endpoint, is_whole = attempt.endpoint, not attempt.stream  # headers come with the end
+    endpoint, is_whole = attempt.endpoint, not attempt.stream  # headers come at the end
     waiting_for = Stage(attempt.stage + 1)
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER

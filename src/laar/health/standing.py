@@ -36,9 +36,9 @@ class Standing:
 
     Args:
         kept: which of the candidates get traffic; None for all of them.
-        answers: P(answers) of the kept candidates; None where all are healthy.
-        pace: factor by which each kept one is slower than its siblings; None where none is.
-        typical_s: seconds of a complete answer of each one's model; None if `pace` is None.
+        answers: P(answers) of the kept candidates; None if all are healthy.
+        pace: factor by which each kept one is slower than its siblings; None if none is.
+        typical_s: duration in seconds of a complete answer of each one's model; None if `pace` is.
         trials: excluded slots, with the time of their next trial, in order.
         left_out: why the others get no traffic, by slot.
         down: excluded slots that have failed again since they were excluded.
