@@ -1,6 +1,6 @@
 """Guards around extensions from other packages; they check results on each request.
 
-A guard raises where an extension breaks its contract, and the policy goes on without it: a filter
+A guard raises if an extension breaks its contract, and the policy goes on without it: a filter
 is skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own extensions
 need no guard: the checks of `laar.testing` cover them.
 """

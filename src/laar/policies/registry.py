@@ -73,7 +73,7 @@ class Found:
         """Return the parameters that the settings may set."""
         try:
             known = signature(self.factory).parameters
-        except (TypeError, ValueError):  # written in C
+        except (TypeError, ValueError):  # the factory is written in C
             return {}
         named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         return {name: parameter for name, parameter in known.items() if parameter.kind in named}
@@ -130,12 +130,12 @@ class Registry:
         self._own = own
 
     def names(self, kind: Kind) -> list[str]:
-        """Return all names of a kind, laar's first, without loading any."""
+        """Return all names of a kind, laar's first, without loading any of them."""
         installed = sorted({point.name for point in _installed(kind.group, tuple(sys.path))})
         return list(dict.fromkeys([*self._own.get(kind, ()), *installed]))
 
     def find(self, kind: Kind, name: str) -> Found:
-        """Return the factory of that name; import it if it is an installed one.
+        """Return the factory of that name; import it if it is from an installed package.
 
         Raises:
             SettingError: it does not exist, two packages have one, or it cannot be imported.

@@ -15,7 +15,7 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
-"""Learned by the authors on 5 April. The second is at the upper bound of its range [0.05, 0.5]."""
+"""Learned by the authors on 5 April. `queue_weight` is at the cap of its range [0.05, 0.5]."""
 
 
 class Gorgo:
@@ -61,7 +61,7 @@ def gorgo_score(
     Args:
         rtt_ms: smoothed round trip; NaN (unknown) gives NaN, for the caller to handle.
         uncached_tokens: prompt tokens that the endpoint probably has not cached.
-        queued_tokens: prompt tokens sent there and not yet finished, without this request.
+        queued_tokens: prompt tokens of unfinished requests there, without this one.
         rtt_weight: tokens per millisecond.
         queue_weight: uncached tokens per queued token.
     """

@@ -16,19 +16,19 @@ first token counts twice: for that token, and for the end.
 
 * `n` others are in flight there. Each of them makes this answer `2 b` longer, of which half counts:
   on average, an answer in flight is half done. Each of them is slowed as much in turn, and waits
-  for this prompt where prefills are sequential (`w`), or slows down during it (`s`).
+  for this prompt if prefills are sequential (`w`), or slows down during it (`s`).
 * `later`: a request that reaches the endpoint while it is still busy with this prompt waits too.
   Until the work ahead is done, which takes `wait / (1 - load)` seconds as busy periods do, requests
   arrive at the fleet's rate per endpoint, and each is delayed by `w * read`; those that arrive
   during this prefill, by half of that on average. So long prompts weigh more than in proportion,
   and a conversation does not move lightly.
-* `evicted`: a prompt takes room in the endpoint's cache and, where that is full, evicts the least
+* `evicted`: a prompt takes room in the endpoint's cache and, if that is full, evicts the least
   recently used text. A share `r` of text of that age is requested again, and must be prefilled
-  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text long out
-  of use is evicted.
-* `queued`: the part of `wait` for a slot in a full engine. Later requests wait for one as well;
+  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only
+  text is evicted that has long been out of use.
+* `queued`: the part of `wait` for a slot in a full engine. Later requests wait for a slot as well;
   their number is uncertain, so four are assumed, as at a load of 0.8.
-* `room`: the part of `wait` for room in the engine's KV cache, where the prompts in flight fill it,
+* `room`: the part of `wait` for room in the engine's KV cache, if the prompts in flight fill it,
   until enough of them have ended. One later request waits as long again. The metrics page gives
   the cache's size; `laar.core.batches` estimates how much of it a token in flight takes.
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
@@ -43,7 +43,7 @@ If the client has an objective for the first token, waiting up to it costs next 
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and rejected: a lower weight of the round trip, a higher one of first tokens, rent for the
-whole prompt where caches are short, the long-run mean in addition to `n`, and the text that a
+whole prompt if caches are short, the long-run mean in addition to `n`, and the text that a
 prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 """
 
@@ -60,9 +60,9 @@ from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
-_SAME = 0.01  # of a prompt: shares that differ by less count as equal
-_MOVES = 0.1  # of the cost, added when a conversation leaves its model
-_HELD = 0.5  # of the prompt: with as much cached somewhere, it continues a conversation
+_SAME = 0.01  # shares of a prompt that differ by less count as equal
+_MOVES = 0.1  # share of the cost added when a conversation leaves its model
+_HELD = 0.5  # a prompt with this share cached somewhere continues a conversation
 _ONCE = 1.5  # a prefix that is requested less often than this is not worth another copy
 
 
@@ -102,7 +102,7 @@ class Outlook:
 
 
 def _loaded(priced: Price, load_s: Floats) -> Price:
-    """Add the time to load an adapter, which like the base comes before the first token."""
+    """Add the time to load an adapter, which comes before the first token, like the base."""
     return priced._replace(
         base_s=priced.base_s + load_s,
         ttft_s=priced.ttft_s + load_s,
@@ -122,7 +122,7 @@ def _spared(
 ) -> Floats | None:
     """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
-    None if it would save nothing, which is the usual case: mostly, even a free copy would not make
+    None if it would save nothing, which is the usual case: mostly, not even a free copy would make
     another candidate the cheapest.
     """
     best = int(total_s.argmin())

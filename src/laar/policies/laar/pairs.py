@@ -1,8 +1,8 @@
-"""Costs of disaggregated prefill: of pairs of a prefiller and a candidate.
+"""Costs of disaggregated prefill, for pairs of a prefiller and a candidate.
 
-A pair costs `own + others` of a one-token answer at the prefiller, plus the same of an answer
+A pair costs `own + others` of a one-token answer at the prefiller, plus the same sum for an answer
 without a prompt at the candidate, with the queue expected once the first prefiller of the KV group
-is ready. Assuming that first one makes the cost a plain sum, so that the cheapest prefiller is the
+is ready. Assuming the first one makes the cost a plain sum, so that the cheapest prefiller is the
 same for every candidate (`laar.core.apart.cheapest`).
 """
 
@@ -23,9 +23,9 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, mo
 def read_elsewhere(
     apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
 ) -> Price:
-    """Return the prices, using the pair's price where it is cheaper than the candidate alone.
+    """Return the prices, using the pair's price if it is cheaper than the candidate alone.
 
-    Store in `apart` the prefiller that each price assumes, and the seconds that the choice saves.
+    Store in `apart` the prefiller that each price assumes, and the seconds that this choice saves.
 
     Args:
         apart: the prefillers.
@@ -63,10 +63,10 @@ class _Visit:
     """The prefiller for each candidate; arrays over the candidates.
 
     Args:
-        chosen: position of the prefiller; -1 where the candidate's KV group has none.
-        can: whether there is one.
+        chosen: position of the prefiller; -1 if the candidate's KV group has none.
+        can: whether `chosen` is a prefiller.
         then_s: seconds until the first prefiller of its KV group is ready.
-        cost_s: weighted seconds of the prefill at the chosen one.
+        cost_s: weighted cost of the prefill at the chosen one, in seconds.
         at: the price of the prefill there, unweighted by P(answers).
     """
 

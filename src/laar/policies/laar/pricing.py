@@ -19,18 +19,18 @@ from laar.core.interfaces import View
 from laar.core.traffic import FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
-"""Cap on the load: busy periods grow without bound as it nears 1, and estimates of it are rough."""
+"""Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
 
 FIRST = 2.0
 """Weight of a second before the first token: it counts for that token and for the end."""
 
-# Constants as arrays: numpy is 1.5 times as slow with Python numbers, and most decisions have few
-# endpoints.
+# These are arrays since numpy is 1.5 times as slow with Python numbers, which counts while there
+# are few endpoints.
 _ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
 _MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
 
 PATIENT, URGENT = 0.05, 4.0
-"""Weight of a second of waiting before the client's objective has passed, and after."""
+"""Weights of a second of waiting, before and after the client's objective has passed."""
 
 _MOST_OVER = 10.0
 _FAR_S = 1e15  # keeps numbers finite when clocks jump
@@ -40,10 +40,10 @@ class Asked(NamedTuple):
     """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
 
     Args:
-        ahead_s: seconds (by c(m)) of prompts not yet prefilled.
+        ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).
         since: when the engine began the first of them.
         free_at: when the prompts whose first token the picker does not see will be done.
-        load: recent seconds of prompts (by c(m)) sent per second.
+        load: recent work sent, in seconds estimated by c(m) per second.
         came: the number of requests behind `load` (see `FEW_CAME`).
     """
 
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
     came: Floats
 
     def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
-        """Return the seconds by c(m) of prompts not yet prefilled.
+        """Return the work of prompts not yet prefilled, in seconds estimated by c(m).
 
         Args:
             now: the current time, or a time for each endpoint.
@@ -79,15 +79,15 @@ class PricingInputs:
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
         rtt_s: round trip.
-        again: r, the share of the text evicted from its cache that is requested again; None where
+        again: r, the share of the text evicted from its cache that is requested again; None if
             caches have room.
-        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
-            they all have to end, and others after them. None where caches have room.
+        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 if all
+            requests in flight have to end, and others after them. None if caches have room.
         engine: the constants of its engine.
         asked: the traffic that was sent to it.
         rate: requests per second that reach an endpoint.
-        mean_work_s: mean seconds of a prompt by c(m).
-        mean_load: seconds of prompts (by c(m)) sent to an endpoint per second.
+        mean_work_s: c(m)'s mean estimate for a prompt, in seconds.
+        mean_load: `Asked.load`, averaged over the endpoints.
     """
 
     weights: CostWeights
@@ -108,17 +108,17 @@ class PricingInputs:
 
 
 class Price(NamedTuple):
-    """The seconds of a request at each candidate.
+    """The price of a request at each candidate, in seconds.
 
     Args:
         base_s: seconds that do not grow with the prompt, to the end of the answer.
         read_s: seconds of prefill of the uncached tokens.
-        queue_s: seconds of delay by the others there, before the first token and after.
+        queue_s: seconds of delay from other requests there, before the first token and after.
         ttft_s: seconds to the first token.
         latency_s: seconds to the end of the answer.
-        own_s: weighted seconds of the request itself.
-        others_s: weighted seconds of the other requests.
-        total_s: the sum of both.
+        own_s: weighted cost to the request itself.
+        others_s: weighted cost to other requests.
+        total_s: the sum of both costs.
         copy_s: the part of `total_s` that a copy of the prompt there costs.
         evicted_s: the part of `others_s` for the text that the prompt evicts.
     """
@@ -153,12 +153,12 @@ def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats
     """Return the cache tokens missing for prompts of `tokens`, as a share of those in flight.
 
     That share of the running requests must end first. One value per endpoint, at most `_MOST_OVER`;
-    None where all their caches have room.
+    None if all their caches have room.
     """
     each = engines.batches.each
     held, room = each * table.queued_tokens[slots], table.capacity_tokens[slots]
     over = held + each * tokens - room
-    if not np.count_nonzero(over > 0.0):  # false for NaN, a cache of unknown size
+    if not np.count_nonzero(over > 0.0):  # NaN (unknown cache size) compares false
         return None
     return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
@@ -214,15 +214,15 @@ def price(of: PricingInputs) -> Price:
     wait = engine.waits * asked.seconds_ahead(of.now, engine.read)
     full = None
     if of.crowded is not None or engine.ever_full:
-        # The wait for a slot or for cache room, until enough of those in flight have ended.
+        # Wait for a slot or for cache room until enough of the requests in flight have ended.
         over = np.maximum(n + 1.0 - engine.slots, 0.0)
         n = np.minimum(n, engine.slots)
         life = base + engine.read * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
         queued = over * life / engine.slots
         room = 0.0 if of.crowded is None else of.crowded * life
         wait = wait + queued + room
-        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # that is 4 * queued + room
-    # Where few requests arrived, mostly the mean over all endpoints.
+        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # equals 4 * queued + room
+    # If few requests arrived, this is mostly the mean over all endpoints.
     load = (asked.load * asked.came + FEW_CAME * of.mean_load) / (asked.came + _FEW_CAME)
     idle = _ONE - np.minimum(_MAX_LOAD, engine.waits * load)
     slower, beside, half_read = s * n, b * n, _HALF * read
@@ -241,7 +241,7 @@ def price(of: PricingInputs) -> Price:
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 
-    # With an objective, the round trip and the wait are weighted by it.
+    # With an objective, it determines the weight of the round trip and the wait.
     way = weights.k_rtt * rtt + weights.k_queue * wait
     if of.objective_s is not None:
         late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
