@@ -32,10 +32,10 @@ MAX_LINES = 1_000
 """Maximum lines and sentences of a prompt; beyond that, each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
-"""Maximum lines to recognize agents by, lines counted per agent, and prompt places cached."""
+"""Maximum lines that identify agents, lines counted per agent, and cached prompt offsets."""
 
 _MEMORY = 64  # prompts after which the counts of an agent are halved
-_STEP = 256  # characters between two places that the cache knows
+_STEP = 256  # characters between two offsets in the simulated cache
 _HEAD = 2_000  # characters at the beginning of prompts by which an agent is recognized
 _ALIKE = 0.06  # share of these characters that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that contain a line of its frame
@@ -44,8 +44,8 @@ _WORTH = 0.02  # minimum share of the prompt that is reported
 
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # maximum differing characters at a system prompt's end, and before
-_LEARNT = 4  # prompts before an agent's frame is known
-_FEW = 0.1  # minimum share of the prompt that comes after a question or in another order
+_LEARNT = 4  # prompts until an agent's frame is known
+_FEW = 0.1  # minimum share of the prompt after a question, or in another order
 _ASKED = ("user", "")
 _WHERE = {
     "user": "the user's text",
@@ -85,7 +85,7 @@ class Advice(NamedTuple):
         agent: its model and tools.
         prompts: number of sampled prompts; older ones count less.
         found: share of their text that an unlimited cache would hold.
-        could: the same if the advice were followed.
+        could: the same, if the advice had been applied.
         sentences: what breaks its prefixes, or where they diverge.
     """
 
@@ -101,11 +101,11 @@ class _Line(NamedTuple):
 
     Args:
         key: hash of the line and its role.
-        size: its characters.
+        size: number of its characters.
         role: role of its message.
-        at: characters of its message before it.
+        at: its offset in its message, in characters.
         text: the text; empty for tools.
-        unordered: the key, independent of the order of the tools.
+        unordered: the key, but independent of the order of the tools.
     """
 
     key: int
@@ -169,7 +169,7 @@ class Advisor:
         could = self._pass(
             hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
         )
-        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen some with such lines moved
+        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen prompts with lines moved
             _judge(agent, lines, kept, now, could)
             counts["billing"] += _BILLING in body
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
@@ -225,7 +225,7 @@ class Advisor:
 
 
 def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
-    """Put a value last, and drop the first one beyond `most`."""
+    """Put a value last, and drop the first one if there are more than `most`."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > most:
@@ -242,7 +242,7 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
         elif role == "tools":
             yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
         else:
-            # Split sentences too: some prompts have no line breaks.
+            # Split at sentences too: some prompts have no line breaks.
             said = text.replace(". ", ".\n")
             pieces = said.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
             left -= len(pieces)
@@ -283,7 +283,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
         role = lines[before + 1].role
         gap = [*takewhile(lambda i: lines[i].role == role, range(before + 1, n))]  # noqa: B023
         size = sum(lines[i].size for i in gap)
-        if rest < _STEP:  # only a conversation follows; documents are left to the context hook
+        if rest < _STEP:  # only the conversation follows; the context hook handles documents
             is_break = role in _FIXED and size <= _SHORT
         else:
             is_break = role == "tools" or (

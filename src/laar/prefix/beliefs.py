@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from laar.prefix.tokens import Stored, TokenBlocks
 
 ADVISE_EVERY_S = 1.0
-"""Seconds between prompts sampled for advice; one of 40 KB takes a millisecond."""
+"""Seconds between prompts sampled for advice; a prompt of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
 """Maximum first blocks with a known engine name, per endpoint; about a megabyte."""
@@ -83,9 +83,9 @@ class PrefixMatch(NamedTuple):
         shares: share of it, in 0..1, that each slot has cached.
         demand: how many requests share how much of it; None when nothing is known.
         again: by slot, the share of the evicted text that is requested again, relative to the
-            prompt's uncached part; None where every cache has room.
+            prompt's uncached part; None if every cache has room.
         fetched: share of the prompt that takes as long to compute as each slot takes to fetch its
-            copies in slower memory; None where no slot has any.
+            copies in slower memory; None if no slot has any.
     """
 
     chain: Chain
@@ -108,7 +108,7 @@ class PrefixWatcher(Protocol):
         ...
 
     def cleared(self, slot: int) -> bool:
-        """Handle an emptied cache; return False if that is known already."""
+        """Handle an emptied cache; return False if this was known already."""
         ...
 
 
@@ -240,7 +240,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Record a decision of another picker; otherwise as `insert`."""
+        """Record another picker's decision, as `insert` does this picker's."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -252,7 +252,7 @@ class PrefixBeliefs:
         return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """Return `PrefixMatch.again`: 0 where the uncached part has room."""
+        """Return `PrefixMatch.again`, with 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
         room = index.room_bytes[:slots] - index.held_bytes[:slots]
         if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # usually all have room, or none
@@ -310,14 +310,14 @@ class PrefixBeliefs:
         """Forget the slot's cached prompts; requests in flight still count.
 
         `late` means that the cache was emptied some time ago. If another picker has reported this,
-        the prompts entered since its report are kept.
+        prompts entered after its report are kept.
         """
         first = self.watcher is None or self.watcher.cleared(slot)
         if first or not late:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """Apply an event that another picker saw; otherwise as `clear`."""
+        """Apply another picker's report of an emptied cache, like `clear`."""
         if slot < self._slots:
             self.index.clear(slot)
 
@@ -353,7 +353,7 @@ class PrefixBeliefs:
                 self.index.forget_root(slot, first)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Record that a slot's cache has been empty since `at_s`; follow its events from here on.
+        """Record that a slot's cache was emptied at `at_s`; track it by events from now on.
 
         If `past`, the cache was emptied before the picker listened, so entries from requests or a
         snapshot are kept.
@@ -366,7 +366,7 @@ class PrefixBeliefs:
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """Record that a slot's engine restarted, at `started_s` by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
-            return  # prompts sent since then are kept
+            return  # keep the prompts sent after the restart
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
 
@@ -387,5 +387,5 @@ class PrefixBeliefs:
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Set the cache size in tokens as the engine reports it."""
-        if slot < self._slots and tokens == tokens:  # not NaN, which is unknown
+        if slot < self._slots and tokens == tokens:  # not NaN (unknown)
             self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

@@ -84,10 +84,10 @@ class Chain:
         hashes: one unsigned 64-bit integer per block; place ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         grid: the grid used to cut it.
-        weighed: how its length was estimated; None where there was no text for that.
+        weighed: how its length was estimated; None if there was no text for that.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn
             the model's template.
-        tokens: its length if it is one prompt of token ids; 0 where it must be estimated.
+        tokens: its length if it is one prompt of token ids; 0 if it must be estimated.
     """
 
     hashes: array[int]
@@ -131,7 +131,7 @@ class PromptHasher:
         """Hash the prompt made by joining the spans.
 
         Args:
-            spans: the prompt's pieces in order, role markers among them: ``["ab", "c"]`` and
+            spans: the prompt's pieces in order, including role markers: ``["ab", "c"]`` and
                 ``["a", "bc"]`` are the same prompt.
             salt: everything else that decides whether an engine may share a block:
                 ``cache_salt``, the adapter's name. Prompts with different salts share nothing.

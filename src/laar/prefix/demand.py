@@ -20,13 +20,13 @@ import numpy.typing as npt
 from laar.prefix.blocks import GROWING, Chain
 
 HORIZON_S = 60.0
-"""How far back requests count, and thus how far ahead they are expected: about as long as a popular
-prefix stays in the cache of a busy endpoint."""
+"""Seconds that requests count for, and are expected for: about as long as a popular prefix stays in
+the cache of a busy endpoint."""
 
 _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
 MAX_PREFIXES = 65_536
-"""Places remembered, about 12 MB; beyond that the least recently requested is forgotten."""
+"""Places remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
 
 PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
 """Places at which to count: up to 1.5 MiB, each 1.3 to 2 times as deep as the previous one."""
@@ -52,7 +52,7 @@ class PrefixDemand:
             if block > end:
                 break
             key = hashes[block - 1]
-            count, at = seen.pop(key, (0.0, now))  # removed, to become the newest again
+            count, at = seen.pop(key, (0.0, now))  # popped, to be reinserted as the newest
             seen[key] = count * math.exp(min(0.0, at - now) / HORIZON_S) + 1.0, now
         while seen and (
             len(seen) > MAX_PREFIXES or next(iter(seen.values()))[1] < now - _FORGOTTEN_S

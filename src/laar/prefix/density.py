@@ -2,15 +2,15 @@
 
 The index counts bytes, an engine's cache counts tokens. English prose has four bytes per token;
 code, JSON, and most languages have fewer, and an index that overestimates such a cache twofold
-counts on prefixes that were evicted long ago.
+expects prefixes that were evicted long ago.
 """
 
 from __future__ import annotations
 
 _PRIOR_TOKENS = 20_000.0
-"""Weight of the mean over all slots in one slot's density, in tokens; also of the first guess."""
+"""Prior weight, in tokens: of the fleet's mean in a slot's density, and of the first guess."""
 _MEMORY_TOKENS = 2_000_000.0
-"""Tokens after which older prompts fade: traffic changes."""
+"""Tokens after which earlier prompts count for half: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
 """Bounds: images are many tokens in few bytes, and an engine's report may be wrong."""
 

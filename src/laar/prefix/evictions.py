@@ -1,6 +1,6 @@
 """The probability that evicted text is requested again, by its age.
 
-A prompt that is prefilled takes room in its endpoint's cache. Where the cache is full, the least
+A prompt that is prefilled takes room in its endpoint's cache. If the cache is full, the least
 recently used text is evicted. That costs nothing if it is never requested again, and a full prefill
 if its conversation continues. The age of the evicted text tells the two apart: an endpoint whose
 oldest prompts are from yesterday loses nothing; one whose oldest were used half a minute ago loses
@@ -9,7 +9,7 @@ prompts that are about to return.
 So returns are counted by age, over the whole fleet: of the text that was not requested during the
 first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
 octaves, which accounts for text that has not returned yet). The count stops at `2 a` because a
-little more room in a cache keeps text a little longer, not forever. Where a cache is much too small
+little more room in a cache keeps text a little longer, not forever. If a cache is much too small
 for all requests, that share is rightly small.
 """
 

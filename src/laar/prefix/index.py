@@ -45,7 +45,7 @@ MAX_BYTES = 128 << 20
 """The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
 
 DEFAULT_CAPACITY_BYTES = 2_000_000
-"""Assumed until an engine's capacity is known: 500k tokens of 4 bytes, common for 7-14B models."""
+"""Capacity assumed until an engine's is known: 500k tokens of 4 bytes, common for 7-14B models."""
 
 SEGMENT_BYTES = 300
 USE_BYTES = 420
@@ -73,10 +73,10 @@ class _Use:
 
     hashes: array[int]
     stamp: int
-    claim: int  # the stamp of the request's first use, which may still be open
+    claim: int  # stamp of the request's first use; the request may still be open
     at: float
     proven: int  # number of proven blocks, from the prompt's start
-    witness: int  # stamp of the use that proved the deepest of them
+    witness: int  # stamp of the use that proved the deepest proven block
     root: int  # see `_Cache.root_blocks`
     start: int = 0
 
@@ -90,11 +90,11 @@ class _Cache:
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss not yet confirmed by another
-    missed_stamp: int = 0  # the use that had proven it
-    root_blocks: int = 0  # number covered by the engine's first block; 0 while unknown
+    missed_stamp: int = 0  # stamp of the use that had proven that prompt
+    root_blocks: int = 0  # blocks covered by the engine's first block; 0 while unknown
 
     def root(self, hashes: array[int]) -> int:
-        """Return the last block that the engine's first one covers."""
+        """Return the last block that the engine's first block covers."""
         return hashes[min(max(self.root_blocks, 1), len(hashes)) - 1]
 
 
@@ -105,7 +105,7 @@ class Receipt:
     Args:
         chain: the prompt.
         matched: blocks that were probably cached at the decision.
-        proven: of those, blocks that some successful request had used.
+        proven: how many of these a successful request had used.
     """
 
     chain: Chain
@@ -113,7 +113,7 @@ class Receipt:
     proven: int
     _cache: _Cache
     _stamp: int
-    _witness: int  # stamp of the use that proved the deepest of them
+    _witness: int  # stamp of the use that proved the deepest proven block
 
     @property
     def slot(self) -> int:
@@ -239,7 +239,7 @@ class PrefixIndex:
         latest = next(reversed(cache.by_age.values()), None)
         end = len(receipt.chain.hashes)
         if latest is not None and latest.stamp == receipt._stamp and len(latest.hashes) == end:
-            # Nothing was used since then: claiming again would change only this.
+            # No other prompt was used meanwhile: claiming again would change only this.
             latest.proven, latest.witness = end, latest.stamp
         else:
             self._use(cache, receipt.chain.hashes, settled=True)
@@ -309,7 +309,7 @@ class PrefixIndex:
         roots, before = (root, _UNKNOWN_ROOT), max(cache.root_blocks, 1) - 1
         gone = [use for use in cache.by_age.values() if use.root in roots]
         if not any(0 < use.start <= before for use in cache.by_age.values()):
-            before = 0  # no other prompt shares its beginning
+            before = 0  # no other prompt shares the beginning
         for use in gone:
             keep = max(0, before - use.start)
             if keep < len(use.hashes):
@@ -412,7 +412,7 @@ class PrefixIndex:
         hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
         if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
             if witness <= cache.missed_stamp:
-                cache.missed = None  # older blocks are still cached: that miss was not about age
+                cache.missed = None  # older blocks are still cached, so the miss was not due to age
             return
         if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
@@ -424,7 +424,7 @@ class PrefixIndex:
     def _use(
         self, cache: _Cache, hashes: array[int], *, settled: bool, claim: int = 0
     ) -> tuple[int, int, int]:
-        """Make the prompt the slot's latest use; return blocks held before, proven, witness.
+        """Make the prompt the slot's latest use; return blocks held before, proven, and witness.
 
         Does not evict yet. `claim` is the stamp of the open request it is for, if known.
         """
@@ -440,7 +440,7 @@ class PrefixIndex:
                 proven, witness = min(use.proven, held + shared), use.witness
             held += shared
             self._use_blocks -= shared
-            if shared < len(use.hashes):  # the older use keeps its branch
+            if shared < len(use.hashes):  # the older use keeps its own branch
                 use.hashes = use.hashes[shared:]
                 use.start = held
                 cache.by_head[use.hashes[0]] = use

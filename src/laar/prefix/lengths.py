@@ -1,11 +1,11 @@
 """Prompt lengths in tokens, estimated from the conversation and the characters of the text.
 
-A fixed ratio of characters to tokens is off by a factor of two where prose, JSON and code are
+A fixed ratio of characters to tokens is off by a factor of two if prose, JSON and code are
 mixed. Tokenizers have common habits, though: most words are one token, a number is a token per one
-to three digits, a symbol is about half a token, a line starts a new one. So a text's length is
+to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
 computed as a weighted count of its characters and of the places where one character class follows
 another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
-15 % of four tokenizers for four texts of five; with four bytes per token, for two of five.
+15 % of four tokenizers for four texts of five; with a flat four bytes per token, for two of five.
 
 The weights of each model are learned from the lengths that its engines report (recursive least
 squares); after thirty reports they are within 15 % for nine texts of ten. Images and the tokens
@@ -55,7 +55,7 @@ _WINDOWS, _WINDOW_BYTES = 12, 128
 _LEAST, _MOST = 0.05, 5.0  # tokens per byte
 _MOST_OF_IMAGE = 20_000.0
 _MOST_SPREADS = 3.0  # cap on the error of a report, in standard deviations
-_RENEWAL = 0.005  # of the initial uncertainty, added with each report: traffic changes
+_RENEWAL = 0.005  # share of the initial uncertainty added with each report: traffic changes
 
 Floats = npt.NDArray[np.float64]
 
@@ -109,7 +109,7 @@ _FIRST = np.array(
 )
 # The weights may all be off together by a third, and each by a half.
 _UNSURE = np.outer(0.3 * _FIRST, 0.3 * _FIRST) + np.diag((0.5 * _FIRST + 0.02) ** 2)
-_SCATTER = 0.1  # of reports for the same text
+_SCATTER = 0.1  # relative scatter of reports for the same text
 
 
 def _counts(text: bytes, *, begins: bool) -> Floats:
@@ -169,7 +169,7 @@ class Weighed(NamedTuple):
 
     Args:
         known: its longest known part, by model.
-        counts: counts of the rest, by the length in bytes of the known part.
+        counts: character counts of the rest, by the known part's length in bytes.
     """
 
     known: Mapping[str, _Known]

@@ -59,7 +59,7 @@ class Segments:
     def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
         """Set the slot's bit on the path beyond ``held`` blocks, creating missing segments.
 
-        ``edge`` is the last place up to there where a segment is known to end.
+        ``edge`` is the last place within ``held`` where a segment is known to end.
         """
         depth, end = edge, len(hashes)
         while depth < end:

@@ -1,9 +1,9 @@
 """Where a model's chat template puts tools, the system prompt and earlier reasoning.
 
 Two prompts share a prefix up to where the *rendered* texts differ. Most templates render tools
-after the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), Mistral's before the user's
-last message. `Templates` holds what engines revealed about their models; for the others it compares
-the cached tokens that answers report with what each arrangement would have found.
+after the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), and Mistral's before the
+last user message. `Templates` holds what engines revealed about their models; for the others it
+compares the cached tokens that answers report with what each arrangement would have found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_SEEN = 20_000
 """Places of prompts remembered to compare arrangements, 3 MB; the oldest are dropped."""
 
 _EVERY = 8  # blocks between two remembered places
-_ENOUGH = 32  # answers on which the arrangements disagreed
+_ENOUGH = 32  # answers needed on which the arrangements disagreed
 _DISAGREE = 0.1
 
 

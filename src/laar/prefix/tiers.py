@@ -18,8 +18,8 @@ HOST, FAR = 1, 2
 """Tiers beyond the device's memory, which is 0."""
 
 _SHARES = (0.2, 0.4)
-"""Initial ratios of fetching to computing time; for host and other tiers, vLLM's router assumes .2
-to .7."""
+"""Initial ratios of fetching to computing time, for the host and beyond; vLLM's router assumes 0.2
+to 0.7."""
 
 _GAIN = 0.2
 _LEAST, _MOST = 0.05, 5.0
@@ -51,12 +51,12 @@ class Tiers:
         self._paces.pop(slot, None)
 
     def fetched(self, slot: int, blocks: array[int], found: int) -> float:
-        """Return how many blocks could be computed in the time to fetch a slot's slower ones.
+        """Return how many blocks could be computed in the time to fetch a slot's slower copies.
 
         Args:
             slot: the endpoint.
             blocks: the prompt's blocks.
-            found: how many of them it holds, in any memory.
+            found: how many of them the slot holds, in any memory.
         """
         behind = self._behind.get(slot)
         if not behind:

@@ -1,7 +1,7 @@
 """The blocks that each endpoint holds, according to the engines' KV events.
 
-Engines name a block by their own hash: vLLM's depends on its algorithm, seed and release, SGLang's
-is different again. So no engine's scheme is imitated here. An event carries the token ids of its
+Engines name a block by their own hash: vLLM's depends on its algorithm, seed and release, and
+SGLang's differs. So no engine's scheme is imitated here. An event carries the token ids of its
 blocks; they are hashed again, chained as in the engine, under the adapter and the cache salt. The
 engine's own names serve to find a block's parent, and the block that was removed.
 
@@ -16,11 +16,11 @@ prompt that diverges there makes it exact, since the token ids of both are known
 
 What counts, by endpoint:
 
-* If events were seen without a gap since the cache was empty: exactly the blocks in them.
-* Otherwise: at least the blocks in them.
+* If no event was missed since the cache was empty: exactly the blocks in the events.
+* Otherwise: at least the blocks in the events.
 * Requests in flight always count: their blocks will be stored.
 
-A prompt's blocks are learned from the events themselves where these name the session of a request.
+A prompt's blocks are learned from the events themselves if they name the session of a request.
 The decision's id is sent as the session (`TokenBlocks.expect`), and the blocks reported under it
 are those of the prompt, even if it is not text, and of its answer.
 
@@ -53,9 +53,9 @@ MAX_TEXTS = 400_000
 """Maximum blocks of text with known engine blocks, about 60 MB: 750 conversations of 400 kB."""
 
 MAX_EXPECTED = 8192
-"""Maximum requests whose blocks are expected under their id; 3 kB each for 6,000 tokens."""
+"""Maximum requests whose blocks are expected under an id; 3 kB each for 6,000 tokens."""
 
-_MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one per turn
+_MAX_ANCHORS = 64  # places per text with a known token; a conversation has one per turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +65,12 @@ class Stored:
     Args:
         hashes: the engine's names of the blocks.
         parent: parent of the first block; None at the beginning of a prompt.
-        ids: token ids of all blocks together; empty where the engine does not publish them.
-        block_size: tokens per block; 0 where unknown.
+        ids: token ids of all blocks together; empty if the engine does not publish them.
+        block_size: tokens per block; 0 if unknown.
         adapter: name of the LoRA adapter; empty for none.
         extra: for each block, further inputs to its hash, as text; empty for none.
         tier: memory of these copies (`laar.prefix.tiers`); slower tiers have only `hashes`.
-        session: session of the request that stored them; empty where the engine does not say.
+        session: session of the request that stored them; empty if the engine does not report it.
     """
 
     hashes: Sequence[int | bytes]
@@ -127,17 +127,17 @@ class _Held:
     model: str
     size: int = 0
     whole: bool = False
-    left_out: bool = False  # too many blocks: ignored until it is empty
-    since_s: float = math.nan  # when it was empty, by its engine's clock
-    own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
+    left_out: bool = False  # it had too many blocks, and is ignored until empty
+    since_s: float = math.nan  # when it was last empty, by its engine's clock
+    own: dict[int | bytes, int] = field(default_factory=dict)  # blocks by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
-    slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers, a bit each
-    namesakes: dict[int, int] = field(default_factory=dict)  # further engine names of one hash
+    slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
+    namesakes: dict[int, int] = field(default_factory=dict)  # count of further engine names
 
 
 @dataclass(slots=True)
 class _Expected:
-    """A request whose blocks are named by its endpoint's events, followed by its answer's."""
+    """A request whose blocks, and then its answer's, are named by its endpoint's events."""
 
     chain: Chain
     tokens: float
@@ -157,7 +157,7 @@ class TokenBlocks:
         self._max_blocks, self._max_texts = max_blocks, max_texts
         self._slots: dict[int, _Held] = {}
         self._holders: dict[int, int] = {}
-        self._parents: dict[int, int] = {}  # 0 for the first block of a prompt
+        self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
         self._known: dict[str, dict[int, _Text]] = {}  # by model, then by a block of its text
         self._order: OrderedDict[_Text, str] = OrderedDict()
         self._expected: OrderedDict[str, _Expected] = OrderedDict()
@@ -198,7 +198,7 @@ class TokenBlocks:
                 continue
             held.own[name] = hash_
             holders = self._holders.get(hash_, 0)
-            if holders & bit:  # the engine distinguishes what its event does not
+            if holders & bit:  # the engine distinguishes blocks that its events don't
                 held.namesakes[hash_] = held.namesakes.get(hash_, 0) + 1
             self._holders[hash_] = holders | bit
             self._parents[hash_] = before
@@ -245,7 +245,7 @@ class TokenBlocks:
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
         """Handle an engine's restart; return whether its events have shown it already.
 
-        They have if the cache has been empty since then. Both times are by the engine's clock.
+        They have if the cache was emptied after the restart. Both times are by the engine's clock.
         """
         held = self._slots.get(slot)
         if held is not None and held.since_s >= started_s:
@@ -335,11 +335,11 @@ class TokenBlocks:
     def _take_expected(
         self, session: str, model: str, parent: int, own: array[int], size: int
     ) -> None:
-        """Append blocks to those of a session's request; the first ones may follow cached ones."""
+        """Append blocks to those of a session's request; the first may follow cached blocks."""
         expected = self._expected[session]
         blocks, is_first = expected.blocks, not expected.blocks
         if not is_first and blocks[-1] != parent:
-            return  # also requested elsewhere
+            return  # the request was also sent to another endpoint
         if is_first:
             cached = self._up_to(parent)
             if cached is None:
@@ -392,7 +392,7 @@ class TokenBlocks:
         if other is None or size != other.size:
             return
         place = text.chain.bytes_of(depth)
-        # The next turn also shares the answer's blocks, which come after the place.
+        # The next turn shares the answer's blocks too, which come after the place.
         shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known except for the last block
@@ -428,13 +428,13 @@ class TokenBlocks:
     ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt by those from events.
 
-        Return the shares that take as long to compute as the slower copies to fetch; None where
-        no slot has any.
+        Return the shares that take as long to compute as the slower copies to fetch; None if no
+        slot has any.
 
         Args:
             chain: the prompt.
             shares: shares by slot, in 0..1; written to.
-            claimed: returns the share of it that requests in flight at a slot have in common.
+            claimed: returns the share of the prompt shared with requests in flight at a slot.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
         fetched = np.zeros(len(shares)) if self.tiers else None
