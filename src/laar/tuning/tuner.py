@@ -2,8 +2,8 @@
 
 Each trial perturbs every weight of the incumbent by an independent lognormal factor, clipped to its
 floor and cap, and measures the result on one window. The step grows on success and shrinks on
-failure so that one trial in five succeeds (Rechenberg). GORGO section 3, with these differences,
-each because the published form was observed to fail:
+failure so that one trial in five succeeds (Rechenberg). Section 3 of the GORGO paper, with these
+differences, each because the published form was observed to fail:
 
 * Windows are closed cohorts of the candidate's own decisions (see `windows`).
 * Noise. The authors saw large swings between measurements of identical weights, and their incumbent
@@ -56,7 +56,7 @@ CORNER_DRAWS = 16
 bounds one sample in 2**n is clipped back to the incumbent."""
 
 LONGEST_GAP_S = 60.0
-"""Maximum time counted between two calls, never negative, since clocks jump."""
+"""Maximum seconds counted between two calls, and at least 0, since clocks jump."""
 
 HISTORY = 64
 """Windows kept for the export."""
@@ -90,7 +90,7 @@ class Tuner:
         self._sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
-        self._elapsed_s = self._since_s = 0.0  # internal time; when the window opened or closed
+        self._elapsed_s = self._since_s = 0.0  # gap-capped time; its value at window open/close
         self._now: float | None = None
         self._window: Window | None = None
         self._open_next()

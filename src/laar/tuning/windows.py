@@ -1,11 +1,11 @@
 """Measure the effect of a set of weights on a closed cohort of requests, as one number.
 
 A window is a cohort: the first ``size`` decisions made with its weights, tagged with the window's
-version, and all of their outcomes, however late. This avoids two mistakes. GORGO takes the last 128
-completions regardless of their weights, so with its hop of 32 three quarters of a window belong to
-other weights. And a window that closes after a number of *completions* omits the slowest requests,
-which rewards weights that make some requests very slow. While a cohort drains, the incumbent's
-weights serve, so a candidate is never exposed for longer than its window.
+version, and all of their outcomes, however late. This avoids two mistakes. The GORGO paper
+takes the last 128 completions whatever their weights, so with its hop of 32 three quarters of a
+window belong to other weights. And a window that closes after a number of *completions* omits the
+slowest requests, which rewards weights that make some requests very slow. While a cohort drains,
+the incumbent's weights serve, so a candidate is exposed no longer than its window.
 
 Costs are in seconds, lower is better. GORGO maximises a negative latency, where ``best * (1 +
 tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids that.
@@ -35,8 +35,8 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "e2e-p95": lambda _, e2e_s: _p95(e2e_s),
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
-"""Cost in seconds from times to first token and end-to-end times. The last is the published one,
-which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on one
+"""Cost in seconds from times to first token and end-to-end times. The last entry is the published
+one, which can be gamed: unlike the others, it ignores the decode cost of hoarding requests on one
 endpoint."""
 
 
