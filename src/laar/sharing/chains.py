@@ -2,7 +2,7 @@
 
 Hashes are chained, so if two chains agree at one block they agree on all before it. A chain that
 continues one already sent is sent as an anchor (a position in that chain and its hash) plus the
-blocks after it. A conversation thus sends the new part of a turn, not the whole prompt.
+blocks after it. So a turn of a conversation sends only its new part, not the whole prompt.
 """
 
 from __future__ import annotations

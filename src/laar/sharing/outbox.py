@@ -15,11 +15,11 @@ from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, 
 BATCH_RECORDS = 128
 """Records per batch. A picker applies a batch in one go: some 3 ms."""
 
-_BATCH_BYTES = 32 << 10  # not counting the last record and the loads
+_BATCH_BYTES = 32 << 10  # maximum per batch, without its last record and its loads
 
 AT_ONCE_BYTES = 256 << 10
-"""Records sent at a time, not counting the last batch: one second on a slow link, and a backlog
-does not block the event loop."""
+"""Bytes sent at a time, not counting the last batch: one second on a slow link, and a backlog does
+not block the event loop."""
 
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
@@ -67,7 +67,7 @@ class Outbox:
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
         self.on_news: Callable[[bool], object] = lambda _soon: None
-        """Called when there is something to send; again before `batches` only if urgent."""
+        """Called when there is something to send; called again before `batches` only if urgent."""
         self._announced: bool | None = None
         self.closed = False
         """There are no other pickers and never will be: nothing is queued."""
@@ -104,7 +104,7 @@ class Outbox:
     def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
         """Return the batches to send; empty if nothing changed and no heartbeat is due.
 
-        Of a backlog, return the first `AT_ONCE_BYTES` and announce the rest through `on_news`.
+        Return the first `AT_ONCE_BYTES` of a backlog, and announce the rest through `on_news`.
         """
         self._announced = None
         full = now - self._full_at >= FULL_S
@@ -164,8 +164,8 @@ class Outbox:
         """Drop outdated records about endpoints after the connection was lost for a while.
 
         The records describe the past: failures may share the cause that cut this picker off, and an
-        emptied cache has filled again since. Prompts from before it was emptied are sent as failed,
-        but not dropped: later prompts may continue from them.
+        emptied cache has filled again. Prompts entered before it was emptied are sent as failed
+        rather than dropped: later prompts may continue from them.
         """
         kept: list[Record] = []
         emptied = set()
@@ -210,7 +210,7 @@ class Outbox:
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Update the slots' addresses; return addresses sent before that have no slot now."""
+        """Update the slots' addresses; return those sent earlier that have no slot now."""
         table = self._table
         if table.version == self._version:
             return []

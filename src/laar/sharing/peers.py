@@ -111,7 +111,7 @@ class Peers:
         for address, load in loads.items():
             before = peer.loads.get(address)
             if load == before and peer.synced:
-                continue  # like most of a full batch
+                continue  # unchanged, like most loads of a full batch
             if load == NO_LOAD:
                 peer.loads.pop(address, None)
             else:

@@ -16,7 +16,7 @@ from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to
 
 CLEAR_ONCE_S = 5.0
 """Pickers notice an endpoint's restart at different times. Only one clearing in this period counts:
-a second one would forget prompts entered since."""
+a second one would forget the prompts entered after the first."""
 
 MAX_OPEN = 65_536
 """Maximum open entries kept for one other picker; above it the oldest counts as ended."""
@@ -56,7 +56,7 @@ class SharedPrefixes:
         return next(iter(self._open.values()), self._next)
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Send a prompt that this picker entered."""
+        """Send a prompt that this picker added to its index."""
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
@@ -117,7 +117,7 @@ class Entries:
         if hashes is None:
             return False
         if len(hashes) != prefixes.beliefs.blocks(record.total_bytes):
-            return True  # not the length of this chain: its size would count for too much
+            return True  # its size in bytes does not match its chain
         if slot < 0 or record.entry in self._open:
             return True
         prefixes.beliefs.make_room(capacity)

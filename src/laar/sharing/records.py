@@ -54,7 +54,7 @@ def _little_endian(hashes: array[int]) -> array[int]:
 class Load(NamedTuple):
     """All that one picker has in flight at an endpoint, and its traffic there since it started.
 
-    A state, not a change: the latest one is right, and the next one makes up for a lost one.
+    A state, not a change: the latest load is right, even if earlier ones were lost.
     """
 
     in_flight: Amount

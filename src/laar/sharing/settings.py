@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 from laar.declaring import FIXED, Applies, Matches
 
 SNAPSHOT_INTERVAL_S = 20.0
-"""Seconds between two snapshots for starting pickers: a third of the records that are kept
+"""Seconds between two snapshots for starting pickers: a third of the time that records are kept
 (`history_s`). One of the pickers writes each snapshot."""
 
 

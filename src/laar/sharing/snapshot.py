@@ -28,7 +28,7 @@ MAX_BLOCKS = 1 << 20
 Collecting them blocks the event loop for about 10 ms."""
 
 MAX_STORED = 8192
-"""Stored responses in a snapshot, the latest."""
+"""Maximum stored responses in a snapshot, the latest ones."""
 
 MAX_SNAPSHOT_BYTES = 64 << 20
 
@@ -90,7 +90,7 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
-        # Last batch of each picker whose outcomes are included; this one's, up to the queued ones.
+        # The last batch of each picker whose outcomes are included; of this picker, the last sent.
         "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
@@ -101,7 +101,7 @@ def snapshot(
 
     def write() -> bytes:
         if online is not None:
-            # First: outcomes received from here on are counted twice.
+            # Serialized first: outcomes received from here on are counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
@@ -178,7 +178,7 @@ def _restore_sizes(sharing: Sharing, document: object) -> None:
         sizes = msgspec.convert(document, _Sizes)
         table = sharing.director.table
         rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
-        rooms.pop(-1, None)  # endpoints unknown here
+        rooms.pop(-1, None)  # drop endpoints unknown here
         sharing.prefixes.beliefs.restore_sizes(sizes.bytes_per_token, rooms)
 
 
