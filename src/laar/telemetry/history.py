@@ -90,7 +90,7 @@ class History:
             self._at(now).ttca_s.add(answered.seconds, self._rng)
 
     def curves(self, now: float) -> dict[str, object]:
-        """Return the last hour, oldest first; None where a bin has no value.
+        """Return the last hour, oldest first; None if a bin has no value.
 
         `rate` is in decisions per second, `hits` a share of prompt tokens, `failed` a share of
         ended requests; times are medians in seconds. The current bin is left out.

@@ -29,7 +29,7 @@ KEEP = 5
 MAX_QUEUED = 20_000
 """Maximum decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
 
-_SLICE = 20  # about 0.3 ms of the event loop
+_SLICE = 20  # lines per slice: about 0.3 ms of the event loop
 _INTERVAL_S = 0.25
 _MODE = 0o640
 

@@ -30,7 +30,7 @@ _WINDOW = 1000
 _RECENT = 64  # decisions averaged for an endpoint's P(correct)
 _PROBLEMS = 50
 _SHOWN_FAILURES = 5
-_POINTS = 80  # in the plot of predicted against measured
+_POINTS = 80  # points in the plot of predicted against measured
 
 
 class HitRates:

@@ -118,7 +118,7 @@ class PoolMetrics:
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
         spec = self._director.table.by_slot.get(decision.slot)
-        if spec is None or spec.address != decision.address:  # has left since
+        if spec is None or spec.address != decision.address:  # the endpoint has left
             return
         pool = spec.labels.get(POOL_LABEL, ""), decision.model
         if pool in self._requests or len(self._requests) < MAX_POOLS:
