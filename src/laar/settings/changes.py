@@ -15,7 +15,7 @@ from laar.settings.settings import Settings
 _OF_THE_TUNER = frozenset(
     {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
 )
-"""Settings where the tuner's climb starts; applying changes while it runs would undo its result."""
+"""Settings that the tuner starts from; changing them while it runs would undo its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings for requests whose documents may be reordered (ContextPilot at the picker)."""
+"""Settings for requests whose documents may be reordered (after the ContextPilot paper)."""
 
 from __future__ import annotations
 

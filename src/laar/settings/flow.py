@@ -1,4 +1,4 @@
-"""Settings of flow control: when requests wait and in what order (Medha at the picker)."""
+"""Settings of flow control: when requests wait and in what order (after the Medha paper)."""
 
 from __future__ import annotations
 

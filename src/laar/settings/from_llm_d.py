@@ -225,7 +225,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
 
     Args:
         config: configuration of llm-d's picker.
-        pool: name of the InferencePool to follow.
+        pool: name of the InferencePool to watch.
 
     Raises:
         SettingError: it is not an EndpointPickerConfig of a known version, or a value is invalid.

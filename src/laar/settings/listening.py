@@ -32,7 +32,7 @@ def dialled(address: str) -> str:
         if ip_address(host).is_unspecified:
             host = "::1" if ":" in host else "127.0.0.1"
     except ValueError:
-        pass  # a name
+        pass  # a host name, not an IP address
     return join_address(host, port)
 
 
