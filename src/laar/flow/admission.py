@@ -58,10 +58,10 @@ _OWN_READ = 2.0
 causes other requests is ignored, here and for held turns alike."""
 
 _CACHED_SHARE = 0.9
-"""Cached share of a prompt above which its context needs no room: it is there already."""
+"""Cached share of a prompt from which its context needs no room, as it is already there."""
 
 _MAX_ASKED = 10_000
-"""Sessions that wait, or gave up and may ask again, whose waits add up; oldest dropped first."""
+"""Maximum sessions whose waits add up over attempts; the oldest are dropped first."""
 
 _SHOWN = 50
 """Maximum number of sessions in an explanation."""
@@ -114,8 +114,8 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, Request] = {}
-        self._asked: OrderedDict[str, tuple[float, float]] = OrderedDict()  # first, last time
-        self._turns: dict[str, Place] = {}  # by decision
+        self._asked: OrderedDict[str, tuple[float, float]] = OrderedDict()  # first and last try
+        self._turns: dict[str, Place] = {}  # by id of the decision
 
     def use(self, settings: FlowSettings) -> None:
         """Use new settings, except for the order; waiting requests keep their objectives."""
@@ -132,7 +132,7 @@ class Admission:
         Raises:
             RequestError: no endpoint can serve it, or the queue refuses it.
         """
-        # Not inference, not ours to hold, or without a context worth keeping.
+        # Decide now: not inference, not ours to hold, or no context worth keeping.
         if request.api is Api.OPAQUE or request.shadow or not (self.by_load or _session(request)):
             return self._director.decide(request, now)
         if not self.ready:
@@ -216,7 +216,7 @@ class Admission:
         return max(item.earlier_s, now - self._asked[session][0], longest_s - own_s)
 
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
-        # As received and as parsed, where a character may take four bytes.
+        # Count the body as received and as parsed, with up to four bytes per character.
         held_bytes = request.body_bytes + sum(map(sys.getsizeof, request.spans))
         item = replace(item, body_bytes=held_bytes)
         shed = self.queue.enqueue(item, now, endpoints_ready=ready)
@@ -253,7 +253,7 @@ class Admission:
         return decision
 
     def _let_in(self, request: Request, item: Item, now: float) -> Decision:
-        """Decide without room for its context; load still counts.
+        """Decide although there is no room for the context; load still counts.
 
         Raises:
             RequestError: every endpoint is full.
@@ -403,11 +403,11 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """Return the candidates that hold its session's context; None if none does.
+        """Return the candidates that hold the session's context; None if none does.
 
-        All candidates if its endpoint is none of them, or while a turn of it is in flight: parallel
-        turns, as under a name shared by many, are not worth tying to one endpoint. If load holds
-        nothing back, a cached prompt counts as well: another picker may have sent the last turn.
+        All candidates if the context's endpoint is not among them, or while a turn is in flight:
+        parallel turns, as under a name shared by many, are not worth tying to one endpoint. Unless
+        `by_load`, a cached prompt counts too: another picker may have sent the last turn.
         """
         session = _session(request)
         own = view.cached_tokens >= _CACHED_SHARE * view.tokens
@@ -419,7 +419,7 @@ class Admission:
         return own if own.any() else None
 
     def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:
-        """Return the candidates with room for its context, or its own; all without a session."""
+        """Return the candidates with room for the context, or in `own`; all without a session."""
         if not _session(request):
             return np.ones(len(view.slots), np.bool_)
         free = self.sessions.prices(view, now) <= 1.0

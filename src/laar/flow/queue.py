@@ -132,7 +132,7 @@ class Queue(Generic[T]):
         """Enqueue a request, or refuse it.
 
         `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
-        could serve it sooner. Return None if it waits. Ids must differ.
+        could serve it sooner. Return None if it waits. Ids must be unique.
         """
         if self._draining:
             return self._refused(item, 503, SHUTTING_DOWN)

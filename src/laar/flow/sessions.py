@@ -47,14 +47,13 @@ _PRIOR = 0.5
 sessions return in each doubling of the pause, at any scale."""
 
 _EVICTIONS = 2.0
-"""Prefills per evicted context: its own and, in full caches, that of the context it displaces in
-turn."""
+"""Prefills per evicted context: its own and, in full caches, that of the one it displaces."""
 
 _RARE = 1e-9
-"""Least chance of a return, so that a price stays finite where no session ever came back."""
+"""Minimum chance of a return, so that prices stay finite if no session ever came back."""
 
 _LEAST_TOKENS = 16.0
-"""Least tokens of a place: a block. Bounds the places of an endpoint."""
+"""Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
 
 _MOMENT_S = 1e-6
 """Seconds past the end of a pause class, to fall into the next one."""
@@ -177,7 +176,7 @@ class Sessions:
         if own is None:
             own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
         elif own.busy and tokens < own.tokens + own.shared:
-            own.busy += 1  # beside a turn of the same name, such as one for a title
+            own.busy += 1  # in parallel to another turn, such as one for a title
             return own
         else:
             own.shared = own.shared if own.slot == slot else found
@@ -203,7 +202,7 @@ class Sessions:
     def refused(self, place: Place) -> None:
         """Handle a turn that its endpoint refused: it took no room.
 
-        The sessions that left for it still find their contexts, and go there at once.
+        The sessions displaced by it still find their contexts, and go there at once.
         """
         if place.busy == 1 and self._places.get(place.key) is place:
             self._remove(place)
@@ -305,7 +304,7 @@ class Sessions:
                 )
                 least_s = min(least_s, seconds / max(_RARE, 1.0 - stays))
             keeping_s.append(least_s)
-        self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # the last are gone
+        self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # then a session is gone
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
