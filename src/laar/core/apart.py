@@ -64,7 +64,7 @@ class Apart:
         base_s: the part of an answer's time that does not grow with the prompt, in seconds.
         decoding: requests that the endpoint answers itself.
         again: share of the evicted text that will be requested again; None counts as 0.
-        chosen: for each candidate, the position of the prefiller that its cost assumes; -1 where
+        chosen: for each candidate, the position of the prefiller that its cost assumes; -1 if
             it prefills itself. Set by a scorer that computes costs.
         transfer_s: for each candidate, the seconds until the KV has arrived; set with `chosen`.
         saved_s: for each candidate, the cost in seconds that `chosen` saves over the alternative;

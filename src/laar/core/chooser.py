@@ -132,7 +132,7 @@ class Chooser:
 
         Args:
             request: the request to place.
-            now: seconds of a monotonic clock.
+            now: the current time, from a monotonic clock.
             room: returns the candidates that may take the request; None for all.
             priority: returns the priority for an engine that accepts one; None for the client's.
             new_id: makes the decision's id; called once a choice is made. By default it is empty.

@@ -164,7 +164,7 @@ def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
     """Return the expected seconds to a correct answer if this attempt fails too.
 
     Trying models in ascending order of L / P(correct | failures) takes close to the minimum
-    expected time to the first correct answer, even where failures are dependent (a test compares
+    expected time to the first correct answer, even if failures are dependent (a test compares
     every order of five models). So comparing this cost with the answer's value is enough to decide
     when to stop: the whole sequence need not be planned.
 

@@ -161,7 +161,7 @@ class EndpointTable:
     # -- membership ----------------------------------------------------------------------------
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` by `specs`; where sources overlap, the first wins."""
+        """Replace all endpoints of `source` by `specs`; if sources overlap, the first wins."""
         self._members.replace(source, specs)
         self._merge()
 

@@ -23,12 +23,12 @@ ERROR = 0.3
 _UNMEASURED = SpeedPrior()
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
+_MOST_TOKENS = 100_000  # maximum per answer; larger reports are not plausible
 _LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other answer, as in vLLM
 
 
 class Constants(NamedTuple):
-    """The constants of some endpoints, multiplied by the endpoint's pace where one applies.
+    """The constants of some endpoints, multiplied by the endpoint's pace if one applies.
 
     The symbols are those of `laar.core.engines`.
 

@@ -1,7 +1,7 @@
 """Filters: which endpoints may serve a request at all.
 
 Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset) may
-exclude all. Soft filters (reachable, awake, not saturated) are skipped where they would
+exclude all. Soft filters (reachable, awake, not saturated) are skipped if they would
 (`unless_none`), since stale or alarming readings must never lock out a whole fleet.
 """
 

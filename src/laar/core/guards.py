@@ -45,7 +45,7 @@ def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
 
 
 def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:
-    """Wrap a call to return None and count a fault where it would raise."""
+    """Wrap a call to return None and count a fault if it would raise."""
 
     def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:

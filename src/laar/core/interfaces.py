@@ -35,7 +35,7 @@ class View:
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
     and, if it computes costs, the result fields of `apart`. The policy adds to `faults`, and resets
-    `terms` and `reason` where they no longer apply. Nothing else changes after construction, except
+    `terms` and `reason` when they no longer apply. Nothing else changes after construction, except
     that a record of the decision drops the request; arrays are never written to.
 
     Args:

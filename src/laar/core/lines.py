@@ -78,7 +78,7 @@ class Line:
         products = fade * np.array(self._products) + left.T @ rows[:, -1]
         try:
             solved = np.linalg.solve(squares + np.diag(self._prior), products + self._expected)
-        except np.linalg.LinAlgError:  # features so large that all others are lost in rounding
+        except np.linalg.LinAlgError:  # one feature is so large that all others are rounded away
             return False
         self._squares, self._products = squares, products.tolist()
         self._take(solved.tolist())

@@ -1,7 +1,7 @@
 """Each endpoint's pace relative to the others with its model.
 
 There are two paces, to the first token and after it; each serves as a prior for the other. A
-pace differs from 1 only where its samples stand out from their scatter, and old samples count
+pace differs from 1 only if its samples stand out from their scatter, and old samples count
 little, so equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
 the paces multiply.
 """
