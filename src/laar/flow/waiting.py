@@ -38,7 +38,7 @@ class Bag(Generic[K]):
         self._keys: list[K] = []
         self._slots: dict[K, int] = {}
         self._found: tuple[float, K, float] | None = None  # `now` and the result of `first` then
-        self._rows: NDArray[np.float64] = np.empty((2, 4))  # offset_s, rate
+        self._rows: NDArray[np.float64] = np.empty((2, 4))  # rows offset_s and rate
         self._scratch: NDArray[np.float64] = np.empty(4)
 
     def __len__(self) -> int:
