@@ -237,7 +237,7 @@ class Breaker:
         """Record a good answer; return whether the endpoint gets traffic again."""
         recent = self._recent
         self._streak = 0.0
-        if self.state is State.CLOSED and recent.bad == 0.0:  # nearly always
+        if self.state is State.CLOSED and recent.bad == 0.0:  # nearly always true
             recent.good = min(recent.good + 1.0, WINDOW)
             return False
         recent.add(now, good=1.0)
@@ -312,7 +312,7 @@ class Breaker:
     def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
         """Record that the endpoint is full. It answered, so a trial counts as passed."""
         pause_s = FULL_S if retry_after_s is None else retry_after_s
-        if now - self.full_until < self._full_s:  # full again, right after the pause
+        if now - self.full_until < self._full_s:  # it is full again, right after the pause
             pause_s = max(pause_s, 2.0 * self._full_s)
         self._full_s = min(LONGEST_FULL_S, max(FULL_S, pause_s))
         self.pause(now + min(LONGEST_FULL_S, max(0.0, pause_s)))
