@@ -125,7 +125,7 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self.published: TokenBlocks | None = None  # until the first event
+        self.published: TokenBlocks | None = None  # None until the first event
         self.templates = Templates()
         self.advises_at = -math.inf
         self._roots: dict[int, dict[int | bytes, int]] = {}

@@ -86,7 +86,7 @@ class _Cache:
     """The estimated contents of one endpoint's cache."""
 
     slot: int
-    claims: dict[int, array[int]] = field(default_factory=dict)  # of open requests, by stamp
+    claims: dict[int, array[int]] = field(default_factory=dict)  # hashes of open requests, by stamp
     by_head: dict[int, _Use] = field(default_factory=dict)
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss not yet confirmed by another
@@ -213,7 +213,7 @@ class PrefixIndex:
         """
         cache, hashes = receipt._cache, receipt.chain.hashes
         if cache.claims.pop(receipt._stamp, None) is None:
-            return  # already settled, or the endpoint has been dropped
+            return  # the receipt is already settled, or the endpoint has been dropped
         keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
         for use, depth in _along(cache, hashes):
             if depth > max(keep, use.proven):

@@ -158,7 +158,7 @@ class TokenBlocks:
         self._slots: dict[int, _Held] = {}
         self._holders: dict[int, int] = {}
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
-        self._known: dict[str, dict[int, _Text]] = {}  # by model, then by a block of its text
+        self._known: dict[str, dict[int, _Text]] = {}  # texts by model, then by block
         self._order: OrderedDict[_Text, str] = OrderedDict()
         self._expected: OrderedDict[str, _Expected] = OrderedDict()
         self.tiers = Tiers()
