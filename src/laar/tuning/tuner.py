@@ -86,7 +86,7 @@ class Tuner:
         self._incumbent = _checked(initial, settings)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
-        self._candidate: dict[str, float] | None = None  # has won once and must win again
+        self._candidate: dict[str, float] | None = None  # it has won once and must win again
         self._sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
