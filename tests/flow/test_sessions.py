@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -12,8 +13,10 @@ from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.request import Api, Request
+from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.item import Limits
+from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -44,17 +47,16 @@ class Picker:
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
 
-    def ask(self, now, *, session="", tokens=6_000, text=""):
+    def ask(self, now, *, session="", tokens=6_000, text="", **fields):
         """Ask for a turn; its decision, or its ticket where it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
         request = Request(
             id=str(self.asked),
-            api=Api.CHAT,
-            model="m",
             spans=(text[: 4 * tokens],),
             chars=4 * tokens,
             session=session,
+            **{"api": Api.CHAT, "model": "m"} | fields,
         )
         answer = self.flow.ask(request, now)
         if not isinstance(answer, Decision):
@@ -64,10 +66,15 @@ class Picker:
     def dispatch(self, now):
         return [each.verdict for each in self.flow.dispatch(now)]
 
-    def end(self, decision, now):
-        self.flow.answering(decision, now)
-        self.director.settle(decision, DONE)
+    def end(self, decision, now, done=DONE):
+        self.flow.answering(decision, now, ok=done.status == 200)
+        self.director.settle(decision, done)
         self.flow.ended(decision, now)
+
+
+def story(name):
+    """Return a text of some 70,000 tokens, so that turns of it begin alike."""
+    return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
 def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price():
@@ -218,3 +225,119 @@ def test_an_explanation_says_for_how_long_a_session_would_wait(asked_at):
     assert shown["price_s"] > 0.0
     assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
     assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
+
+
+def test_any_number_of_names_that_never_return_can_be_priced():
+    picker = Picker(by_load=False)
+    sessions, now = picker.flow.sessions, 0.0
+    for number in range(20_000):
+        now += 2.0
+        sessions.end(sessions.begin(f"once {number}", None, 0, 6_000.0, 0.0, 1.2, now), now + 0.5)
+    assert isinstance(picker.ask(now + 1.0, session="next"), Decision)
+
+
+def test_the_waits_of_a_client_that_gives_up_and_asks_again_add_up():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")  # never ends
+    first = picker.ask(0.0, session="two")
+    assert picker.dispatch(30.0) == []
+    assert picker.flow.cancel(first)
+    picker.ask(31.0, session="two")
+    assert picker.dispatch(59.0) == []
+    (second,) = picker.dispatch(60.0)
+    assert second.request.session == "two"
+
+
+def test_an_objective_of_the_client_bounds_its_wait():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")
+    picker.ask(0.0, session="two", ttft_objective_s=4.0)
+    assert picker.dispatch(3.0) == []
+    assert len(picker.dispatch(4.0)) == 1
+
+
+def test_a_short_request_beside_a_turn_leaves_its_session_where_it_is():
+    picker = Picker("a", "b", cache_tokens=65_000, by_load=False)
+    main = picker.ask(0.0, session="one", text=story("one"), tokens=55_000)
+    title = picker.ask(0.1, session="one", tokens=200)
+    assert main.address != title.address
+    picker.end(title, 0.5)
+    picker.end(main, 1.0)
+    picker.ask(1.1, session="two", tokens=9_500)
+    picker.ask(1.2, session="three", tokens=60_000)  # both caches are full
+    again = picker.ask(2.0, session="one", text=story("one"), tokens=60_000)
+    assert again.address == main.address
+
+
+@pytest.mark.parametrize("tokens", [5_500, 200_000])
+def test_a_turn_that_its_engine_refuses_costs_other_sessions_nothing(tokens):
+    picker = Picker(by_load=False, cache_tokens=13_000)
+    for name in ("one", "two"):
+        picker.end(picker.ask(0.0, session=name, text=story(name)), 0.5)
+    refused = Completion(status=400, cause="complete", latency_s=0.01)
+    for number in range(50):
+        turn = picker.ask(20.0, session=f"wrong {number}", tokens=tokens)
+        picker.end(turn, 20.0, refused)
+    inside = picker.flow.shown(20.0)["inside"]
+    assert not [place for place in inside if place["session"].startswith("wrong")]
+    for name in ("one", "two"):
+        assert isinstance(picker.ask(20.1, session=name, text=story(name)), Decision)
+
+
+def test_turns_of_one_name_that_wait_go_once_one_of_them_has_a_place():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")  # never ends
+    for at in (0.0, 10.0, 20.0):
+        picker.ask(at, session="all", text=story("all"))
+    assert picker.dispatch(59.0) == []
+    assert len(picker.dispatch(60.0)) == 3
+
+
+@pytest.mark.parametrize("other", [{"tenant": "other"}, {"model": "n"}])
+def test_a_name_means_another_session_for_another_tenant_or_model(other):
+    picker = Picker(by_load=False)
+    spec = EndpointSpec(address="a", models=("m", "n"))
+    picker.director.table.replace("t", [spec])
+    picker.end(picker.ask(0.0, session="1"), 1.0)
+    assert not isinstance(picker.ask(1.1, session="1", **other), Decision)
+    assert isinstance(picker.ask(1.2, session="1"), Decision)
+
+
+def test_a_request_that_leaves_no_context_neither_waits_nor_holds_others():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")
+    vectors = picker.ask(0.1, session="two", api=Api.EMBEDDINGS)
+    assert isinstance(vectors, Decision)
+    assert len(picker.flow.sessions) == 1
+
+
+def test_a_context_that_another_picker_sent_to_an_engine_needs_no_room_there():
+    picker = Picker(by_load=False)
+    first = picker.director.decide(
+        Request(id="0", api=Api.CHAT, model="m", spans=(story("one")[:20_000],), chars=20_000), 0.0
+    )
+    picker.director.settle(first, DONE)
+    picker.ask(0.1, session="two")
+    assert not isinstance(picker.ask(0.2, session="three"), Decision)
+    assert isinstance(picker.ask(0.3, session="one", text=story("one"), tokens=5_200), Decision)
+
+
+def test_a_name_does_not_get_past_the_limits_of_load():
+    picker = Picker(cache_tokens=65_000)
+    limits = Limits(max_hold_s=60.0, max_waiting=5)
+    picker.flow.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=4)))
+    picker.ask(0.0, session="one", tokens=64_000)
+    sent = 1
+    for number in range(20):
+        with suppress(RequestError):
+            sent += isinstance(picker.ask(0.1, session=f"{number}", tokens=9_000), Decision)
+    assert sent <= 4
+
+
+def test_a_turn_that_waits_is_answered_at_once_if_all_endpoints_leave():
+    picker = Picker(by_load=False)
+    picker.ask(0.0, session="one")
+    picker.ask(0.0, session="two")
+    picker.director.table.replace("t", [])
+    (error,) = picker.dispatch(1.0)
+    assert isinstance(error, RequestError)

@@ -414,8 +414,7 @@ class Admission:
         own &= bool(session) and not self.by_load
         place = self.sessions.place(session, view.chain)
         if place is not None and place.is_session:
-            here = view.slots == place.slot
-            own = own | here | (place.busy > 0 or not here.any())
+            own = own | (view.slots == place.slot) | (place.busy > 0)
         return own if own.any() else None
 
     def _places(self, request: Request, view: View, now: float, own: Mask | None = None) -> Mask:
