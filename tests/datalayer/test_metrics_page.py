@@ -150,6 +150,18 @@ def test_each_rank_s_page_has_its_own_queue_and_what_concerns_all() -> None:
         assert [one.restarted for one in found] == [restarted] * 2
 
 
+@pytest.mark.parametrize(
+    ("engine", "series"),
+    [
+        ("vllm", 'vllm:external_prefix_cache_hits_total{model_name="m"}'),
+        ("sglang", 'sglang:hicache_host_total_tokens{tp_rank="0"}'),
+    ],
+)
+def test_slower_memory_behind_a_cache_is_seen(engine: str, series: str) -> None:
+    assert page(f"{series} 932032\n", engine).has_tiers
+    assert not page(f"{series} 0\n", engine).has_tiers
+
+
 def test_sglang_capacity_from_its_cache_config() -> None:
     text = 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1.0\n'
     assert page(text, "sglang").capacity_tokens == 16000

@@ -39,7 +39,7 @@ class EngineNames:
         capacity_info: a series of value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        fetched_tokens: counter of cached tokens that were fetched from slower memory tiers.
+        tiers_tokens: above 0 if slower memory tiers keep cached tokens: their size, or hits there.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
         worked: a counter that any work increments; a decrease shows a restart.
@@ -60,7 +60,7 @@ class EngineNames:
     capacity_info: tuple[bytes, tuple[tuple[bytes, ...], ...]] | None = None
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
-    fetched_tokens: tuple[bytes, ...] = ()
+    tiers_tokens: tuple[bytes, ...] = ()
     adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
@@ -85,7 +85,7 @@ ENGINES: Mapping[str, EngineNames] = {
         ),
         queries_tokens=(b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total"),
         hits_tokens=(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
-        fetched_tokens=(b"vllm:external_prefix_cache_hits_total",),
+        tiers_tokens=(b"vllm:external_prefix_cache_hits_total",),
         adapters_info=(b"vllm:lora_requests_info", b"running_lora_adapters", b"max_lora"),
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
@@ -103,6 +103,7 @@ ENGINES: Mapping[str, EngineNames] = {
         capacity_info=(b"sglang:cache_config_info", ((b"num_pages", b"page_size"),)),
         queries_tokens=(b"sglang:prompt_tokens_total",),
         hits_tokens=(b"sglang:cached_tokens_total",),
+        tiers_tokens=(b"sglang:hicache_host_total_tokens",),
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
@@ -275,7 +276,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
         asleep=_labelled(page, names.awake) == 0.0,
-        has_tiers=_total(page, names.fetched_tokens) > 0.0,
+        has_tiers=_total(page, names.tiers_tokens) > 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)
 
