@@ -92,7 +92,7 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     process.send_signal(signal.SIGINT)
     said, _ = await process.communicate()
     assert process.returncode == 130
-    assert "Run it again to continue" in said.decode()
+    assert "Run the command again to continue" in said.decode()
     written = out.read_bytes()
     assert 2 <= written.count(b"\n") < 30
     assert written.endswith(b"\n")
