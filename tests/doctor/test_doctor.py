@@ -157,6 +157,20 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_without_an_artifact_its_coverage_is_no_finding(tmp_path):
+    about = {**FLEET["about"], "calibrated": False}
+    rows = [{"endpoint": f"10.0.0.{n}:1", "health": "ok", "model": f"m{n}"} for n in (1, 2)]
+    fleet = {"about": about, "fleet": rows, "problems": {}}
+    decisions = {"decisions": [decision(0), decision(0, "degraded-prefixes")]}
+    given = settings(tmp_path, ("10.0.0.1:1", "m1", {})).model_copy(update={"endpoints": ()})
+    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": decisions}
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    assert any(finding.what.startswith("not calibrated") for finding in found)
+    assert any("1 of 2 decisions were made without a part" in finding.what for finding in found)
+    assert not [finding for finding in found if finding.where == "artifact"]
+
+
 async def test_the_picker_of_another_fleet_is_no_good_news(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
@@ -349,6 +363,10 @@ def test_commands_exit_as_they_promise(tmp_path):
         failed = run(app, arguments)
         assert failed.exit_code == 2, arguments
         assert failed.stderr.startswith("laar: ")
+    (tmp_path / "faulty.yaml").write_text("routng: {}")
+    faulty = run(app, ["doctor", "-c", str(tmp_path / "faulty.yaml")])
+    assert faulty.exit_code == 2
+    assert faulty.stderr.endswith("A running picker ignores this file meanwhile\n")
     ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}

@@ -155,33 +155,22 @@ class Doctor:
         if url is None:
             return []
         headers = {"authorization": f"Bearer {self._places.token}"} if self._places.token else {}
-        ready = await _get(http, f"{url}/readyz")
+        where, ready = f"picker {url}", await _get(http, f"{url}/readyz")
         if ready is None:
-            return [
-                error(
-                    f"picker {url}",
-                    "its admin port does not answer",
-                    "start it (`laar serve -c ...`), or give its listen.admin with --picker",
-                )
-            ]
-        fleet = await _get(http, f"{url}/fleet", headers)
-        seen = await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers)
-        found: list[Finding] = []
+            remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
+            return [error(where, "its admin port does not answer", remedy)]
+        about = _shown(await _get(http, f"{url}/fleet", headers))
+        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
+        found = []
         if ready.status != 200:
-            found.append(
-                error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
-            )
-        about = _shown(fleet)
-        recent = _shown(seen)
-        if about is None or recent is None or not {"about", "fleet"} <= about.keys():
-            what = "does not show its fleet"
+            found.append(error(where, ready.body.decode().strip(), "see the endpoints above"))
+        if not about or not recent or not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
-            return [*found, error(f"picker {url}", what, remedy)]
+            return [*found, error(where, "does not show its fleet", remedy)]
         if (other := _other_fleet(url, about, self._declared())) is not None:
             return [*found, other]
         found += _fleet_findings(url, about)
-        found += _coverage(recent.get("decisions", []))
-        return found
+        return [*found, *_coverage(recent["decisions"], about["about"].get("calibrated", True))]
 
     # -- Envoy ---------------------------------------------------------------------------------
 
@@ -337,12 +326,11 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"runs laar {running}, but this is {version('laar')}"
         found.append(warning(where, what, "install the same version, then check again"))
     for source, problem in shown["problems"].items():
-        if source == RESTART:
-            remedy = "restart the picker, or revert the settings"
-            found.append(warning(where, f"{source}: {problem}", remedy))
-            continue
+        what = f"{source}: {problem}"
         found.append(
-            error(where, f"{source}: {problem}", "correct it; the picker retries by itself")
+            warning(where, what, "restart the picker, or revert the settings")
+            if source == RESTART
+            else error(where, what, "correct it; the picker retries by itself")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
@@ -363,21 +351,18 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
 
 
-def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Return findings on whether the artifact has outcomes for the recent traffic."""
-    where = "artifact"
+def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
+    """Return findings on recent decisions, and on whether their requests were measured."""
     if not decisions:
-        return [warning(where, "no decision yet, so its coverage is unknown", "send requests")]
-    bare: Counter[tuple[str, int, str]] = Counter()
-    priced = 0
-    for decision in decisions:
-        rows = [row for row in decision["candidates"] if "evidence" in row]
-        priced += bool(rows)
-        if rows and not all(row["evidence"] > 0 for row in rows):
-            bare[decision["language"], decision["bucket_tokens"], decision["task"]] += 1
+        return [warning("decisions", "none yet, so nothing is known of them", "send requests")]
+    bare = Counter(
+        (decision["language"], decision["bucket_tokens"], decision["task"])
+        for decision in decisions
+        if calibrated and any(row.get("evidence", 1) <= 0 for row in decision["candidates"])
+    )
     found = [
         warning(
-            where,
+            "artifact",
             f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
             f"{bucket} tokens, and some model has no outcome for them",
             "report outcomes (POST /outcomes), or `laar measure` those and `laar fit`",
@@ -385,14 +370,12 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
         for (language, bucket, task), count in bare.most_common(_MAX_CELLS_SHOWN)
         if bucket
     ]
-    if priced and sum(bare.values()) and not found:
-        what = "nothing was measured: all models are treated as equally good"
-        found.append(warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
-    degraded = sum(1 for d in decisions if d["reason"].startswith("degraded"))
-    if degraded:
+    if calibrated and not bare:
+        found.append(fine("artifact", f"covers the last {len(decisions)} requests"))
+    if degraded := sum(d["reason"].startswith("degraded") for d in decisions):
         what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
         found.append(error("decisions", what, "see laar_degraded_total and the log"))
-    return found or [fine(where, f"covers the last {len(decisions)} requests")]
+    return found
 
 
 def _envoy_version(text: str) -> list[Finding]:
