@@ -224,6 +224,26 @@ async def test_envoys_counters_are_reported(tmp_path):
     assert "1.31.2" in texts
 
 
+@pytest.mark.parametrize("fail_open", [True, False])
+async def test_an_alias_that_fails_without_a_picker_is_named_where_envoy_goes_on_without_one(
+    tmp_path, fail_open
+):
+    bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
+    async with (
+        serving(endpoint("a", "auto")) as good,
+        serving(endpoint("b")) as own_name_only,
+        serving({"/config_dump": bootstrap}) as envoy,
+    ):
+        given = settings(tmp_path, (good, "a", {}), (own_name_only, "b", {}))
+        _, found = await examine(given, envoy=f"http://{envoy}")
+    named = [finding for finding in found if "do not serve `auto`" in finding.what]
+    assert bool(named) == fail_open
+    for finding in named:
+        assert finding.level is Level.WARNING
+        assert f"1 of 2 endpoints do not serve `auto` ({own_name_only})" in finding.what
+        assert "--served-model-name NAME auto" in finding.remedy
+
+
 def test_findings_are_printed_worst_first_with_the_remedy_below():
     console = Console(width=60, record=True, file=io.StringIO())
     show_findings(
