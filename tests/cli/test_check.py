@@ -70,7 +70,7 @@ WRONG = [
     wrong("not YAML", "routing: [", "not valid YAML", "brackets", line=1, endpoints=False),
     wrong("a tab", "routing:\n\tpolicy: laar", "not valid YAML", line=2),
     wrong("a list", "- a\n- b", "['a', 'b'] is not a map", "key: value", endpoints=False),
-    wrong("empty", "", "no endpoints: give", "`endpoints_file`", endpoints=False),
+    wrong("empty", "", "laar.yaml:1: no endpoints: give", "`endpoints_file`", endpoints=False),
     wrong("no file", "", "no such file", "laar init --endpoint", file="none.yaml"),
     # values
     wrong("no number", "routing:\n  k_rtt: fast", "routing.k_rtt", "'fast'", "a number", line=2),

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint, endpoint_address
+from support import free_port
 
 
 @pytest.mark.parametrize(
@@ -25,12 +26,14 @@ async def test_an_engine_is_known_by_its_metrics_page_wherever_that_is(
 ) -> None:
     async def engine(request: web.Request) -> web.Response:
         if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": "m"}]})
+            return web.json_response(
+                {"data": [{"id": "m", "root": "/m"}, {"id": "auto", "root": "/m"}]}
+            )
         page = pages.get(request.path)
         return web.Response(text=page) if page else web.Response(status=404)
 
     [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
-    assert (found.models, found.kind) == (("m",), kind)
+    assert (found.models, found.kind) == (("m", "auto"), kind)
     assert bool(found.remarks) == (kind == "")
 
 
@@ -70,3 +73,21 @@ async def test_a_server_of_several_models_is_named(
 
     [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
     assert any("several models" in remark for remark in found.remarks) == several
+
+
+async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_to_add(serve: Any) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "m", "root": "/m"}]})
+        return web.Response(text="vllm:num_requests_waiting 1\n")
+
+    [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
+    [remark] = found.remarks
+    assert "while no picker answers, requests for that get 404" in remark
+    assert remark.endswith("--served-model-name m auto")
+
+
+async def test_of_an_engine_that_does_not_run_only_that_is_said() -> None:
+    [found] = await look_at([Endpoint(address=f"127.0.0.1:{free_port()}", model="m")])
+    [remark] = found.remarks
+    assert remark.startswith("no answer at /v1/models")

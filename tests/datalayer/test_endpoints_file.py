@@ -75,7 +75,7 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),
         ("endpoints: &a [*a]\n", "e.yaml"),
-        ("just text\n", "e.yaml:1: file: "),
+        ("just text\n", "e.yaml:1: 'just text' is not a map"),
         ("endpoints: 2026-99-99\n", "e.yaml"),
     ],
 )

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -267,6 +268,30 @@ def test_the_shell_blocks_of_a_page_do_what_it_says(site, shell, page):
         ran = shell(text)
         assert ran.returncode == 0, f"{fence}: {text}\n{ran.stdout}\n{ran.stderr}"
         assert ran.stdout or ">" in text, fence
+
+
+def test_the_quick_start_shows_the_headers_and_columns_that_there_are(site, shell):
+    page = (DOCS / "quick-start.md").read_text()
+    site.write_files(site.directory)
+    chat = '{"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}'
+    (site.directory / "request.json").write_text(chat)
+    post = "curl -si http://localhost:8080/v1/chat/completions -H 'content-type: application/json'"
+    answer = shell(site.here(f"{post} -d @request.json")).stdout
+    table = shell(site.here("laar explain request.json --url http://127.0.0.1:9090")).stdout
+    for text in (answer, table):
+        assert text
+    shown, sent = (
+        set(re.findall("^(x-laar-[a-z-]+): ", text, re.MULTILINE)) for text in (page, answer)
+    )
+    assert shown == sent
+    shown, printed = (
+        re.split("  +", re.search("^ #  endpoint.*", text, re.MULTILINE)[0].strip())
+        for text in (page, table)
+    )
+    assert printed[: len(shown)] == shown
+    assert printed[len(shown) :] in ([], ["answers P", "slow s"])
+    explained = " ".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    assert [name for name in shown[3:] if f"`{name}`" not in explained] == []
 
 
 def admin(site):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
+from laar.cli.terminal import MIN_TABLE_WIDTH
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.envoy.options import BootstrapOptions
@@ -157,6 +158,20 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_without_an_artifact_its_coverage_is_no_finding(tmp_path):
+    about = {**FLEET["about"], "calibrated": False}
+    rows = [{"endpoint": f"10.0.0.{n}:1", "health": "ok", "model": f"m{n}"} for n in (1, 2)]
+    fleet = {"about": about, "fleet": rows, "problems": {}}
+    decisions = {"decisions": [decision(0), decision(0, "degraded-prefixes")]}
+    given = settings(tmp_path, ("10.0.0.1:1", "m1", {})).model_copy(update={"endpoints": ()})
+    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": decisions}
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    assert any(finding.what.startswith("not calibrated") for finding in found)
+    assert any("1 of 2 decisions were made without a part" in finding.what for finding in found)
+    assert not [finding for finding in found if finding.where == "artifact"]
+
+
 async def test_the_picker_of_another_fleet_is_no_good_news(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
@@ -208,6 +223,26 @@ async def test_envoys_counters_are_reported(tmp_path):
     assert "failure_mode_allowed 3" in texts
     assert "turned 2 requests away" in texts
     assert "1.31.2" in texts
+
+
+@pytest.mark.parametrize("fail_open", [True, False])
+async def test_an_alias_that_fails_without_a_picker_is_named_where_envoy_goes_on_without_one(
+    tmp_path, fail_open
+):
+    bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
+    async with (
+        serving(endpoint("a", "auto")) as good,
+        serving(endpoint("b")) as own_name_only,
+        serving({"/config_dump": bootstrap}) as envoy,
+    ):
+        given = settings(tmp_path, (good, "a", {}), (own_name_only, "b", {}))
+        _, found = await examine(given, envoy=f"http://{envoy}")
+    named = [finding for finding in found if "do not serve `auto`" in finding.what]
+    assert bool(named) == fail_open
+    for finding in named:
+        assert finding.level is Level.WARNING
+        assert f"1 of 2 endpoints do not serve `auto` ({own_name_only})" in finding.what
+        assert "--served-model-name NAME auto" in finding.remedy
 
 
 def test_findings_are_printed_worst_first_with_the_remedy_below():
@@ -333,6 +368,66 @@ async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
         await task
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
+        b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}',
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # as a gRPC port begins
+        b"",
+    ],
+    ids=["a page", "an engine", "HTTP/2", "nothing"],
+)
+async def test_explain_says_that_a_port_is_not_the_admin_port(answer):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(LaarError) as caught:
+            await explain_live(f"http://127.0.0.1:{port}", b"{}", {}, None)
+    remedy = "not the admin port of a picker (listen.admin, 9090 by default)"
+    assert str(caught.value) == f"http://127.0.0.1:{port}/explain: {remedy}"
+
+
+def printed(shown, width=MIN_TABLE_WIDTH):
+    console = Console(width=width, record=True, file=io.StringIO())
+    show_explanation(console, shown)
+    return console.export_text()
+
+
+def test_explain_says_that_a_prompt_is_longer_than_every_window(tmp_path):
+    windows = [("10.0.0.1:1", "small", 512), ("10.0.0.2:1", "large", 1024)]
+    given = settings(tmp_path, *((a, m, {"max_model_len": n}) for a, m, n in windows))
+    for words, too_long in ((450, False), (5000, True)):
+        body = CHAT.replace("hello " * 90, "hello " * words).encode()
+        text = printed(explain_offline(given, body, {}))
+        assert ("longer than the context window of every candidate" in text) == too_long
+        assert "there is room for its context" not in text
+
+
+def test_explain_speaks_of_places_only_where_a_session_has_or_needs_one(tmp_path):
+    shown = explain_offline(settings(tmp_path, ("10.0.0.1:1", "m", {})), CHAT.encode(), {})
+    assert "have a place" not in printed(shown)
+    shown["sessions"]["inside"] = [{"session": "one"}]
+    assert "there is room for its context; 1 sessions have a place" in printed(shown)
+    shown["sessions"] |= {"inside": [], "price_s": 0.5}
+    assert "room for its context costs the others 0.5 s" in printed(shown)
+
+
+def test_every_column_of_explain_is_whole_where_its_output_is_piped(tmp_path):
+    model = "granite-3.1-8b-instruct"
+    shown = explain_offline(
+        settings(tmp_path, ("10.124.16.109:8000", model, {})), CHAT.encode(), {}
+    )
+    shown["candidates"][0] |= {"answers": 0.5, "slow_s": 1.0, "penalty": 1.1}
+    heads, row = [line for line in printed(shown).splitlines() if line.lstrip()[:1] in ("#", "1")]
+    assert heads.split("  ")[-1].strip() == "slow s"
+    assert all(text in row for text in (model, "10.124.16.109:8000", "x1.1"))
+
+
 def test_commands_exit_as_they_promise(tmp_path):
     settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
     run = CliRunner().invoke
@@ -349,6 +444,10 @@ def test_commands_exit_as_they_promise(tmp_path):
         failed = run(app, arguments)
         assert failed.exit_code == 2, arguments
         assert failed.stderr.startswith("laar: ")
+    (tmp_path / "faulty.yaml").write_text("routng: {}")
+    faulty = run(app, ["doctor", "-c", str(tmp_path / "faulty.yaml")])
+    assert faulty.exit_code == 2
+    assert faulty.stderr.endswith("A running picker ignores this file meanwhile\n")
     ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}

@@ -108,7 +108,8 @@ def test_without_a_tokenizer_cached_tokens_reveal_the_template():
     assert beliefs.templates.of("alias", ("m",)) == Template(tools_first=True)
 
 
-async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again():
+async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again(caplog):
+    caplog.set_level("INFO", "laar.datalayer.chat_templates")
     asked = []
 
     async def tokenize(request):
@@ -141,3 +142,4 @@ async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again():
     assert [body["model"] for body in asked] == ["m"] * len(PROBES)
     assert set(beliefs.templates.known) == {"m", "adapter"}
     assert beliefs.templates.known["m"].tools_last
+    assert caplog.messages == ["m: chat template learned (tools last, keeps thoughts)"]

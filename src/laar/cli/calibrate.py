@@ -68,4 +68,3 @@ def calibrate(
                 ),
             )
         )
-        typer.echo(f"Next: accuracy.capability: {out} in laar.yaml; a running picker loads it.")

@@ -35,10 +35,14 @@ def doctor(
         from rich.console import Console
 
         from laar.doctor import Doctor, Level, Places, admin_url, show_findings
+        from laar.errors import SettingError
         from laar.measuring.run import key_headers
         from laar.settings import load_settings
 
-        settings = load_settings(config)
+        try:
+            settings = load_settings(config)
+        except SettingError as fault:
+            raise SettingError(f"{fault}\nA running picker ignores this file meanwhile") from None
         found = Doctor(
             settings,
             Places(

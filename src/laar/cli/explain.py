@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
     from laar.settings import Settings
 
-
 _TIMEOUT_S = 30.0
+_PRICED = ("rtt s", "answer s", "read s", "queue s", "penalty", "risk s", "cost s")
 
 
 def explain(
@@ -148,28 +149,41 @@ async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> d
         ):
             answer = orjson.loads(await got.read())
             status = got.status
-    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+    except (aiohttp.ClientConnectorError, TimeoutError) as error:
         raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    except (aiohttp.ClientError, orjson.JSONDecodeError):
+        status, answer = 0, None
+    if not isinstance(answer, dict) or (status != 200 and "error" not in answer):
+        raise LaarError(f"{url}: not the admin port of a picker (listen.admin, 9090 by default)")
     if status != 200:
-        fault = answer.get("error")
-        message = fault.get("message") if isinstance(fault, dict) else fault
-        raise LaarError(f"{url}: {status}: {message}")
-    return dict(answer)
+        fault = answer["error"]
+        raise LaarError(
+            f"{url}: {status}: {fault.get('message') if isinstance(fault, dict) else fault}"
+        )
+    return answer
 
 
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     """Print a decision's record as text."""
     from rich.table import Table
 
+    say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     priced = "cost_s" in shown["candidates"][0]
     table = Table(box=None, header_style="dim")
-    names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]
-    names += (
-        ["rtt s", "answer s", "read s", "queue s", "penalty", "risk s", "cost s"]
-        if priced
-        else ["score"]
+    names = [
+        "#",
+        "endpoint",
+        "model",
+        "P",
+        "n",
+        "tokens",
+        "cached",
+        *(_PRICED if priced else ("score",)),
+    ]
+    troubled = priced and any(
+        row["answers"] < 1.0 or row["slow_s"] > 0.0 for row in shown["candidates"]
     )
-    for name in names:
+    for name in (*names, *(["answers P", "slow s"] if troubled else ())):
         text = name in ("endpoint", "model")
         table.add_column(
             name,
@@ -178,38 +192,30 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
             overflow="fold",
             min_width=14 if text else 1,
         )
-    troubled = priced and any(
-        row["answers"] < 1.0 or row["slow_s"] > 0.0 for row in shown["candidates"]
-    )
-    if troubled:
-        for name in ("answers P", "slow s"):
-            table.add_column(name, justify="right", no_wrap=True)
     for row in shown["candidates"]:
         health = [f"{row['answers']:.2f}", f"{row['slow_s']:.3f}"] if troubled else []
         table.add_row(*_cells(row, priced=priced), *health)
-    console.print(shown["sentence"], highlight=False, soft_wrap=True, markup=False)
-    console.print(
+    say(shown["sentence"])
+    say(
         f"policy {shown['policy']}, reason {shown['reason']}, asked for "
         f"{shown['asked_model'] or 'no model'}; priced as {shown['language'] or '-'}, "
         f"up to {shown['bucket_tokens']} tokens, {shown['task'] or 'no task'}",
         style="dim",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
     )
     console.print(table)
-    if shown.get("sessions"):
-        console.print(_room(shown["sessions"]), highlight=False, soft_wrap=True, markup=False)
+    if shown.get("too_long"):
+        say("The prompt is longer than the context window of every candidate: expect a refusal.")
+    elif (sessions := shown.get("sessions")) and (room := _room(sessions)):
+        say(room)
     without = [row for row in shown["candidates"] if "why" in row]
     for row in (*without, *shown.get("filtered", ())):
-        left_out = f"not considered: {row['endpoint']} ({row['model']}): {row['why']}"
-        console.print(left_out, highlight=False, soft_wrap=True, markup=False)
+        say(f"not considered: {row['endpoint']} ({row['model']}): {row['why']}")
     if shown["exhausted"]:
         console.print("After this attempt every model that can serve has been tried.")
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """Describe the cost of room for the session's context, and sessions with and without room."""
+    """Describe the price of room for a session's context, and others' sessions; "" if none."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
@@ -218,8 +224,10 @@ def _room(sessions: Mapping[str, Any]) -> str:
     elif price_s > 0.0:
         wait_s = sessions["wait_s"]
         said = f"room for its context costs the others {price_s:.1f} s; waiting, it {wait_s:.1f} s"
-    else:
+    elif inside or waiting:
         said = "there is room for its context"
+    else:
+        return ""
     longest_s = max((session["waited_s"] for session in waiting), default=0.0)
     return (
         f"{said}; {len(inside)} sessions have a place, {len(waiting)} wait for one, "

@@ -54,7 +54,7 @@ _EXTRA_OF = {
 }
 """The extra that installs a package, by import name."""
 
-MIN_TABLE_WIDTH = 125  # in a narrower terminal lines wrap, which beats truncated numbers
+MIN_TABLE_WIDTH = 160  # in a narrower terminal lines wrap, which beats truncated numbers
 FAULT = 2
 """Exit status for a fault the user can correct."""
 

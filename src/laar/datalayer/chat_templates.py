@@ -70,7 +70,8 @@ class TemplateProbes:
             return
         template = template_of(ids)
         self._known.update(dict.fromkeys(spec.models, template))
-        _LOG.info("%s: chat template %s", model, template)
+        traits = [name.replace("_", " ") for name, on in template._asdict().items() if on is True]
+        _LOG.info("%s: chat template learned (%s)", model, ", ".join(traits) or "messages in order")
 
 
 async def ask_engine(

@@ -63,6 +63,9 @@ async def look_at(
 async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     address, spec = endpoint.address, endpoint.spec()
     status, body = await _get(http, spec, "/v1/models")
+    if status is None:
+        remark = f"no answer at /v1/models ({body.decode()}); is the engine running?"
+        return Engine(address=address, remarks=(remark,))
     page, kind = b"", ""
     for path in dict.fromkeys(names.path for names in ENGINES.values()):
         answered, found = await _get(http, spec, path)
@@ -71,33 +74,33 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
         page = page or found
         if kind:
             break
-    remarks = []
+    served, remarks = Served(), []
+    if status in (401, 403):
+        remarks.append(
+            f"/v1/models answers {status}: it wants a key. Give it with --key-file, or, where "
+            "clients send theirs and laar forwards it, with --key-env"
+        )
+    elif status != 200:
+        remarks.append(f"/v1/models answers {status}")
+    else:
+        try:
+            served = read_served(body)
+        except ValueError as error:
+            remarks.append(f"/v1/models: {error}")
     if not page:
         remarks.append("no metrics page at /metrics: queues and caches stay estimates")
     elif not kind:
         remarks.append("the metrics page is of an unknown engine: only its latency is used")
-    if status is None:
-        remarks.insert(0, f"no answer at /v1/models ({body.decode()}); is the engine running?")
-        return Engine(address=address, kind=kind, remarks=tuple(remarks))
-    if status in (401, 403):
-        remarks.insert(
-            0,
-            f"/v1/models answers {status}: it wants a key. Give it with --key-file, or, where "
-            "clients send theirs and laar forwards it, with --key-env",
-        )
-    elif status != 200:
-        remarks.insert(0, f"/v1/models answers {status}")
-    served = Served()
-    if status == 200:
-        try:
-            served = read_served(body)
-        except ValueError as error:
-            remarks.insert(0, f"/v1/models: {error}")
     roots = set(served.weights.values())
     if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
         remarks.append(
             "these may be several models, and an endpoint has one: leave the names of that one in "
             "the endpoints file"
+        )
+    elif served.weights and "auto" not in served.weights:
+        remarks.append(
+            "it does not serve `auto`: while no picker answers, requests for that get 404. Start "
+            f"vLLM with --served-model-name {next(iter(served.weights))} auto"
         )
     return Engine(
         address=address,

@@ -191,7 +191,9 @@ def _faults(
             message = _unknown_key(str(place[-1]), _keys(model, place[:-1]))
         else:
             message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
-        faults.append(f"{path}:{line_of(place, lines)}: {name.lstrip('.') or 'file'}: {message}")
+        faults.append(
+            f"{path}:{line_of(place, lines)}: {name.lstrip('.')}{': ' * bool(name)}{message}"
+        )
     shown = faults[:MAX_FAULTS_SHOWN]
     if len(faults) > len(shown):
         shown.append(f"{path}: and {len(faults) - len(shown)} more faults")

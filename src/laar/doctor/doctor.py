@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from math import isnan
@@ -24,7 +24,7 @@ from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
-from laar.doctor.envoy import envoy_findings, host_findings
+from laar.doctor.envoy import envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings, store_findings
@@ -43,6 +43,7 @@ _MAX_CELLS_SHOWN = 5
 _SERVER_FAULT = 500
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
+_Names = dict[str, list[str] | None]  # the model names that each address lists
 _COUNTERS = {
     "failure_mode_allowed": "requests went on without the picker's choice",
     "message_timeouts": "the picker did not answer in time",
@@ -102,6 +103,8 @@ class Doctor:
     def __init__(self, settings: Settings, places: Places) -> None:
         self._settings = settings
         self._places = places
+        self._served: _Names = {}
+        self._fails_open = False
 
     @property
     def needs(self) -> Needs:
@@ -116,31 +119,43 @@ class Doctor:
 
     async def examine(self) -> list[Finding]:
         """Check everything; return the findings on endpoints, picker, store and Envoy, in order."""
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
             parts = await asyncio.gather(
                 self._endpoints(http),
                 self._picker(http),
                 store_findings(self._settings.share),
                 self._envoy(http),
             )
-        return [finding for part in parts for finding in part]
+        return [*(finding for part in parts for finding in part), *self._without_picker()]
+
+    def _without_picker(self) -> Iterator[Finding]:
+        """Yield a warning for each alias that fails if Envoy chooses the endpoint itself."""
+        for alias in self._settings.routing.director.aliases if self._fails_open else ():
+            if at := [at for at, names in self._served.items() if names and alias not in names]:
+                yield warning(
+                    "Envoy",
+                    f"fails open, but {len(at)} of {len(self._served)} endpoints do not serve "
+                    f"`{alias}` ({', '.join(at[:_MAX_CELLS_SHOWN])}): while no picker answers, "
+                    "requests for it get 404 there",
+                    f"start vLLM with --served-model-name NAME {alias}; or let requests fail with "
+                    "`laar envoy --no-fail-open`",
+                )
 
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
         settings, key = self._settings, self._places.key
-        specs = self._declared()
+        declared = self._declared()
+        specs = declared[:_MAX_ENDPOINTS]
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
-                return await _endpoint(http, spec, key)
+                return await _endpoint(http, spec, key, self._served)
 
-        found = list(_not_asked(settings, len(specs)))
-        specs = specs[:_MAX_ENDPOINTS]
         parts = await asyncio.gather(answer_findings(specs, key), *(one(spec) for spec in specs))
-        return [*found, *(finding for part in parts for finding in part)]
+        not_asked = _not_asked(settings, len(declared))
+        return [*not_asked, *(finding for part in parts for finding in part)]
 
     def _declared(self) -> list[EndpointSpec]:
         specs = self._settings.listed()
@@ -155,33 +170,22 @@ class Doctor:
         if url is None:
             return []
         headers = {"authorization": f"Bearer {self._places.token}"} if self._places.token else {}
-        ready = await _get(http, f"{url}/readyz")
+        where, ready = f"picker {url}", await _get(http, f"{url}/readyz")
         if ready is None:
-            return [
-                error(
-                    f"picker {url}",
-                    "its admin port does not answer",
-                    "start it (`laar serve -c ...`), or give its listen.admin with --picker",
-                )
-            ]
-        fleet = await _get(http, f"{url}/fleet", headers)
-        seen = await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers)
-        found: list[Finding] = []
+            remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
+            return [error(where, "its admin port does not answer", remedy)]
+        about = _shown(await _get(http, f"{url}/fleet", headers))
+        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
+        found = []
         if ready.status != 200:
-            found.append(
-                error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
-            )
-        about = _shown(fleet)
-        recent = _shown(seen)
-        if about is None or recent is None or not {"about", "fleet"} <= about.keys():
-            what = "does not show its fleet"
+            found.append(error(where, ready.body.decode().strip(), "see the endpoints above"))
+        if not about or not recent or not {"about", "fleet", "decisions"} <= {*about, *recent}:
             remedy = "give the token with --token-file, or the right address with --picker"
-            return [*found, error(f"picker {url}", what, remedy)]
+            return [*found, error(where, "does not show its fleet", remedy)]
         if (other := _other_fleet(url, about, self._declared())) is not None:
             return [*found, other]
         found += _fleet_findings(url, about)
-        found += _coverage(recent.get("decisions", []))
-        return found
+        return [*found, *_coverage(recent["decisions"], about["about"].get("calibrated", True))]
 
     # -- Envoy ---------------------------------------------------------------------------------
 
@@ -191,26 +195,18 @@ class Doctor:
             return []
         dump = await _get(http, f"{url}/config_dump")
         document = _shown(dump)
-        if dump is None or document is None:
-            return [
-                error(
-                    f"Envoy {url}",
-                    "its admin port does not answer"
-                    if dump is None
-                    else "its admin port does not show a configuration",
-                    "give its address with --envoy; it is on loopback, port 19000 in laar's "
-                    "bootstraps",
-                )
-            ]
+        if document is None:
+            what = f"its admin port does not {'answer' if dump is None else 'show a configuration'}"
+            remedy = "give its address with --envoy: loopback, port 19000 in laar's bootstraps"
+            return [error(f"Envoy {url}", what, remedy)]
+        self._fails_open = fails_open(document)
         found = envoy_findings(document, self.needs)
-        hosts = _shown(await _get(http, f"{url}/clusters?format=json"))
-        if hosts is not None:
+        if (hosts := _shown(await _get(http, f"{url}/clusters?format=json"))) is not None:
             found += host_findings(document, hosts.get("cluster_statuses", ()))
-        about = await _get(http, f"{url}/server_info")
-        if (known := _shown(about)) is not None:
+        if (known := _shown(await _get(http, f"{url}/server_info"))) is not None:
             found += _envoy_version(str(known.get("version", "")))
-        stats = await _get(http, f"{url}/stats?format=json&filter=ext_proc|overflow")
-        if (counted := _shown(stats)) is not None:
+        stats = f"{url}/stats?format=json&filter=ext_proc|overflow"
+        if (counted := _shown(await _get(http, stats))) is not None:
             found += _envoy_counters(counted.get("stats", []))
         return found
 
@@ -246,8 +242,9 @@ def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
 
 
 async def _endpoint(
-    http: aiohttp.ClientSession, spec: EndpointSpec, key: Mapping[str, str]
+    http: aiohttp.ClientSession, spec: EndpointSpec, key: Mapping[str, str], names: _Names
 ) -> list[Finding]:
+    """Return findings on an endpoint, and put the names that it lists in `names`."""
     where = f"endpoint {spec.address}"
     url = spec.url("/v1/models")
     models = await _get(http, url, key, spec)
@@ -256,12 +253,10 @@ async def _endpoint(
         return [error(where, what, "start it, make it reachable, or remove it from the settings")]
     found = []
     if models.status >= _SERVER_FAULT:
-        what = f"answers {models.status} at {url}"
         remedy = "see the engine's log; it may still be loading its model"
-        found.append(error(where, what, remedy))
-    served = _names(models)
-    missing = [name for name in spec.models if served is not None and name not in served]
-    if missing:
+        found.append(error(where, f"answers {models.status} at {url}", remedy))
+    served = names[spec.address] = _names(models)
+    if missing := [n for n in spec.models if served is not None and n not in served]:
         found.append(
             error(
                 where,
@@ -272,10 +267,9 @@ async def _endpoint(
         )
     if spec.metrics_url != "":
         found += await _metrics(http, spec, where)
+    seen = f"serves {', '.join(spec.models)}"
     if served is None:
         seen = f"lists no models (it answers {models.status} at /v1/models)"
-    else:
-        seen = f"serves {', '.join(spec.models)}"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
     return found or [fine(where, f"{seen}; {read}")]
 
@@ -296,16 +290,9 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
             error(where, f"{url} {says}: its queue is unknown", "set metrics_url, or '' for none")
         ]
     reading, _ = read_page(page.body, spec.engine, None)
-    unknown = [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]
-    if unknown:
+    if unknown := [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]:
         what = f"{url} has no {', '.join(unknown)} of {spec.engine}"
-        return [
-            warning(
-                where,
-                what,
-                f"set `engine` to what runs there: {', '.join(ENGINES)}",
-            )
-        ]
+        return [warning(where, what, f"set `engine` to what runs there: {', '.join(ENGINES)}")]
     return []
 
 
@@ -337,12 +324,11 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"runs laar {running}, but this is {version('laar')}"
         found.append(warning(where, what, "install the same version, then check again"))
     for source, problem in shown["problems"].items():
-        if source == RESTART:
-            remedy = "restart the picker, or revert the settings"
-            found.append(warning(where, f"{source}: {problem}", remedy))
-            continue
+        what = f"{source}: {problem}"
         found.append(
-            error(where, f"{source}: {problem}", "correct it; the picker retries by itself")
+            warning(where, what, "restart the picker, or revert the settings")
+            if source == RESTART
+            else error(where, what, "correct it; the picker retries by itself")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
@@ -363,21 +349,18 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
 
 
-def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Return findings on whether the artifact has outcomes for the recent traffic."""
-    where = "artifact"
+def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
+    """Return findings on recent decisions, and on whether their requests were measured."""
     if not decisions:
-        return [warning(where, "no decision yet, so its coverage is unknown", "send requests")]
-    bare: Counter[tuple[str, int, str]] = Counter()
-    priced = 0
-    for decision in decisions:
-        rows = [row for row in decision["candidates"] if "evidence" in row]
-        priced += bool(rows)
-        if rows and not all(row["evidence"] > 0 for row in rows):
-            bare[decision["language"], decision["bucket_tokens"], decision["task"]] += 1
+        return [warning("decisions", "none yet, so nothing is known of them", "send requests")]
+    bare = Counter(
+        (decision["language"], decision["bucket_tokens"], decision["task"])
+        for decision in decisions
+        if calibrated and any(row.get("evidence", 1) <= 0 for row in decision["candidates"])
+    )
     found = [
         warning(
-            where,
+            "artifact",
             f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
             f"{bucket} tokens, and some model has no outcome for them",
             "report outcomes (POST /outcomes), or `laar measure` those and `laar fit`",
@@ -385,20 +368,17 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
         for (language, bucket, task), count in bare.most_common(_MAX_CELLS_SHOWN)
         if bucket
     ]
-    if priced and sum(bare.values()) and not found:
-        what = "nothing was measured: all models are treated as equally good"
-        found.append(warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
-    degraded = sum(1 for d in decisions if d["reason"].startswith("degraded"))
-    if degraded:
+    if calibrated and not bare:
+        found.append(fine("artifact", f"covers the last {len(decisions)} requests"))
+    if degraded := sum(d["reason"].startswith("degraded") for d in decisions):
         what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
         found.append(error("decisions", what, "see laar_degraded_total and the log"))
-    return found or [fine(where, f"covers the last {len(decisions)} requests")]
+    return found
 
 
 def _envoy_version(text: str) -> list[Finding]:
     """Check a version string such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
-    parts = text.split("/")
-    number = parts[1] if len(parts) > 1 else ""
+    number = text.partition("/")[2].partition("/")[0]
     try:
         major, minor = (int(part) for part in number.split(".")[:2])
     except ValueError:
@@ -420,8 +400,7 @@ def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
         for name, what in _COUNTERS.items()
         if totals[name]
     ]
-    overflows = sum(count for name, count in totals.items() if name.endswith("_overflow"))
-    if overflows:
+    if overflows := sum(n for name, n in totals.items() if name.endswith("_overflow")):
         what = f"circuit breakers turned {overflows} requests away"
         found.append(warning("Envoy", what, "raise circuit_breakers.thresholds, as above"))
     return found

@@ -108,6 +108,12 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
+def fails_open(document: Json) -> bool:
+    """Return whether requests go on to an endpoint while no picker answers."""
+    config = configuration(copy.deepcopy(document))
+    return any(processor.get("failure_mode_allow") for *_, processor in _processors(config))
+
+
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
     """Yield findings on clusters of pickers or endpoints that have no reachable host.
 

@@ -58,17 +58,14 @@ def calibrate(wanted: Calibration) -> Fit:
         SettingError: an endpoint does not answer, or too few answers arrived in time.
     """
     console = Console()
-    failed = asyncio.run(_ask(wanted, console))
+    if failed := asyncio.run(_ask(wanted, console)):
+        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
     try:
-        fitted = run_fit([wanted.outcomes], out=wanted.out, json_file=None)
+        return run_fit([wanted.outcomes], out=wanted.out, json_file=None)
     except SettingError as error:
         raise SettingError(
             f"{error} (--seconds allows more time, --max-tokens limits long answers)"
         ) from None
-    if failed:
-        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
-    console.print(fitted.evaluation.worth, markup=False)
-    return fitted
 
 
 async def _ask(wanted: Calibration, console: Console) -> int:

@@ -125,6 +125,56 @@ def test_the_worth_of_the_choices_is_said_beside_the_best_model_alone(large: Fit
     assert abs(int(chosen) - int(alone) - int(points)) <= 1
 
 
+def fast_and_slow() -> list[MeasuredOutcome]:
+    """One model is ten times as fast as the other, and right in three cases of five."""
+    made = []
+    for number in range(300):
+        tokens = 1000 + 37 * (number % 90)
+        for name, right, slower in (
+            ("fast", number % 5 < 3, 1),
+            ("slow", number % 50 > 0, 10),
+        ):
+            ttft_s = slower * tokens * 1e-4
+            times = {"ttft_s": ttft_s, "latency_s": ttft_s + 0.1 * slower}
+            made.append(outcome(f"q{number}", name, right, prompt_tokens=tokens, **times))
+    return made
+
+
+def test_the_seconds_to_a_correct_answer_are_said_which_choosing_shortens() -> None:
+    outcomes = fast_and_slow()
+    evaluation = evaluate(fitted(outcomes).artifact, outcomes)
+    pairs = list(zip(outcomes[::2], outcomes[1::2], strict=True))
+    seconds = {"fast": 0.0, "slow": 0.0}
+    solved = 0
+    for fast, slow in pairs:
+        solved += bool(fast.correct or slow.correct)
+        for first, second in ((fast, slow), (slow, fast)):
+            if first.correct or second.correct:
+                seconds[first.model] += first.latency_s
+                seconds[first.model] += 0.0 if first.correct else second.latency_s
+    shown = {name: f"{total / solved:.3g}" for name, total in seconds.items()}
+    assert (
+        f"With retries by other models, a correct answer takes {shown['fast']} s, and "
+        f"{shown['slow']} s if slow is asked first."
+    ) in evaluation.worth
+    assert evaluation.gain == pytest.approx(0.6 - 0.98)
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_an_artifact_that_makes_first_answers_worse_is_not_plainly_recommended(
+    worse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = fast_and_slow()
+    if not worse:
+        outcomes = [o.model_copy(update={"correct": True}) for o in outcomes[:-2]] + outcomes[-2:]
+    lines = [dump_outcome(outcome) for outcome in outcomes]
+    (tmp_path / "outcomes.jsonl").write_bytes(b"\n".join(lines))
+    run_fit([tmp_path / "outcomes.jsonl"], out=tmp_path / "a.json", json_file=None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("If clients retry after a wrong answer, name it" in said) == worse
+    assert ("a.json: name it in accuracy.capability" in said) == (not worse)
+
+
 def test_failures_are_learned_to_be_correlated_and_lower_the_later_brier_score(large: Fit) -> None:
     retry = large.artifact.retry
     assert retry.difficulty is not None

@@ -71,11 +71,11 @@ def run_fit(
         )
     notes = _notes(read)
     tasks = {cell.task for model in fitted.artifact.models.values() for cell in model.cells}
-    for task in sorted(task for task in tasks if task_name(task) != task)[:_MOST_NAMED]:
-        notes.append(
-            f"no request can name the task `{task}` in x-laar-task: rename it to small letters, "
-            "digits, `.`, `_` and `-`, 32 at most"
-        )
+    notes += [
+        f"no request can name the task `{task}` in x-laar-task: rename it to small letters, "
+        "digits, `.`, `_` and `-`, 32 at most"
+        for task in sorted(task for task in tasks if task_name(task) != task)[:_MOST_NAMED]
+    ]
     notes += [
         f"{name} has no us/token: {reason}; laar learns it while it serves"
         for name, reason in list(fitted.no_speed.items())[:_MOST_NAMED]
@@ -101,7 +101,15 @@ def run_fit(
             "them. Fit with --hold-out 0 to learn from all.",
             markup=False,
         )
-    console.print(f"Written to {out}: name it in accuracy.capability.", markup=False)
+    advice = "name it in accuracy.capability; a running picker loads it"
+    if read.from_measure:
+        console.print(fitted.evaluation.worth, markup=False)
+        if fitted.evaluation.gain <= -0.005:
+            advice = (
+                "first answers get worse with it. If clients retry after a wrong answer, name it "
+                "in accuracy.capability; otherwise see docs/guides/calibrate.md"
+            )
+    console.print(f"Written to {out}: {advice}.", markup=False)
     return fitted
 
 
@@ -148,8 +156,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
             f"{speed.seconds_per_token * 1e6:.1f}" if speed else "-",
         )
     console.print(table)
-    retries = fitted.evaluation.retries
-    if retries.attempts:
+    if (retries := fitted.evaluation.retries).attempts:
         console.print(
             f"Attempts 2 and later, {retries.attempts} of them: Brier score "
             f"{retries.brier_unconditional:.4f} without what failed before, {retries.brier:.4f} "
@@ -157,8 +164,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     if (text := fitted.artifact.text) is not None:
         console.print(_text_gain(text))
-    models = fitted.artifact.models.values()
-    if thin := sum(cell.thin for model in models for cell in model.cells):
+    if thin := sum(cell.thin for each in fitted.artifact.models.values() for cell in each.cells):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and lean on their model's "
             "mean; the artifact lists the outcomes of each. Measure more queries for these."

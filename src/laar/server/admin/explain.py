@@ -113,12 +113,16 @@ class Explainer:
     def decide(self, request: CoreRequest) -> dict[str, object]:
         """Return the record of the decision on a request returned by `read`.
 
+        Its `too_long` is whether the prompt exceeds every candidate's context window.
+
         Raises:
             RequestError: as `explain`.
         """
         now = self._clock()
         decision = self._director.preview(request, now)
         shown = self._memory.explained(self._memory.record(decision))
+        if (view := decision.view) is not None:
+            shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
         return shown if self.places is None else shown | {"sessions": self.places(decision, now)}
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
