@@ -50,7 +50,7 @@ class ReporterTrust:
         self._weights: dict[str, float] = {}
 
     def admitted(self, name: str) -> str:
-        """Return the name that reports count under; `UNNAMED` if there are too many."""
+        """Return the name to count reports under; `UNNAMED` if there are too many names."""
         if name != UNNAMED and name not in self._names:
             if len(self._names) >= MAX_REPORTERS:
                 return UNNAMED

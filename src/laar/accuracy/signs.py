@@ -42,7 +42,7 @@ _GUESSES = (
     np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
 """Initial P(sign) of wrong and of right answers, by where the sign is seen."""
-_PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in the total counts, and of the total in a model's
+_PRIOR_OUTCOMES = 30.0  # weight of `_GUESSES` in the total, and of the total in a model's counts
 _ALL = ""
 _RECENT = 300.0  # answers over which the mean shift fades
 

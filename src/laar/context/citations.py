@@ -201,7 +201,7 @@ class Citations:
         return line if made is own else line.replace(own, made)
 
     def _document(self, text: bytes, *, whole: bool) -> bytes:
-        """Return an event or a whole answer; the same object if nothing changes."""
+        """Return an event or a whole answer with numbers restored; the same object if unchanged."""
         try:
             choices = (value := orjson.loads(text))["choices"]
             changed = [self._choice(choice, whole=whole) for choice in choices]

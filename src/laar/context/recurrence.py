@@ -95,7 +95,7 @@ class Lines(NamedTuple):
     Args:
         starts: start of each line, including indentation.
         cores: start of the text after a possible label.
-        ends: end without trailing blanks.
+        ends: end without trailing whitespace.
         keys: hash of a long line's core, a whole short line, or a document's first line.
         last_keys: the same, with a document's last line.
         long: indices of long lines, including documents.
@@ -155,7 +155,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """A text as examined, to learn from once its request is accepted."""
+    """An examined text, to learn from once its request is accepted."""
 
     scope: int
     text: str
@@ -533,7 +533,7 @@ class _Bounds:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
-        """Return the bounds with the most common gap, including blanks, if most bounds have it."""
+        """Return the bounds with the most common gap, whitespace included, if most have it."""
         gaps = [self._text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds

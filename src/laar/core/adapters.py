@@ -110,7 +110,7 @@ class Adapters:
         Args:
             slot: the endpoint.
             running: adapters of running requests.
-            most: how many adapters may run at once; NaN if the page does not report it.
+            most: how many adapters may run at once; NaN if the metrics lack it.
         """
         if slot >= 0 and most == most:
             known = self._endpoints.setdefault(slot, _Endpoint())

@@ -473,4 +473,4 @@ def _priority(request: Request, view: View, priority: Priority | None) -> int | 
 
 
 _OPAQUE_DRAWS = 16
-"""Endpoints sampled for a request that is not read: one to send it to, and its fallbacks."""
+"""Endpoints sampled for a request whose body is not read: one to send it to, and its fallbacks."""

@@ -166,10 +166,10 @@ class Decision:
         tried: the models of this attempt and of the earlier ones.
         exhausted: if this attempt fails, the client should stop.
         tokens: length of the prompt in the chosen model's tokens.
-        weight: the prompt's weight in a queue, in tokens of a short prompt.
+        weight: the prompt's cost in a queue (see `quadratic_tokens`).
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills in its place; None if the endpoint prefills itself.
-        view: the view that the scorers saw; None for a request that is not read.
+        view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.
         position: position of the chosen one among the view's candidates.

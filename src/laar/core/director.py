@@ -214,7 +214,7 @@ class Director:
         return self._chooser.choose(request, now)
 
     def prefill_weight(self, view: View) -> Floats:
-        """Return the weight of prefilling at each candidate, in tokens of a short prompt."""
+        """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""
         quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)

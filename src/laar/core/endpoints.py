@@ -36,15 +36,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The values of one scrape of an endpoint's metrics page; NaN if the page lacks one.
+    """The values of one scrape of an endpoint's metrics page; NaN if the engine lacks one.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
-    once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    and its cache is empty. `started_s` is its start time by its own clock. `refused` counts the
-    requests it refused since the last page because its queue was full. `asleep` is true for an
-    engine that has unloaded its weights until it is woken, `has_tiers` for one that has fetched
-    cached tokens from memory behind its KV cache.
+    once. `restarted` is true when counters ran backwards since the last scrape: the engine
+    restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
+    counts the requests it refused since the last scrape because its queue was full. `asleep` is
+    true for an engine that has unloaded its weights until it is woken, `has_tiers` for one that has
+    fetched cached tokens from memory behind its KV cache.
     """
 
     waiting: float = math.nan

@@ -39,7 +39,7 @@ class View:
     that a record of the decision drops the request; arrays are never written to.
 
     Args:
-        request: the request, as read.
+        request: the request.
         now: monotonic seconds.
         rng: random source.
         table: the endpoints; its columns are by slot.

@@ -14,11 +14,10 @@ class Names:
     """The names of one set of endpoints; rebuilt when the set changes.
 
     Attributes:
-        models: the distinct first names, in the order of the slots.
+        models: the distinct first entries of `EndpointSpec.models`, in the order of the slots.
         serving: slots of the endpoints that serve a model name, ascending.
         pools: slots of the endpoints labelled with a pool, by its name.
-        weights: key of the cached prefixes that a name shares; only for names whose results differ
-            from those of the endpoint's own model.
+        weights: `EndpointTable.weights` by name; absent for names that use an endpoint's own model.
 
     Args:
         specs: the endpoints by slot, ascending.

@@ -1,7 +1,7 @@
 """The traffic to each endpoint: prefill work ahead, mean requests in flight, and their rates.
 
 A first token that the picker sees removes its prompt from the work ahead. Prompts whose first token
-is not seen (answers that are not read) leave it by elapsed time, and at the latest when their
+is not seen (answers whose body is not read) leave it by elapsed time, and at the latest when their
 answers end: with too large a c(m) the estimate would otherwise lag ever further behind. Work is in
 seconds estimated by c(m): the time that the model takes for a prompt's uncached tokens alone.
 

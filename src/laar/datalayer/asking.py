@@ -139,7 +139,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
 
 
 class Asker:
-    """Probe endpoints that are out and due, until cancelled.
+    """Probes endpoints that are out and due, until cancelled.
 
     Args:
         due: returns up to the given number of endpoints that are due and not being probed.

@@ -33,7 +33,7 @@ class ProblemSink(Protocol):
     def problem(self, source: str, message: str | None) -> None:
         """Report a problem of `source`, once per failure; None or `GONE` clears it.
 
-        `source` is the kind of collector, followed by a blank and the instance if there are
+        `source` is the kind of collector, followed by a space and the instance if there are
         several: ``scrape 10.0.0.7:8000``. None may be passed for a source without a problem.
         """
 

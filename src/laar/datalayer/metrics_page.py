@@ -355,7 +355,7 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
             break
         follows = page[after : after + 1]
         if follows in (b"{", b" ") and (start == 0 or page[start - 1] == 10):
-            # A label's value may contain blanks and braces, but nothing after the labels does.
+            # A label's value may contain spaces and braces, but nothing after the labels does.
             brace = page.rfind(b"}", after, end) + 1
             labels = page[after:brace] if brace else b""
             parts = page[brace or after : end].split(None, 1)

@@ -12,7 +12,7 @@ shape      listens on              its clients                           bodies
 sidecar    127.0.0.1               one trusted application next to it:   native
                                    x-forwarded-for passes as it is
 standalone all addresses           anyone: x-forwarded-for gets their    native
-                                   address, paths are normalised, slow
+                                   address, paths are normalized, slow
                                    headers refused, and those with
                                    underscores dropped
 gateway    all addresses           as standalone                         streamed

@@ -160,8 +160,8 @@ class Sessions:
 
         The tokens that a new context probably finds cached (`found`) are shared and take no room.
 
-        Contexts that no longer fit are removed, least recently used first. Return None for a turn
-        that could not be recognised again, that no cache holds, or if the endpoint has room for
+        Contexts that no longer fit are removed, least recently used first. Return None if the turn
+        could not be recognized again, if it exceeds the cache, or if the endpoint has room for
         everything.
         """
         room = self._room(slot)
@@ -176,7 +176,7 @@ class Sessions:
         if own is None:
             own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
         elif own.busy and tokens < own.tokens + own.shared:
-            own.busy += 1  # in parallel to another turn, such as one for a title
+            own.busy += 1  # in parallel with another turn, such as one that asks for a title
             return own
         else:
             own.shared = own.shared if own.slot == slot else found

@@ -80,7 +80,7 @@ class Bag(Generic[K]):
     def first(self, now: float) -> tuple[K, float] | None:
         """Return the lowest key at `now` and its height.
 
-        O(n), vectorised; cached for repeated calls with the same `now`, as for a full lane's turns.
+        O(n), vectorized; cached for repeated calls with the same `now`, as for a full lane's turns.
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1:]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from laar.health.recent import Recent
 
 _MOST = 1024
-"""Maximum traits remembered; those unseen longest are dropped. A tenant who varies the prompt
+"""Maximum traits remembered; the least recently seen are dropped. A tenant who varies the prompt
 creates a trait with each request, but the tenant's own trait stays."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""

@@ -127,7 +127,7 @@ class Breaker:
     probing: bool = False
     """A probe is in flight."""
     refused: bool = False
-    """The probe was denied, which counts once a sibling has accepted the same probe."""
+    """The probe was denied access, which counts once a sibling has accepted the same probe."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0

@@ -56,7 +56,7 @@ class Family:
         self.contested_until = float("-inf")
 
     def times_of(self, attempt: Attempt) -> GroupTimes:
-        """Return the typical times of attempts like this one."""
+        """Return the typical times for an attempt's kind: streamed or not."""
         times = self.times.get(attempt.stream)
         if times is None:
             times = self.times[attempt.stream] = GroupTimes()

@@ -187,7 +187,7 @@ class Outcomes:
         if passed_over:
             latest_full = max(breaker.full_until, breaker.limited_at)
             if endpoint.refusals >= 1.0 or latest_full > now - FULL_S:
-                kind = Kind.FULL  # its page counts a refusal, or it has just reported being full
+                kind = Kind.FULL  # its metrics count a refusal, or it just reported being full
             else:
                 endpoint.retried.append(attempt)
         if kind is Kind.FULL:
@@ -243,7 +243,7 @@ class Outcomes:
     def _denied_alone(
         self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> bool:
-        """Return whether only this endpoint denies; otherwise the client's key may be invalid."""
+        """Return whether only this endpoint denies access; if not, the client's key may be bad."""
         breaker = endpoint.breaker
         endpoint.denied.note(now, happened=True)
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):
@@ -255,7 +255,7 @@ class Outcomes:
         if apart is None:  # nothing is known of the siblings yet: wait for their answers
             breaker.pause(now + _UNHEARD_S)
         if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
-            # Siblings deny as well: the fault is the client's.
+            # Siblings deny access too: the fault is the client's.
             breaker.record_success(attempt, now)
         else:
             self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)

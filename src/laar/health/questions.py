@@ -38,7 +38,7 @@ class Questions:
         self.are_asked = False
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of an endpoint that denies, and whether their probe is in flight."""
+        """Siblings of an endpoint that denies access, and whether their probe is in flight."""
 
     def suspect(
         self, endpoint: Endpoint, kind: Kind, weight: float, now: float, *, excused: bool = False
@@ -150,7 +150,7 @@ class Questions:
         breaker.record_probe(breaker.kind, weight, now)
 
     def _settle_denied(self, family: Family, now: float, *, admitted: bool) -> None:
-        """Settle the suspicion of endpoints that deny: they are at fault if a sibling admits."""
+        """Settle denials: endpoints that deny access are at fault if a sibling grants it."""
         for endpoint in family.members.values():
             breaker = endpoint.breaker
             if breaker.is_suspected and breaker.refused:

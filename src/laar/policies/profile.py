@@ -71,5 +71,5 @@ class Profile:
     scorers: Annotated[tuple[ScorerUse, ...], MaxLen(MAX_USES)]
     """Scorers. A candidate's score is the weighted mean of their scores, each in 0..1."""
     picker: PickerUse = field(default_factory=PickerUse)
-    """Picker, which orders the candidates by score. The first serves, the next ones are
+    """Picker, which orders the candidates by score. The first serves; the next ones are
     fallbacks."""

@@ -118,7 +118,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _Break:
-    """A place after a line of the frame, or at the beginning, where prompts differ."""
+    """A point after a line of the frame, or at the beginning, where prompts differ."""
 
     role: str
     at: int = 1 << 30

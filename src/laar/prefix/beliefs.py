@@ -42,7 +42,7 @@ BYTES_PER_TOKEN = 4
 Floats = npt.NDArray[np.float64]
 
 Demand = tuple[Floats, Floats]
-"""Places in a prompt, as ascending shares of it, and the requests expected to share each."""
+"""Depths in a prompt, as ascending shares of it, and the requests expected to share each."""
 
 
 class Prompt(Protocol):
@@ -116,7 +116,7 @@ class PrefixBeliefs:
     """Estimates which endpoint has which prefix cached.
 
     Args:
-        key: secret of the hashes.
+        key: secret that keys the hashes.
         max_bytes: memory limit of the index.
     """
 

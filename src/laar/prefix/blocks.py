@@ -3,7 +3,7 @@
 The text of the *effective* prompt (as the engine sees it, in order: system prompt, tools, role
 markers, texts) is cut into blocks, and each block is hashed with the hash of everything before it
 as the seed.
-Hence equal hashes at place ``i`` mean equal text up to and including block ``i``, and the longest
+Hence equal hashes at index ``i`` mean equal text up to and including block ``i``, and the longest
 common prefix of two chains can be found by bisection.
 
 Why the blocks grow: engines cache 16 to 128 tokens at a time, about 64 to 512 bytes, and a hash
@@ -48,7 +48,7 @@ MAX_KNOWN = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The block boundaries; they depend only on the place in the prompt.
+    """The block boundaries; they depend only on the offset in the prompt.
 
     Args:
         tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` is a multiple of its block,
@@ -81,7 +81,7 @@ class Chain:
     """One prompt as hashes, without its text.
 
     Args:
-        hashes: one unsigned 64-bit integer per block; place ``i`` stands for blocks ``0..i``.
+        hashes: one unsigned 64-bit integer per block; entry ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
         grid: the grid used to cut it.
         weighed: how its length was estimated; None if there was no text for that.

@@ -5,8 +5,8 @@ that serves some of the requests. The first one there pays for all that follow, 
 copy depends on their number. The estimate is the number of recent requests (Lindy's law: a prefix
 that was requested often keeps being requested).
 
-Requests are counted only at a few places of the prompt, whose distance grows with depth, so that a
-request costs about twenty look-ups at any length. Counts fade with `HORIZON_S`.
+Requests are counted only at a few depths of the prompt, ever further apart, so that a request costs
+about twenty look-ups at any length. Counts fade with `HORIZON_S`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ the cache of a busy endpoint."""
 _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twentieth
 
 MAX_PREFIXES = 65_536
-"""Places remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
+"""Prefixes remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
 
 PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
-"""Places at which to count: up to 1.5 MiB, each 1.3 to 2 times as deep as the previous one."""
+"""Prompt depths at which to count, up to 1.5 MiB; each is 1.3 to 2 times the previous one."""
 
 
 class PrefixDemand:
@@ -62,9 +62,9 @@ class PrefixDemand:
     def expected(
         self, chain: Chain, now: float
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
-        """Return places in the prompt, as shares of it, and the requests that share each.
+        """Return depths in the prompt, as shares of it, and the requests that share each.
 
-        No known request shares more than the last place. None if no request shares any of it.
+        No known request shares more than the last depth. None if no request shares any of it.
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []

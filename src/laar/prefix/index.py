@@ -135,7 +135,7 @@ class IndexStats:
 
 
 class Kept(NamedTuple):
-    """One use as returned by `PrefixIndex.dump`: its slot, its place in the prompt, its blocks.
+    """One use as returned by `PrefixIndex.dump`: its slot, its depth in the prompt, its blocks.
 
     `proven` counts from the prompt's start; `sizes` are the lengths of the segments' runs.
     """

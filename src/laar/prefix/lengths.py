@@ -3,7 +3,7 @@
 A fixed ratio of characters to tokens is off by a factor of two if prose, JSON and code are
 mixed. Tokenizers have common habits, though: most words are one token, a number is a token per one
 to three digits, a symbol is about half a token, a line starts a new token. So a text's length is
-computed as a weighted count of its characters and of the places where one character class follows
+computed as a weighted count of its characters and of the points where one character class follows
 another. On prose, code, markup, tables and texts in twenty languages, the weights below are within
 15 % of four tokenizers for four texts of five; with a flat four bytes per token, for two of five.
 
@@ -144,7 +144,7 @@ class _Weights:
         self.of_counts: Floats = self._weights @ _FEATURES
 
     def learn(self, counts: Floats, tokens: float) -> None:
-        """Learn from the number of tokens of a prompt with these counts."""
+        """Learn from a prompt's character counts and its number of tokens."""
         given = _FEATURES @ counts / tokens  # normalized, so that all prompts weigh the same
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)

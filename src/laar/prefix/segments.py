@@ -59,7 +59,7 @@ class Segments:
     def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
         """Set the slot's bit on the path beyond ``held`` blocks, creating missing segments.
 
-        ``edge`` is the last place within ``held`` where a segment is known to end.
+        ``edge`` is the last depth within ``held`` at which a segment is known to end.
         """
         depth, end = edge, len(hashes)
         while depth < end:
@@ -161,7 +161,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
     """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
-    If chained hashes are equal at one place, they are equal at all earlier ones: bisection works.
+    If chained hashes are equal at one depth, they are equal at all earlier ones: bisection works.
     """
     most = min(len(part), len(hashes) - depth)
     if part[most - 1] == hashes[depth + most - 1]:

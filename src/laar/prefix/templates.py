@@ -26,9 +26,9 @@ _SYSTEM = (f"{MESSAGE}system\x1f", f"{MESSAGE}developer\x1f")
 _THOUGHT = "</think>"
 
 MAX_SEEN = 20_000
-"""Places of prompts remembered to compare arrangements, 3 MB; the oldest are dropped."""
+"""Block hashes remembered to compare arrangements, 3 MB; the oldest are dropped."""
 
-_EVERY = 8  # blocks between two remembered places
+_EVERY = 8  # blocks between two remembered ones
 _ENOUGH = 32  # answers needed on which the arrangements disagreed
 _DISAGREE = 0.1
 

@@ -6,13 +6,12 @@ blocks; they are hashed again, chained as in the engine, under the adapter and t
 engine's own names serve to find a block's parent, and the block that was removed.
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) identifies a text;
-texts whose blocks have been learned (`TokenBlocks.learn`) map each place to a block. Then each
-endpoint's events give the number of these blocks that it holds. Blocks are learned once a request
-has ended, so a prompt is known by its earlier turns. A cache can hold no more than those turns,
-except the last answer.
+texts whose blocks have been learned (`TokenBlocks.learn`) map each offset to a block. Each
+endpoint's events give the number of these that it holds. Blocks are learned once a request has
+ended, so a prompt is known by its earlier turns: all that a cache can hold, except the last answer.
 
-Where a prompt diverges from all known ones, its place in the token ids is interpolated; the second
-prompt that diverges there makes it exact, since the token ids of both are known then.
+The token at which a prompt leaves all known ones is interpolated; the second prompt that leaves
+there makes it exact, since the token ids of both are known then.
 
 What counts, by endpoint:
 
@@ -55,7 +54,7 @@ MAX_TEXTS = 400_000
 MAX_EXPECTED = 8192
 """Maximum requests whose blocks are expected under an id; 3 kB each for 6,000 tokens."""
 
-_MAX_ANCHORS = 64  # places per text with a known token; a conversation has one per turn
+_MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) 
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A prompt whose blocks are known: places of the text, and the token at each."""
+    """A prompt whose blocks are known: offsets in the text, and the token at each."""
 
     chain: Chain
     tokens: int
@@ -111,7 +110,7 @@ class _Text:
     anchors: list[tuple[int, float]]
 
     def tokens_at(self, place_bytes: int) -> float:
-        """Return the number of tokens before a place of the text, exact at its anchors."""
+        """Return the number of tokens before an offset in the text, exact at its anchors."""
         after = bisect_right(self.anchors, (place_bytes, math.inf))
         start_bytes, start = self.anchors[after - 1]
         if after == len(self.anchors) or place_bytes <= start_bytes:
@@ -299,7 +298,7 @@ class TokenBlocks:
     # -- requests by their sessions --------------------------------------------------------------
 
     def expect(self, session: str, slot: int, chain: Chain, tokens: float) -> bool:
-        """Expect a request's blocks under a session; return whether the slot publishes events.
+        """Expect a request's KV events by its session; return whether the slot publishes any.
 
         Args:
             session: the decision's id, which the engine gets as the request's session.
@@ -392,7 +391,7 @@ class TokenBlocks:
         if other is None or size != other.size:
             return
         place = text.chain.bytes_of(depth)
-        # The next turn shares the answer's blocks too, which come after the place.
+        # The next turn shares the answer's blocks too, which come after the offset.
         shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known except for the last block
@@ -448,7 +447,8 @@ class TokenBlocks:
                 continue
             known_bytes, text = place
             share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
-            wanted = int(tokens - (0 < tokens == chain.tokens)) // held.size  # the last is computed
+            # An engine always computes a prompt's last token.
+            wanted = int(tokens - (0 < tokens == chain.tokens)) // held.size
             found = self._held(slot, text.blocks, wanted)
             of_text = found * held.size / max(chain.tokens or tokens, 1.0)
             of_text *= 1.0 if chain.tokens else share

@@ -84,7 +84,7 @@ class RequestTrailers:
 
 @dataclass(slots=True)
 class HasRead:
-    """A long body as read, or the error: the reply to `Read`."""
+    """The parsed long body, or the error: the reply to `Read`."""
 
     read: Body | RequestError
 

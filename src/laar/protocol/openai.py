@@ -42,8 +42,8 @@ ASIDE_BYTES = 1 << 20
 for shorter ones the switch costs more than it saves other streams."""
 
 MAX_PARTS = 200_000
-"""Maximum values of a body to build, as `_has_many_parts` estimates: 30 ms, during which no other
-request is served, even if a thread builds them. Ten million characters of prose have fewer."""
+"""Maximum JSON values in a body to parse, as `_has_many_parts` estimates: 30 ms, during which no
+other request is served, even if a thread parses it. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
 
@@ -52,7 +52,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
-"""Bodies up to this size never take longer to build than `MAX_PARTS` values."""
+"""Bodies up to this size never take longer to parse than `MAX_PARTS` values."""
 _MAX_DEPTH = 500
 """Maximum depth at which a body that `orjson` rejects is parsed by Python's parser, whose limit
 depends on the version: near 1,000 in 3.11. `orjson` reads 1,024 levels."""
@@ -238,7 +238,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
 
 
 def _has_many_parts(body: bytes) -> bool:
-    """Return whether building the body's values would block other requests for too long.
+    """Return whether parsing the body would block other requests for too long.
 
     Punctuation in texts is counted too, at its usual share in prose.
     """

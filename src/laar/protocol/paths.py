@@ -107,7 +107,7 @@ _SEPARATORS = re.compile(r"[/\\]+")
 
 
 class DeniedPaths:
-    """A set of denied paths that recognises them in any spelling.
+    """A set of denied paths that recognizes them in any spelling.
 
     Only the end of a path is compared, since engines may be mounted below another path.
 

@@ -45,7 +45,7 @@ MAX_SESSION_CHARS = 256
 """Maximum length of a session name; longer ones are ignored."""
 
 NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""Matches header values usable as a name: printable, without surrounding blanks."""
+"""Matches header values usable as a name: printable, without surrounding spaces."""
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 

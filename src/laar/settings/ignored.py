@@ -42,7 +42,7 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Prefix of settings, their requirement, and a test whether it is met."""
+"""Prefix of settings, what they require, and a test of whether it is met."""
 
 _ALWAYS = {"flow.tenant_header", "flow.max_hold_s", "flow.max_waiting", "flow.max_held_bytes"}
 """Settings that also apply without `flow.enabled`: to tenants in streams, and to held sessions."""

@@ -38,7 +38,7 @@ _RECORD_BYTES = 64  # size of most records when serialized
 
 
 class Outbox:
-    """Queue records, and detect which loads have changed.
+    """Queues records, and detects which loads have changed.
 
     Args:
         table: the table whose counters are sent.

@@ -45,7 +45,7 @@ _ID_CHARS = 64  # longest decision id
 
 
 class Sharing:
-    """Connect a director to those of other pickers.
+    """Connects a director to those of other pickers.
 
     The director's prefixes and learners report to this object from now on.
 
@@ -53,7 +53,7 @@ class Sharing:
         director: director of this picker.
         settings: what to share, and how soon.
         origin: name of this picker process: unique for all time.
-        key: secret of the hashes.
+        key: secret that keys the hashes.
         wall_clock: seconds since 1970, to display the age of records.
         online: reported outcomes; None if they are not kept.
         reports: decisions for which outcomes may be reported; None if there are none.

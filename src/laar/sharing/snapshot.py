@@ -67,7 +67,7 @@ def snapshot(
         sharing: the picker's sharing.
         online: reported outcomes, if kept.
         now: seconds, monotonic.
-        with_key: include the secret of the hashes; only for the picker's own file.
+        with_key: include the hash secret; only for the picker's own file.
         place: position in the stream of records up to which the snapshot includes them.
     """
     director = sharing.director

@@ -26,7 +26,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Unseen:
-    """Maintain `EndpointTable.unseen`.
+    """Maintains `EndpointTable.unseen`.
 
     Args:
         table: the endpoints.

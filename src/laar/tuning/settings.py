@@ -14,7 +14,7 @@ from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
 SIGMA_MAX = 1.0
-"""Maximum step, a factor of e: wider steps leave the usual bounds at once."""
+"""Maximum sigma, typically a factor of e: wider steps exceed the usual bounds at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,7 +258,7 @@ class Tuner:
 
 
 def _checked(weights: Mapping[str, float], settings: TunerSettings) -> dict[str, float]:
-    """Return weights with exactly the bounds' names, positive, clipped to the bounds."""
+    """Return the weights clipped to the bounds; reject other names and non-positive values."""
     if set(weights) != set(settings.bounds):
         names = ", ".join(settings.bounds)
         raise SettingError(

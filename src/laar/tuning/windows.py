@@ -156,8 +156,8 @@ class Window:
     def score(self, objective: str, *, stopped: bool = False) -> WindowScore:
         """Summarize the cohort; missing outcomes are failures, unless it was `stopped`.
 
-        The objective over the answers is divided by the share of requests that got one: the time to
-        an answer if failures are retried.
+        The objective over the answers is divided by the share of requests answered: the time to an
+        answer when failed requests are retried until they succeed.
         """
         requests = max(self.assigned, 0)
         due, answers = self.finished if stopped else requests, len(self._e2e_s)

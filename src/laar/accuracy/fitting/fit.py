@@ -298,7 +298,7 @@ def _cross_validated(
 
 
 def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float) -> _Floats:
-    """Fit an L2-penalised logistic regression on weighted rows; return its coefficients."""
+    """Fit an L2-penalized logistic regression on weighted rows; return its coefficients."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 

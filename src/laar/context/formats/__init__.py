@@ -1,4 +1,4 @@
-"""Formats of documents that are recognised from the first request.
+"""Formats of documents that are recognized from the first request.
 
 These are delimiters declared by the route, JSON, tags named for documents, and blocks of a
 message's content. Documents in other formats are learned (`laar.context.recurrence`).
@@ -67,7 +67,7 @@ def held(block: Block, settings: ContextSettings) -> Block:
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
-    """Return the block with trailing blanks of lines included in its items.
+    """Return the block with trailing whitespace of lines included in its items.
 
     If they stayed in place, prompts with the same documents would differ.
     """

@@ -157,7 +157,7 @@ def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[i
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
     """Return the longest string of an element, and its path."""
     if isinstance(element, str):
-        # A single word, path or link is a name, not text, except in scripts without blanks.
+        # A single word, path or link is a name, not text, except in scripts without spaces.
         is_text = depth < _DEEPEST or " " in element or not element.isascii()
         return (len(element) if is_text else 0), ()
     if not depth:

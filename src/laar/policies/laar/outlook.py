@@ -156,7 +156,7 @@ def _spared(
 
 
 def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
-    """Integrate the requests that share each place of the prompt: up to `top`, and up to `has`.
+    """Integrate the requests that share each part of the prompt: up to `top`, and up to `has`.
 
     Arrays are filled in place: concatenating numbers and arrays takes several times as long.
     """

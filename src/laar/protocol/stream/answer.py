@@ -31,7 +31,7 @@ class Answer:
     Args:
         status: the endpoint's status; None until known, or if Envoy generated the answer.
         accepted: the status shows that the endpoint accepted the request.
-        restorers: restore the client's names of the model and of documents.
+        restorers: restore the client's model name and document numbers.
         names: the model's names, as used by the client and the decision.
         complete: the answer has ended.
         let_go: the stream ends before the answer does, so its end will not be seen.

@@ -37,7 +37,7 @@ class Dialect:
     """
 
     sends_whole_bodies = True
-    """Whether a request's body is one message."""
+    """Whether request bodies arrive as one message."""
     reads_by_server = False
     """Whether the choice of answers to read depends on the serving endpoint."""
 

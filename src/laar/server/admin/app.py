@@ -110,7 +110,7 @@ class _BoundedProtocol(H11Protocol):
 
 
 class _Rarely(logging.Filter):
-    """Limit the rate of warnings: a port scan must not fill the log."""
+    """Limits the rate of warnings: a port scan must not fill the log."""
 
     _next_at = 0.0
 

@@ -39,7 +39,7 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class Attempts:
-    """Count wrong tokens by client address.
+    """Counts wrong tokens by client address.
 
     A wrong token sent repeatedly counts once: that is not guessing, and clients behind a proxy or a
     mesh share their address with a client that still has yesterday's token.

@@ -37,7 +37,7 @@ _HOOK_MEMORIES = (
 
 
 class Metric(NamedTuple):
-    """A row of the table."""
+    """A row of `metrics.txt`."""
 
     name: str
     kind: str

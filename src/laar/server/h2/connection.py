@@ -1,8 +1,8 @@
 """One HTTP/2 connection: an asyncio protocol around jh2's state machine.
 
-The bytes of one read are handled and answered before the next read. Connections alternate: one that
-has used up its time continues after the others. Messages wait in their calls for the peer's
-windows, for its socket, or for their handlers.
+The bytes of one read are handled and answered before the next read. Connections take turns: one
+that has used up its time continues after the others. Messages wait in their calls for flow-control
+windows, a writable socket, or their handlers.
 """
 
 from __future__ import annotations

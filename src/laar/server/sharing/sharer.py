@@ -84,7 +84,7 @@ class Sharer:
         share: the settings.
         store: transports batches to the others; None for snapshots on disk only.
         snapshot_file: file for snapshots without a store.
-        origin, key: name of this picker in the store, and secret of the hashes.
+        origin, key: name of this picker in the store, and the hash secret.
         clock: monotonic seconds.
         problems: receives lost connections and unusable snapshots.
         online: learner of reported outcomes.
@@ -134,7 +134,7 @@ class Sharer:
         self._has_secret = share.secret_file is not None
         self._file: WholeFile | None = None
         if store is None and snapshot_file is not None:
-            # Readable only by its owner, since it contains the secret of the hashes.
+            # Readable only by its owner, since it contains the hash secret.
             self._file = WholeFile(snapshot_file, mode=0o600)
         self._online = online
         self._clock = clock

@@ -5,10 +5,10 @@ All keys have the namespace as their hash tag, so that a cluster keeps them on o
     laar:{ns}:records    stream; entries older than `history_s` are trimmed
     laar:{ns}:snapshot   records that a starting picker needs before the stream's entries
     laar:{ns}:turn       expires when the next snapshot is due
-    laar:{ns}:key        secret of the hashes, unless a `secret_file` is given
+    laar:{ns}:key        secret that keys the hashes, unless a `secret_file` is given
 
-There are three connections: for sending, for receiving, and for other commands. The timeout of a
-reply is a second, except for snapshots.
+There are three connections: for sending, for receiving, and for other commands. Replies time out
+after a second, except for snapshots.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StartState(NamedTuple):
     """The key and snapshot found when the connections were opened.
 
     Args:
-        key: secret of the hashes, shared by all pickers.
+        key: secret that keys the hashes, shared by all pickers.
         snapshot: the others' records, for a starting picker; None without a snapshot.
     """
 
@@ -84,7 +84,7 @@ class Store:
         share: the store's address and credentials.
         settings: namespace and times.
         origin: name of this picker, whose entries are not received.
-        secret: secret of the hashes, from the settings; None to use the one in the store.
+        secret: the hash secret from the settings; None to use the one in the store.
 
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
