@@ -284,6 +284,32 @@ def test_a_page_of_a_dead_engine_does_not_bring_it_back():
     assert {d.decide(request(), 3.0).address for _ in range(10)} == {"b:1"}
 
 
+def served(answer_s, count):
+    """Return the models that get a new fleet's requests, one after the other."""
+    d = director(*((f"{model}:1", model) for model in answer_s))
+    models = []
+    for number in range(count):
+        decision = d.decide(request(text=f"{number} " * 50), 10.0 * number)
+        models.append(decision.model)
+        d.answering(decision, 10.0 * number)
+        seconds = answer_s[decision.model]
+        end = Completion(
+            status=200, cause="complete", latency_s=seconds, ttft_s=0.003, completion_tokens=9
+        )
+        d.settle(decision, end)
+    return models
+
+
+@pytest.mark.parametrize("answer_s", [(0.03, 0.3), (0.03, 0.01), (0.3, 3.0), (3.0, 0.5)])
+def test_every_model_is_tried_and_then_the_fastest_gets_the_requests(answer_s):
+    first = served(dict.fromkeys("ab", 1.0), 1)[0]
+    second = "b" if first == "a" else "a"
+    models = served({first: answer_s[0], second: answer_s[1]}, 20)
+    assert set(models) == {"a", "b"}
+    fastest = first if answer_s[0] < answer_s[1] else second
+    assert set(models[8:]) == {fastest}
+
+
 def test_an_unknown_round_trip_is_not_a_short_one():
     d = director(("far:1", "m"), ("unknown:1", "m"), ("near:1", "m"))
     d.table.round_trip("far:1", 0.4, 0.0)

@@ -20,6 +20,7 @@ ERROR = 0.3
 
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
+_LEAST_SHARE = 0.1  # share of a prior in the mean answer below which it is left alone
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
@@ -143,6 +144,13 @@ class EngineModel:
             answer_s = max(base_s - self.speed.start_s, _LEAST_ANSWER_S)
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
+    def imitate(self, other: EngineModel) -> None:
+        """Replace unmeasured priors, while they still matter, by what a model has learned."""
+        if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
+            if not self.first.seen:
+                self.first.expect(other.first.now, _first_doubt(self.speed))
+            self._expect_answers(max(other.mean_s, _LEAST_ANSWER_S), 1.0)
+
     def measured(self, speed: SpeedPrior) -> None:
         """Replace the measured speed of first tokens; keep what was learned about them."""
         self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
@@ -166,6 +174,12 @@ class EngineModel:
             self.rest.rescale(unit_s / self.unit_s)
             self.rest.work_out()
             self.unit_s = unit_s
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of the answers seen; the prior has no part in it."""
+        seen_s = self.unit_s - self._guess_share * self._guess_s
+        return seen_s / max(1.0 - self._guess_share, 1e-9)
 
     @property
     def read(self) -> float:

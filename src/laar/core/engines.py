@@ -19,10 +19,11 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 
 With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
-hundred others. Unseen first tokens (of answers that are not read) teach the first line nothing:
-prompts ahead are then estimated from elapsed time, and whole answers still teach the second line
-and the paces. Errors are relative to the prediction, outliers count linearly, old samples are
-forgotten, and each constant has bounds: no answer can push one out of its range.
+hundred others. Among candidates that were never measured, the model whose answers were fastest is
+the prior of the others, so that each is tried. Unseen first tokens (of answers that are not read)
+teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole answers
+still teach the second line and the paces. Errors are relative to the prediction, outliers count
+linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
 """
 
 from __future__ import annotations
@@ -118,6 +119,10 @@ class Engines:
         bases[model_id] = base_s
         known = zip(models, bases.tolist(), strict=True)
         of = {name: self._model(name, (s, timed)) for name, s in known if not math.isnan(s)}
+        answered = [model for model in of.values() if model.rest.seen and not timed]
+        answered.sort(key=lambda model: model.mean_s)
+        for model in of.values() if answered and len(of) > 1 else ():
+            model.imitate(answered[0])
         rows = [of[name].constants() if name in of else (math.nan,) * 7 for name in models]
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
