@@ -239,7 +239,7 @@ def test_a_newcomer_learns_nothing_from_the_prefiller_whose_place_it_took():
     d.table.replace("test", [specs[D], replace(specs[P], address=Q)])
     finish(d, decision, latency_s=9.0, ttft_s=8.0)
     assert Q not in d.engines.state()["paces"]
-    assert not d.engines.shared(np.array([d.table.slot(Q)])).any()
+    assert not d.engines.traffic.shared(np.array([d.table.slot(Q)])).any()
 
 
 def test_a_failing_prefiller_is_passed_over_and_tried_again():

@@ -1,5 +1,6 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
+import math
 import random
 
 import numpy as np
@@ -252,6 +253,61 @@ def test_an_unreachable_endpoint_is_passed_over_unless_all_are():
     for _ in range(3):
         d.table.round_trip("b:1", None, 0.0)
     assert d.decide(request(), 0.0)
+
+
+def test_an_endpoint_that_refuses_connections_gets_nothing_while_another_is_left():
+    d = director(("down:1", "m"), ("up:1", "m"))
+    d.table.round_trip("up:1", None, 0.0)  # late once: a busy engine
+    for now in (0.1, 60.0):
+        d.table.round_trip("down:1", math.inf, now)
+        assert {d.decide(request(), now).address for _ in range(20)} == {"up:1"}
+    d.table.round_trip("up:1", math.inf, 60.0)
+    assert d.decide(request(), 60.0)
+
+
+def test_an_endpoint_that_refused_connections_is_back_with_its_first_good_page():
+    d = director(("a:1", "m"), ("b:1", "m"))
+    elsewhere = EndpointSpec(address="c:1", models=("m",), metrics_url="http://c:9/metrics")
+    d.table.replace("more", [elsewhere])
+    for address in ("a:1", "c:1"):
+        d.table.round_trip(address, math.inf, 0.0)
+        d.table.read(address, Reading(), 1.0)  # c's is served by another process
+    assert {d.decide(request(text="x"), 1.0).address for _ in range(60)} == {"a:1", "b:1"}
+
+
+def test_a_page_of_a_dead_engine_does_not_bring_it_back():
+    """As of vLLM, whose server then answers /health with 503."""
+    d = director(("a:1", "m"), ("b:1", "m"))
+    for now in range(3):
+        d.table.round_trip("a:1", None, now)
+        d.table.read("a:1", Reading(), now)
+    assert {d.decide(request(), 3.0).address for _ in range(10)} == {"b:1"}
+
+
+def served(answer_s, count):
+    """Return the models that get a new fleet's requests, one after the other."""
+    d = director(*((f"{model}:1", model) for model in answer_s))
+    models = []
+    for number in range(count):
+        decision = d.decide(request(text=f"{number} " * 50), 10.0 * number)
+        models.append(decision.model)
+        d.answering(decision, 10.0 * number)
+        seconds = answer_s[decision.model]
+        end = Completion(
+            status=200, cause="complete", latency_s=seconds, ttft_s=0.003, completion_tokens=9
+        )
+        d.settle(decision, end)
+    return models
+
+
+@pytest.mark.parametrize("answer_s", [(0.03, 0.3), (0.03, 0.01), (0.3, 3.0), (3.0, 0.5)])
+def test_every_model_is_tried_and_then_the_fastest_gets_the_requests(answer_s):
+    first = served(dict.fromkeys("ab", 1.0), 1)[0]
+    second = "b" if first == "a" else "a"
+    models = served({first: answer_s[0], second: answer_s[1]}, 20)
+    assert set(models) == {"a", "b"}
+    fastest = first if answer_s[0] < answer_s[1] else second
+    assert set(models[8:]) == {fastest}
 
 
 def test_an_unknown_round_trip_is_not_a_short_one():

@@ -109,9 +109,52 @@ def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
     engines.began(0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=8.0, timed=True, shown=True)
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
     engines.reassess()
-    assert answer_s(1.0, 2.0) == pytest.approx([8.0, 2.0])
+    assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
     engines.began(0, 1.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=1.0, timed=True, shown=True)
     assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
+
+
+def answered(engines, seconds, count, base):
+    """Serve requests one by one; `base` is the artifact's seconds of an answer, if there is one."""
+    for at in range(count):
+        one = engines.began(
+            0, 10.0 * at, plain_s=0.0, others=0.0, rtt_s=0.0, base_s=base or 0.0,
+            timed=base is not None, shown=True,
+        )  # fmt: skip
+        engines.ended(one, 10.0 * at + 5, ttft_s=1e-3, latency_s=seconds, answer_tokens=9)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("count", [1, 5, 20, 60, 300])
+@pytest.mark.parametrize(("before", "seconds"), [(None, 0.03), (None, 9.0), (2.0, 0.03)])
+def test_an_artifact_loaded_while_serving_counts_as_after_a_restart(
+    before, seconds, count, restarts
+):
+    """Restarted with what was learned, or with the same answers once more."""
+
+    def expected_s(engines):
+        slots = np.arange(1)
+        return engines.constants(slots, np.array([seconds]), timed=True).answer_s[0]
+
+    table, loaded = fleet("a:1")
+    answered(loaded, seconds, count, before)
+    if restarts:
+        state, loaded = orjson.loads(orjson.dumps(loaded.state())), Engines(table)
+        loaded.restore(state)
+    loaded.reassess()
+    table, fresh = fleet("a:1")
+    answered(fresh, seconds, count, seconds)
+    assert expected_s(loaded) == pytest.approx(expected_s(fresh), rel=0.1)
+
+
+def test_a_state_saved_by_an_older_version_is_restored():
+    table, engines = fleet("a:1")
+    answered(engines, 0.5, 200, None)
+    state = engines.state()
+    del state["models"]["m"]["answers"][3:]
+    fresh = Engines(table)
+    fresh.restore(state)
+    assert of(table, fresh).answer_s == pytest.approx([0.5], rel=0.05)
 
 
 def ahead(engines, slots, now, read):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from typing import Any
@@ -98,8 +99,10 @@ async def test_silence_and_refusal_are_failures_with_a_reason(
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
     start(prober(recorder, address, time.monotonic).run())
     start(prober(recorder, "127.0.0.1:1", time.monotonic).run())
-    await until(lambda: len(recorder.problems) == 2)
-    assert {rtt_s for _, rtt_s, _ in recorder.round_trips} == {None}
+    start(prober(recorder, "localhost:1", time.monotonic).run())  # through aiohttp's session
+    await until(lambda: len(recorder.problems) == 3)
+    found = {address: rtt_s for address, rtt_s, _ in recorder.round_trips}
+    assert found == {address: None, "127.0.0.1:1": math.inf, "localhost:1": math.inf}
     assert "Timeout" in recorder.problems[f"probe {address}"]
 
 

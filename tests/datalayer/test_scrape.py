@@ -153,6 +153,22 @@ async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
     await until(lambda: recorder.problems == {})
 
 
+async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
+    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    monkeypatch.setattr(scrape, "TIMEOUT_S", 0.05)
+    elsewhere = spec("127.0.0.1:2", metrics_url="http://127.0.0.1:1/metrics")
+    specs = [spec(await serve(late)), elsewhere, spec("127.0.0.1:1")]
+    start(scraper(recorder, specs).run())
+    await until(lambda: len(recorder.problems) == 3)
+    found = {(address, rtt_s) for address, rtt_s, _ in recorder.round_trips}
+    assert found == {("127.0.0.1:1", math.inf)}
+
+
 async def test_an_endpoint_without_a_page_is_left_alone(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:

@@ -1,6 +1,7 @@
 """Why an endpoint was picked: rows, reasons, the sentence; and no prompt kept."""
 
 import gc
+import math
 import random
 from dataclasses import replace
 
@@ -221,7 +222,7 @@ def test_rows_are_by_rank_and_their_terms_add_up():
 def test_everybody_left_out_has_a_reason():
     known = Known(**dict.fromkeys(("a", "slow"), (0.9, 1e-5, 0.5)))
     labels = {"laar.dev/pool": "p"}
-    names = ("ok", "far", "full", "deep", "out", "asleep")
+    names = ("ok", "far", "full", "deep", "out", "asleep", "down")
     director = fleet(
         known,
         *((f"10.0.0.{i}:80", "a", labels) for i in range(len(names))),
@@ -230,18 +231,20 @@ def test_everybody_left_out_has_a_reason():
     )
     table = director.table
     table.failures[table.slot("10.0.0.1:80")] = 3
+    table.round_trip("10.0.0.6:80", math.inf, 0.0)
     table.read("10.0.0.2:80", Reading(kv_usage=0.99), 0.0)
     table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
     table.read("10.0.0.5:80", Reading(asleep=True), 0.0)
-    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 5, 8, 9))
+    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 5, 6, 8, 9))
     shown = told(director, request("a", subset=subset, pool="p"))
     assert [row["endpoint"] for row in shown["candidates"]] == ["10.0.0.0:80"]
     assert {row["endpoint"]: row["why"] for row in shown["filtered"]} == {
-        "10.0.0.1:80": "unreachable: 3 scrapes or probes failed in a row",
+        "10.0.0.1:80": "unreachable: 3 probes failed in a row",
         "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
         "10.0.0.3:80": "saturated: 500 requests wait in its engine",
         "10.0.0.4:80": "outside the gateway's subset",
         "10.0.0.5:80": "asleep: its engine waits to be woken",
+        "10.0.0.6:80": "unreachable: it refuses connections",
         "10.0.0.8:80": "does not serve a",
         "10.0.0.9:80": "not of the pool p",
     }
@@ -281,10 +284,10 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     kept = record(director)
     director.table.failures[slot] = 0
     director.table.replace("test", [])
-    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
+    assert "7 probes" in explained(kept)["filtered"][0]["why"]
     changed = DirectorSettings(aliases={}, filters=FilterSettings(max_waiting=99))
     director.use(changed, director.policies)
-    assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
+    assert "7 probes" in explained(kept)["filtered"][0]["why"]
 
 
 def test_records_logs_and_spans_keep_their_fields_in_their_order():

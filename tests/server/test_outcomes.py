@@ -60,12 +60,20 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     )
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
     still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
-    return await gateway.picker(
+    runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
         readings=slow,
         routing=still,
         **sections,
     )
+    await all_refused(runner)
+    return runner
+
+
+async def all_refused(runner):
+    """Wait until no endpoint is better than another because it has not been probed yet."""
+    table = runner.picker.table
+    await eventually(lambda: bool((table.failures[table.active] == math.inf).all()))
 
 
 def ask(
@@ -526,6 +534,7 @@ async def test_without_an_artifact_reports_alone_distinguish_models(gateway, htt
     gateway.members(("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"))
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}
     runner = await gateway.picker(readings=slow, routing={"k_rtt": 0})
+    await all_refused(runner)
     for n in range(40):
         decision = ask(runner, f"{n}", model="ab"[n % 2])
         await post(gateway, http, {"decision_id": decision.id, "correct": decision.model == "b"})

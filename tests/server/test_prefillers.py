@@ -9,7 +9,7 @@ import pytest
 
 from laar.core.membership import ROLE_LABEL
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
-from support import Answer, RecordingUpstream, eventually, free_port
+from support import Answer, RecordingUpstream, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -96,11 +96,11 @@ class Sidecar(RecordingUpstream):
         return await super()._handle(request)
 
 
-async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http, monkeypatch):
+async def test_a_prefiller_that_fails_costs_no_client_a_trial(gateway, http, monkeypatch):
     d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
-    write(
-        gateway, **{f"127.0.0.1:{free_port()}": "prefill", d.address: "decode", e.address: "decode"}
-    )
+    p = await gateway.upstream()
+    p.default_answer = Answer(status=503)
+    write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.2)
     readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}  # the probes would end it, too
     await gateway.picker(routing={"apart": "always"}, readings=readings)

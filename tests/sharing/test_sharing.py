@@ -432,9 +432,9 @@ def test_the_loads_of_few_endpoints_are_gathered_as_those_of_all():
             text = f"{rng.random()} " * rng.randrange(1, 60)
             open_ones.append(p.director.decide(request(text), now))
         slots = np.arange(table.capacity)
-        own, shared = table.own(slots).T.tolist(), engines.shared(slots).T.tolist()
+        own, shared = table.own(slots).T.tolist(), engines.traffic.shared(slots).T.tolist()
         assert [table.own_at(slot) for slot in slots] == own
-        assert [engines.shared_at(slot) for slot in slots] == shared
+        assert [engines.traffic.shared_at(slot) for slot in slots] == shared
 
 
 def test_records_that_affect_the_next_decision_are_urgent():

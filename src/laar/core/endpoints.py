@@ -66,6 +66,7 @@ _FIRST_CAPACITY = 16
 _NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over several pickers."""
+_READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
@@ -89,8 +90,8 @@ class EndpointTable:
     `queued_tokens` counts prompt tokens of incomplete requests, `queued_uncached_tokens` those of
     them believed not cached, `prefill_tokens` those of the latter whose answers have not begun,
     `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
-    picker's alone), `failures` the collectors' consecutive failures, `asleep` is 1 for an engine
-    that sleeps, `has_tiers` for one with memory behind its cache.
+    picker's alone), `failures` consecutive failed probes (infinite after a refused connection),
+    `asleep` is 1 for an engine that sleeps, `has_tiers` for one with memory behind its cache.
     `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
     `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
     picker.
@@ -152,9 +153,9 @@ class EndpointTable:
         """Number of changes to the set of endpoints or to their specs."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is freed, before it can be reused."""
-        self.on_grow: Callable[[int], None] | None = None
+        self.on_grow: Callable[[int], None] = lambda _size: None
         """Called with the new length of the columns."""
-        self.on_count: Callable[[int, bool], None] | None = None
+        self.on_count: Callable[[int, bool], None] = lambda _slot, _added: None
         """Called when this picker counts a request at a slot (True) or removes it (False)."""
         self._grow()
 
@@ -247,8 +248,7 @@ class EndpointTable:
         self._free = list(range(before, size))  # ascending, hence a valid heap
         self._specs += [None] * (size - before)
         self.capacity = size
-        if self.on_grow is not None:
-            self.on_grow(size)
+        self.on_grow(size)
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
@@ -331,22 +331,20 @@ class EndpointTable:
         """Store a scrape; return the slot, or -1 when the endpoint has since left."""
         slot = self.slot(key)
         if slot >= 0:
-            self.waiting[slot] = reading.waiting
-            self.running[slot] = reading.running
-            self.kv_usage[slot] = reading.kv_usage
-            self.capacity_tokens[slot] = reading.capacity_tokens
-            self.asleep[slot] = reading.asleep
-            self.has_tiers[slot] = reading.has_tiers
+            for name in _READ:
+                getattr(self, name)[slot] = getattr(reading, name)
             self.read_at[slot] = now
             self.readings += 1
+            if self.failures[slot] == math.inf and self.by_slot[slot].has_own_page:
+                self.failures[slot] = 0.0
         return slot
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Store a probe's round trip; None for a failed probe."""
+        """Store a probe's round trip; None if it failed, infinity if the connection was refused."""
         for slot in self.named(address):
             self.readings += 1
-            if rtt_s is None:
-                self.failures[slot] += 1
+            if rtt_s is None or rtt_s == math.inf:
+                self.failures[slot] += rtt_s or 1.0
                 continue
             self.failures[slot] = 0
             known = fresh_rtt(self.rtt_s[slot : slot + 1], self.rtt_at[slot : slot + 1], now)
@@ -364,8 +362,7 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
-        if self.on_count is not None:
-            self.on_count(slot, True)
+        self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Count a prompt that is prefilled here for another endpoint."""
@@ -382,8 +379,7 @@ class EndpointTable:
         """Remove a request's prompt from the prefill work: its answer has begun."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
-        if self.on_count is not None:
-            self.on_count(slot, False)
+        self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Remove a complete request from the counters."""
@@ -396,8 +392,7 @@ class EndpointTable:
             self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
                 self._free_if_idle(self.address(slot), slot)
-        if self.on_count is not None:
-            self.on_count(slot, False)
+        self.on_count(slot, False)
 
     def own(self, slots: Slots) -> Floats:
         """Return this picker's counts at some slots, a row for each of `COUNTED`."""

@@ -5,7 +5,7 @@ See `laar.core.engines` for the formulas.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +15,14 @@ from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import Floats
 from laar.core.lines import Line
 
-MAX_MODELS = 1024
-
 ERROR = 0.3
 """Relative error of a prediction."""
 
-_UNMEASURED = SpeedPrior()
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_MOST_TOKENS = 100_000  # maximum per answer; larger reports are not plausible
-_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other answer, as in vLLM
+_LEAST_SHARE = 0.1  # share of a prior in the mean answer below which it is left alone
+_MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
+_LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
 
 class Constants(NamedTuple):
@@ -113,18 +111,13 @@ class EngineModel:
     """The learned constants of the engines that serve one model.
 
     Args:
-        base_s: measured seconds that do not grow with the prompt; 0 if not measured.
-        timed: whether `base_s` extends to the end of a typical answer. Otherwise it extends to the
-            first token at most, and the time of an answer is unknown.
         speed: prior for first tokens; what is learned about them is in units of its c(m).
     """
 
-    def __init__(
-        self, base_s: float, *, timed: bool = False, speed: SpeedPrior = _UNMEASURED
-    ) -> None:
+    def __init__(self, speed: SpeedPrior) -> None:
         self.speed = speed
         self.first = Line(
-            prior=_first_prior(base_s, timed, speed),
+            prior=_first_prior(0.0, False, speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, MAX_BEND),
@@ -132,20 +125,31 @@ class EngineModel:
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # d0, d1, in units of a mean answer
-        self._tokens = 0.0
-        self.base: tuple[float, bool] | None = (base_s, timed)
-        """`base_s` and `timed`; None until they are known."""
-        self._expect_answers(base_s, timed=timed)
+        self.unit_s, self._answers, self._tokens = _ANSWER_S, 1.0, 0.0
+        self._guess_s, self._guess_share = _ANSWER_S, 1.0  # the unit's prior, its share in the unit
+        self.base: tuple[float, bool] | None = None
+        """Arguments of the last `rebase`."""
 
     def rebase(self, base_s: float, timed: bool) -> None:
-        """Replace the priors, as if the model had been created with these arguments."""
+        """Replace the priors; what was learned from answers stays.
+
+        Args:
+            base_s: measured seconds that do not grow with the prompt; 0 if not measured.
+            timed: whether `base_s` extends to the end of a typical answer. Otherwise it extends to
+                the first token at most, and the time of an answer is unknown.
+        """
         self.base = base_s, timed
-        prior = _first_prior(base_s, timed, self.speed)
-        self.first.expect(prior, _first_doubt(self.speed))
-        if not self.first.seen:
-            self.first.now = list(prior)
-        if not self.rest.seen:
-            self._expect_answers(base_s, timed=timed)
+        self.first.expect(_first_prior(base_s, timed, self.speed), _first_doubt(self.speed))
+        if timed or not self.rest.seen:
+            answer_s = max(base_s - self.speed.start_s, _LEAST_ANSWER_S)
+            self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
+
+    def imitate(self, other: EngineModel) -> None:
+        """Replace unmeasured priors, while they still matter, by what a model has learned."""
+        if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
+            if not self.first.seen:
+                self.first.expect(other.first.now, _first_doubt(self.speed))
+            self._expect_answers(max(other.mean_s, _LEAST_ANSWER_S), 1.0)
 
     def measured(self, speed: SpeedPrior) -> None:
         """Replace the measured speed of first tokens; keep what was learned about them."""
@@ -159,10 +163,23 @@ class EngineModel:
         if factor != 1.0:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
-    def _expect_answers(self, base_s: float, *, timed: bool) -> None:
-        answer_s = base_s - self.speed.start_s if timed else _ANSWER_S
-        self.unit_s = max(answer_s, _LEAST_ANSWER_S)
-        self._answers = 4.0 if timed else 1.0  # prior weight of `unit_s`, in answers
+    def _expect_answers(self, answer_s: float, weight: float) -> None:
+        """Replace the unit's prior by one that counts as `weight` answers."""
+        if answer_s != self._guess_s:
+            learned_s = self._answers * (self.unit_s - self._guess_share * self._guess_s)
+            self._answers = max(0.0, self._answers * (1.0 - self._guess_share)) + weight
+            self._guess_s, self._guess_share = answer_s, weight / self._answers
+            unit_s = max((learned_s + weight * answer_s) / self._answers, _LEAST_ANSWER_S)
+            self.rest.work_out()
+            self.rest.rescale(unit_s / self.unit_s)
+            self.rest.work_out()
+            self.unit_s = unit_s
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of the answers seen; the prior has no part in it."""
+        seen_s = self.unit_s - self._guess_share * self._guess_s
+        return seen_s / max(1.0 - self._guess_share, 1e-9)
 
     @property
     def read(self) -> float:
@@ -212,6 +229,7 @@ class EngineModel:
         self._answers = min(self._answers + 1.0, 100.0)
         unit_s = self.unit_s + (min(seconds, 20.0 * self.unit_s) - self.unit_s) / self._answers
         unit_s = max(unit_s, _LEAST_ANSWER_S)
+        self._guess_share *= 1.0 - 1.0 / self._answers
         self.rest.rescale(unit_s / self.unit_s)
         self.unit_s = unit_s
         # As a first guess, other requests slow answers as much as they slow prompts.
@@ -223,7 +241,7 @@ class EngineModel:
 
     def state(self) -> dict[str, object]:
         """Return the learned state as plain values."""
-        scalars = [self.unit_s, self._answers, self._tokens]
+        scalars = [self.unit_s, self._answers, self._tokens, self._guess_s, self._guess_share]
         return {
             "first": self.first.state(),
             "rest": self.rest.state(),
@@ -232,13 +250,13 @@ class EngineModel:
         }
 
     def restore(self, state: object) -> None:
-        """Restore a result of `state`; skip invalid parts."""
-        if not isinstance(state, dict):
+        """Restore a result of `state`, unless there are samples already; skip invalid parts."""
+        if not isinstance(state, dict) or self.first.seen or self.rest.seen:
             return
         scalars = state.get("answers")
         if not (
             isinstance(scalars, list)
-            and len(scalars) == 3
+            and len(scalars) in (3, 5)  # older versions have no guess
             and all(type(scalar) in (int, float) and 0.0 <= scalar < 1e6 for scalar in scalars)
             and scalars[0] > 0.0
         ):
@@ -247,7 +265,8 @@ class EngineModel:
         if self.first.restore(state.get("first")) and type(unit) is float and 1e-12 < unit < 1e3:
             self._restate(self.speed.seconds_per_token / unit)
         if self.rest.restore(state.get("rest")):
-            self.unit_s, self._answers, self._tokens = map(float, scalars)
+            own = map(float, [*scalars, 0.0, 0.0][:5])
+            self.unit_s, self._answers, self._tokens, self._guess_s, self._guess_share = own
 
 
 def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, ...]:
@@ -257,11 +276,3 @@ def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, 
 
 def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
     return 0.05, speed.error, 0.1, 0.5, 1.0
-
-
-@lru_cache(maxsize=MAX_MODELS)
-def priors(
-    base_s: float, timed: bool = False, speed: SpeedPrior = _UNMEASURED
-) -> tuple[float, ...]:
-    """Return the constants of a model without samples; arguments as for `EngineModel`."""
-    return EngineModel(base_s, timed=timed, speed=speed).constants()

@@ -19,10 +19,11 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 
 With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
-hundred others. Unseen first tokens (of answers whose body is not read) teach the first line
-nothing: prompts ahead are then estimated from elapsed time, and whole answers still teach the
-second line and the paces. Errors are relative to the prediction, outliers count linearly, old
-samples are forgotten, and each constant has bounds: no answer can push one out of its range.
+hundred others. Among candidates that were never measured, the model whose answers were fastest is
+the prior of the others, so that each is tried. Unseen first tokens (of answers whose body is not read)
+teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole answers
+still teach the second line and the paces. Errors are relative to the prediction, outliers count
+linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
 """
 
 from __future__ import annotations
@@ -38,18 +39,11 @@ from laar.accuracy.artifact import CONTEXT_TOKENS
 from laar.accuracy.capability import SpeedPrior
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.engine_model import (
-    ERROR,
-    MAX_MODELS,
-    EndpointConstants,
-    EngineModel,
-    Sample,
-    Seen,
-    priors,
-)
+from laar.core.engine_model import ERROR, EndpointConstants, EngineModel, Sample, Seen
 from laar.core.paces import Paces
 from laar.core.traffic import Traffic
 
+_MAX_MODELS = 1024  # or twice as many as are served
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
 
 
@@ -104,7 +98,7 @@ class Engines:
         self.kept: Kept | None = None
         """The latest result of `constants`, until an input changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
-        self.on_sample: Callable[[int, Sample], None] | None = None
+        self.on_sample: Callable[[int, Sample], None] = lambda _slot, _sample: None
         """Called with each sample of a slot before it is learned."""
         self._grow(table.capacity)
         table.on_grow = self._grow
@@ -121,17 +115,15 @@ class Engines:
             self.kept = kept._replace(readings=table.readings)
             return kept.constants
         models, model_id = table.models, table.model_id[slots]
-        rows = []
-        for at, name in enumerate(models):
-            model = self._models.get(name)
-            if model is not None and model.base is not None:
-                rows.append(model.constants())
-                continue
-            mine = (model_id == at).nonzero()[0]
-            base = (float(base_s[mine[0]]), timed) if len(mine) else (0.0, False)
-            if model is not None and len(mine):
-                model.rebase(*base)
-            rows.append(priors(*base, self._speed(name)) if model is None else model.constants())
+        bases = np.full(len(models), math.nan)  # by model; those without a candidate stay NaN
+        bases[model_id] = base_s
+        known = zip(models, bases.tolist(), strict=True)
+        of = {name: self._model(name, (s, timed)) for name, s in known if not math.isnan(s)}
+        answered = [model for model in of.values() if model.rest.seen and not timed]
+        answered.sort(key=lambda model: model.mean_s)
+        for model in of.values() if answered and len(of) > 1 else ():
+            model.imitate(answered[0])
+        rows = [of[name].constants() if name in of else (math.nan,) * 7 for name in models]
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         made = EndpointConstants(
@@ -207,13 +199,7 @@ class Engines:
         """
         traffic = self.traffic
         now = traffic.advance(slot, now)
-        model_id = self._table.model_id.item(slot)
-        model = self._models.get(self._table.models[model_id]) if model_id >= 0 else None
-        if model is None:
-            model = self._model(self._name(slot), base_s, timed=timed)
-        if model.base != (base_s, timed):
-            model.rebase(base_s, timed)
-            self.kept = None
+        model = self._model(self._name(slot), (base_s, timed))
         pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
@@ -283,8 +269,7 @@ class Engines:
             took = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
             sample = Sample(True, features, took / pace, took, noise)
-            if self.on_sample is not None:
-                self.on_sample(slot, sample)
+            self.on_sample(slot, sample)
             self._learn_first(slot, model, sample)
         self._learn_rest(began, now, ttft_s, latency_s, answer_tokens, pace * guess + began.rtt_s)
 
@@ -302,8 +287,7 @@ class Engines:
         took = max(took_s - model.constants()[0], 1e-4)
         features = _features(model, began.plain_s, began)
         sample = Sample(True, features, took / pace, took, 0.02)
-        if self.on_sample is not None:
-            self.on_sample(slot, sample)
+        self.on_sample(slot, sample)
         self._learn_first(slot, model, sample)
 
     def restarted(self, slot: int) -> None:
@@ -320,14 +304,6 @@ class Engines:
             self.batches.drop(slot)
 
     # -- several pickers -----------------------------------------------------------------------
-
-    def shared(self, slots: Slots) -> Floats:
-        """Return the counters of some slots for other pickers; see `Traffic.shared`."""
-        return self.traffic.shared(slots)
-
-    def shared_at(self, slot: int) -> list[float]:
-        """Return the same as `shared` for one slot."""
-        return self.traffic.shared_at(slot)
 
     def elsewhere(
         self,
@@ -391,7 +367,7 @@ class Engines:
             return
         models, paces = state.get("models"), state.get("paces")
         served = {spec.models[0] for spec in self._table.specs()}
-        for name in served.difference(self._models):
+        for name in served:
             if isinstance(models, dict) and name in models:
                 self._model(name).restore(models[name])
         for address, known in paces.items() if isinstance(paces, dict) else ():
@@ -428,8 +404,7 @@ class Engines:
         if answer_tokens:
             weight, took = 1.0, model.alike(took, answer_tokens)
         sample = Sample(False, (others,), took / pace, took, weight)
-        if self.on_sample is not None:
-            self.on_sample(slot, sample)
+        self.on_sample(slot, sample)
         self._learn_answer(slot, model, sample)
 
     def _learn_first(self, slot: int, model: EngineModel, sample: Sample) -> None:
@@ -474,16 +449,15 @@ class Engines:
         at = int(self._table.model_id[slot])
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
-        """Return a model's constants, creating them if new; `base_s` is None while unknown."""
+    def _model(self, name: str, base: tuple[float, bool] | None = None) -> EngineModel:
+        """Return a model's constants, creating them if new; `base` is None while unknown."""
         model = self._models.get(name)
         if model is None:
-            if len(self._models) >= MAX_MODELS:
+            if len(self._models) >= max(_MAX_MODELS, 2 * len(self._table.models)):
                 self._models.clear()  # names come from endpoint sources, but need a cap
-            model = EngineModel(base_s or 0.0, timed=timed, speed=self._speed(name))
-            self._models[name] = model
-            if base_s is None:
-                model.base = None
+            model = self._models[name] = EngineModel(self._speed(name))
+        if base is not None and model.base != base:
+            model.rebase(*base)
             self.kept = None
         return model
 

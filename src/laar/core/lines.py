@@ -56,11 +56,11 @@ class Line:
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
         """Add a sample with an error of about `scale`; return whether coefficients changed."""
-        if len(features) != len(self.now):  # the sample is from another version
-            return False
-        if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN fails too
-            return False
-        if not 0.0 < scale < _LARGEST:
+        if (
+            len(features) != len(self.now)  # from another version
+            or not all(map(_LARGEST.__gt__, map(abs, (*features, value))))  # NaN fails too
+            or not 0.0 < scale < _LARGEST
+        ):
             return False
         miss = abs(value - self.guess(features)) / scale
         if self.seen >= _TOGETHER and miss > FAR_OUT:
@@ -68,9 +68,11 @@ class Line:
         root = math.sqrt(weight) / scale
         self._pending.append((*[root * feature for feature in features], root * value))
         self.seen += 1
-        if self.seen > _EAGER and len(self._pending) < _TOGETHER:
-            return False
-        rows = np.array(self._pending)
+        return (self.seen <= _EAGER or len(self._pending) >= _TOGETHER) and self.work_out()
+
+    def work_out(self) -> bool:
+        """Work out the coefficients from the prior and all samples; return whether it succeeded."""
+        rows = np.array(self._pending).reshape(-1, len(self.now) + 1)
         self._pending.clear()
         fade = FORGET ** len(rows)
         left = rows[:, :-1]
@@ -90,9 +92,10 @@ class Line:
         return math.sqrt(max(float(inverse[at, at]), 0.0))
 
     def expect(self, prior: Sequence[float], doubt: Sequence[float] | None = None) -> None:
-        """Replace the prior; without `doubt`, keep the standard deviations."""
+        """Replace the prior; without `doubt`, keep the standard deviations and coefficients."""
         if doubt is not None:
             self._prior = [1.0 / d**2 for d in doubt]
+            self.now = self.now if self.seen else list(prior)
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:

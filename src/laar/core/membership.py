@@ -127,6 +127,11 @@ class EndpointSpec:
         return self.way.url(self.address, path)
 
     @property
+    def has_own_page(self) -> bool:
+        """Whether the engine itself serves its metrics page, rather than another process."""
+        return (self.metrics_url or self.url("/")).startswith(self.url("/"))
+
+    @property
     def key(self) -> str:
         """The endpoint's identity (`key_of`)."""
         return key_of(self.address, self.rank)

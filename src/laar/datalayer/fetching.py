@@ -10,6 +10,7 @@ session.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -38,6 +39,12 @@ _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 def fault_of(error: Exception) -> str:
     """Return an error's type and text, without the ssl setting that aiohttp adds to plain HTTP."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
+
+
+def failed_rtt_s(error: Exception) -> float | None:
+    """Return infinity for a refused connection, None for another error: that may be chance."""
+    refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+    return math.inf if refused else None
 
 
 def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:

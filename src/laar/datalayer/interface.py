@@ -55,7 +55,7 @@ class ReadingSink(ProblemSink, Protocol):
         """Record the numbers of a metrics page, or of one rank on it, read at `now`."""
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record a raw round trip, or None for a failed probe."""
+        """Record a raw round trip; None if it failed, infinity if the connection was refused."""
 
 
 class ServedSink(ProblemSink, Protocol):

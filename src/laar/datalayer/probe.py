@@ -4,7 +4,8 @@ The time from sending the request's headers to receiving the response's is one r
 half millisecond an engine takes to answer ``/health``. It starts once a connection is open, so
 connection setup never counts, even if the server closes the connection after each response.
 Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, as does no
-response at all: it means that the engine behind the server is dead (vLLM then answers 503).
+response at all: it means that the engine behind the server is dead (vLLM then answers 503). A
+refused connection is reported as an infinite round trip.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 import aiohttp
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.fetching import Fetcher, fault_of
+from laar.datalayer.fetching import Fetcher, failed_rtt_s, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
@@ -87,6 +88,6 @@ class Prober:
                 await answer.read(_MAX_ANSWER_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if rtt_s is None:
-                problem = f"{url}: {fault_of(error)}"
+                rtt_s, problem = failed_rtt_s(error), f"{url}: {fault_of(error)}"
         self._sink.round_trip(spec.address, rtt_s, self._clock())
         self._sink.problem(source, problem)

@@ -4,8 +4,9 @@ Once a second is enough. laar counts requests and tokens itself when it decides,
 corrects these counts; an engine updates its gauges only once per step; and serving a page costs
 vLLM's API process 4 to 5 ms: half a percent of its time at this rate, a tenth at 20 Hz.
 
-A failed scrape yields no reading, so the endpoint's last reading ages, as its timestamp shows. The
-cap on a page's size can't be evaded by compression, since none is accepted.
+A failed scrape yields no reading, so the endpoint's last reading ages, as its timestamp shows. A
+refused connection also counts as a failed probe, since nothing listens there. The cap on a page's
+size can't be evaded by compression, since none is accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec, key_of
-from laar.datalayer.fetching import Fetcher, fault_of
+from laar.datalayer.fetching import Fetcher, failed_rtt_s, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Interval, Visits
@@ -102,6 +103,8 @@ class Scraper:
                 page = await answer.read(MAX_PAGE_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
+            if spec.has_own_page and (rtt_s := failed_rtt_s(error)):
+                self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
         readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
         if not await self._has_all(self._pages, spec, len(pages)):

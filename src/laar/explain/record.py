@@ -126,9 +126,10 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
             return "writes no text" if picks else "writes text, and the request asks for none"
     if record.goes_on:
         return "does not keep the answer that the request goes on from"
-    failures = int(readings.failures[slot])
+    failures = readings.failures[slot]
     if failures >= MAX_FAILURES:
-        return f"unreachable: {failures} scrapes or probes failed in a row"
+        many = f"{failures:.0f} probes failed in a row"
+        return f"unreachable: {'it refuses connections' if failures == float('inf') else many}"
     if readings.asleep[slot]:
         return "asleep: its engine waits to be woken"
     if record.left_out and slot in record.left_out:

@@ -233,5 +233,5 @@ class FleetState:
                 self._take(source)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record a round trip; None for a failed probe."""
+        """Record a round trip; None if it failed, infinity if the connection was refused."""
         self._table.round_trip(address, rtt_s, now)

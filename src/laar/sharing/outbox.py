@@ -224,12 +224,12 @@ class Outbox:
 
     def _counted(self, slots: Slots) -> list[list[float]]:
         """Return this picker's loads, one row per slot, rounded to four decimals."""
-        counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
+        counted = np.concatenate((self._table.own(slots), self._engines.traffic.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows
 
     def _counted_at(self, slot: int) -> list[float]:
-        counted = self._table.own_at(slot) + self._engines.shared_at(slot)
+        counted = self._table.own_at(slot) + self._engines.traffic.shared_at(slot)
         return [round(count, 4) for count in counted]
 
 
