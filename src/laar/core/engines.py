@@ -20,10 +20,10 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior of the others, so that each is tried. Unseen first tokens (of answers whose body is not read)
-teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole answers
-still teach the second line and the paces. Errors are relative to the prediction, outliers count
-linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
+the prior of the others, so that each is tried. Unseen first tokens (of answers whose body is not
+read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
+answers still teach the second line and the paces. Errors are relative to the prediction, outliers
+count linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.
 """
 
 from __future__ import annotations
