@@ -155,7 +155,7 @@ class EndpointTable:
         """Called when a slot is freed, before it can be reused."""
         self.on_grow: Callable[[int], None] = lambda _size: None
         """Called with the new length of the columns."""
-        self.on_count: Callable[[int, bool], None] = lambda _slot, _added: None
+        self.on_count: Callable[[int, bool], None] | None = None
         """Called when this picker counts a request at a slot (True) or removes it (False)."""
         self._grow()
 
@@ -362,7 +362,8 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
-        self.on_count(slot, True)
+        if self.on_count is not None:
+            self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Count a prompt that is prefilled here for another endpoint."""
@@ -379,7 +380,8 @@ class EndpointTable:
         """Remove a request's prompt from the prefill work: its answer has begun."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
-        self.on_count(slot, False)
+        if self.on_count is not None:
+            self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Remove a complete request from the counters."""
@@ -392,7 +394,8 @@ class EndpointTable:
             self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
                 self._free_if_idle(self.address(slot), slot)
-        self.on_count(slot, False)
+        if self.on_count is not None:
+            self.on_count(slot, False)
 
     def own(self, slots: Slots) -> Floats:
         """Return this picker's counts at some slots, a row for each of `COUNTED`."""

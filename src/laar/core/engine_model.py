@@ -178,8 +178,9 @@ class EngineModel:
     @property
     def mean_s(self) -> float:
         """Mean seconds of the answers seen; the prior has no part in it."""
-        seen_s = self.unit_s - self._guess_share * self._guess_s
-        return seen_s / max(1.0 - self._guess_share, 1e-9)
+        return (self.unit_s - self._guess_share * self._guess_s) / max(
+            1.0 - self._guess_share, 1e-9
+        )
 
     @property
     def read(self) -> float:

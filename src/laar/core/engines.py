@@ -199,8 +199,9 @@ class Engines:
         """
         traffic = self.traffic
         now = traffic.advance(slot, now)
-        model = self._model(self._name(slot), (base_s, timed))
-        pace = self._pace(slot, model)
+        at = self._table.model_id.item(slot)
+        model = self._model(self._table.models[at] if at >= 0 else "", (base_s, timed))
+        pace = max(model.first.now[1] * self._paces.first.item(slot), 1e-3)  # `_pace`, inlined
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
         began = Began(
@@ -331,7 +332,7 @@ class Engines:
             read_s: work of the prompts prefilled since the last call.
         """
         now = self.traffic.advance(slot, now)
-        pace = self._pace(slot, self._models.get(self._name(slot)))
+        pace = self._pace(slot, self._model(self._name(slot)))
         self.traffic.send_elsewhere(
             slot,
             now,
@@ -432,10 +433,9 @@ class Engines:
             pace = self._pace(began.slot, began.model)
             self.traffic.read(began.slot, now, began.work_s, pace, shown=began.shown)
 
-    def _pace(self, slot: int, model: EngineModel | None) -> float:
-        """Return actual prefill time / c(m)'s estimate; `model` is None for a new one."""
-        read = 1.0 if model is None else model.first.now[1]
-        return max(read * self._paces.first.item(slot), 1e-3)
+    def _pace(self, slot: int, model: EngineModel) -> float:
+        """Return actual prefill time / c(m)'s estimate."""
+        return max(model.first.now[1] * self._paces.first.item(slot), 1e-3)
 
     def _grow(self, size: int) -> None:
         """Grow to the table's size."""

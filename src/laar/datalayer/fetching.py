@@ -43,8 +43,8 @@ def fault_of(error: Exception) -> str:
 
 def failed_rtt_s(error: Exception) -> float | None:
     """Return infinity for a refused connection, None for another error: that may be chance."""
-    refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-    return math.inf if refused else None
+    error = getattr(error, "os_error", error)
+    return math.inf if isinstance(error, ConnectionRefusedError) else None
 
 
 def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:

@@ -217,8 +217,7 @@ class Admission:
 
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
-        held_bytes = request.body_bytes + sum(map(sys.getsizeof, request.spans))
-        item = replace(item, body_bytes=held_bytes)
+        item = replace(item, body_bytes=request.body_bytes + sum(map(sys.getsizeof, request.spans)))
         shed = self.queue.enqueue(item, now, endpoints_ready=ready)
         if shed is not None:
             if shed.reason == LET_IN:
