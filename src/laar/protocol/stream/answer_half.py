@@ -131,7 +131,7 @@ class AnswerHalf(StreamState):
         self.refuse_rework()
         self.answer.fail()
         self._end(now, out)
-        error = no_answer_error(event, self.asked or decision.model)
+        error = no_answer_error(event, decision.model)
         out.append(refusal(error, decision.id))
         return ResponsePhase.OVER
 
