@@ -127,7 +127,7 @@ def just_made(experiment: Experiment, stored: Stored, data: Path | None) -> Stor
     """
     known = first_numbers(stored.evidence)
     otherwise = differing(known, _first_alone(experiment, stored, data))
-    first = {name: alone for name, (_, alone) in otherwise.items()}
+    first = {name: float(alone) for name, (_, alone) in otherwise.items()}  # may be NumPy's
     return _checked(experiment, replace(stored, first=first), stored.commit, len(known | first), {})
 
 
