@@ -135,5 +135,5 @@ def utf8_of(body: bytes) -> bytes:
         RequestError: the body is in another Unicode encoding, which only some engines accept.
     """
     if not json.detect_encoding(body).startswith("utf-8"):
-        raise RequestError(415, "not-utf-8", "the body is not in UTF-8; send it so")
+        raise RequestError(415, "not-utf-8", "the body is not UTF-8; send it as UTF-8")
     return body.removeprefix(BYTE_ORDER_MARK)
