@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -58,17 +59,16 @@ _OWN_BLOCK = 40
 
 def _named(case: Case) -> Case:
     """Return a case whose conversations have names derived from the beginning of their prompts."""
-    load = case.load
-    assert isinstance(load, Open)
-
-    def draw(rng: Random, duration_s: float) -> Iterator[Arrival]:
-        for arrival in load.draw(rng, duration_s):
-            blocks = arrival.prompt.blocks
-            own = blocks[min(_OWN_BLOCK, len(blocks) - 1)] if len(blocks) else 0
-            yield replace(arrival, session=f"{own:x}")
-
-    named = replace(load, draw=draw)
+    assert isinstance(case.load, Open)
+    named = replace(case.load, draw=partial(_draw_named, case.load))
     return replace(case, name=f"{case.name}, named", like=case.like or case.name, load=named)
+
+
+def _draw_named(load: Open, rng: Random, duration_s: float) -> Iterator[Arrival]:
+    for arrival in load.draw(rng, duration_s):
+        blocks = arrival.prompt.blocks
+        own = blocks[min(_OWN_BLOCK, len(blocks) - 1)] if len(blocks) else 0
+        yield replace(arrival, session=f"{own:x}")
 
 
 def _run(case: Case, way: str, share: float, seed: int) -> Numbers:
