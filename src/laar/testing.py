@@ -222,11 +222,11 @@ def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Che
     """
     found = [Check(name, partial(_check_results, make, name)) for name in _SITUATIONS]
     found.append(Check("the same seed gives the same result", partial(_check_repeats, make)))
-    found.append(Check("nothing that it is given changes", partial(_check_input, make)))
+    found.append(Check("its input is not changed", partial(_check_input, make)))
     if symmetric:
         name = "the order of candidates does not matter"
         found.append(Check(name, partial(_check_symmetry, make)))
-    name = "what may not take the request is never chosen"
+    name = "an ineligible candidate is never chosen"
     found.append(Check(name, partial(_check_masks, make)))
     return found
 

@@ -32,7 +32,7 @@ async def test_without_a_store_there_is_nothing_to_find():
 async def test_a_store_that_is_away_or_refuses_is_an_error(server):
     away = await found(Share(url=f"redis://127.0.0.1:{free_port()}"))
     assert away.level is Level.ERROR
-    assert "goes on alone" in away.what
+    assert "continues alone" in away.what
     await server.ask("CONFIG", "SET", "requirepass", "sesame")
     locked = await found(Share(url=server.url))
     assert locked.level is Level.ERROR

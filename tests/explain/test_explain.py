@@ -138,9 +138,9 @@ def test_times_that_look_alike_get_another_digit():
     ("phi", "queued", "words"),
     [
         ((0.99, 1e-4, 0.5), 0, "phi is more often right (P=0.99 against 0.90) but slower"),
-        ((0.9, 1e-4, 0.5), 0, "phi is slower (13 s against 2.9 s; 62k tokens to read)."),
+        ((0.9, 1e-4, 0.5), 0, "phi is slower (13 s against 2.9 s; 62k tokens to prefill)."),
         ((0.9, 2e-5, 9.0), 0, "phi is slower (11 s against 2.9 s; its model takes longer"),
-        ((0.5, 1e-4, 0.5), 0, "62k tokens to read), and right with P=0.50 against 0.90 on 62k"),
+        ((0.5, 1e-4, 0.5), 0, "62k tokens to prefill), and right with P=0.50 against 0.90 on 62k"),
         ((0.9, 2e-5, 0.5), 90_000, "phi is slower (4.7 s against 2.9 s; 90k tokens are queued"),
     ],
 )
@@ -246,7 +246,7 @@ def test_everybody_left_out_has_a_reason():
         "10.0.0.5:80": "asleep: its engine waits to be woken",
         "10.0.0.6:80": "unreachable: it refuses connections",
         "10.0.0.8:80": "does not serve a",
-        "10.0.0.9:80": "not of the pool p",
+        "10.0.0.9:80": "not in the pool p",
     }
     few = told(director, request("few"))
     assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
@@ -273,7 +273,7 @@ def test_a_request_that_goes_on_from_an_answer_stays_where_that_is_kept():
     [row] = told(director, request(response_id="resp-1"))["filtered"]
     assert (row["endpoint"], row["why"]) == (
         "10.0.0.7:80",
-        "does not keep the answer that the request goes on from",
+        "does not store the answer that the request continues",
     )
 
 

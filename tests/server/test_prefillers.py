@@ -142,7 +142,7 @@ async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
         decision = answer.headers["x-laar-decision-id"]
         shown = orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
         assert shown["prefiller"] == p.address
-        assert f"{p.address} reads its prompt" in shown["sentence"]
+        assert f"{p.address} prefills the prompt" in shown["sentence"]
         await eventually(lambda: not runner.picker.table.in_flight.any())
 
 

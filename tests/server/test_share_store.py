@@ -251,7 +251,7 @@ async def test_each_goes_on_alone_and_all_merge_when_the_store_is_back(server, m
     p, q = await members(1), await members(2)
     server.stop()
     await eventually(lambda: "share" in p.problems and "share" in q.problems)
-    assert "goes on alone" in p.problems["share"]
+    assert "continues alone" in p.problems["share"]
     texts = [f"{n} was asked meanwhile " * 30 for n in range(20)]
     open_ones = [p.decide(text) for text in texts]
     for decision in open_ones[:10]:

@@ -36,7 +36,7 @@ TEXT_COLUMNS = 8192
 """Columns that `laar.accuracy.text` hashes words into."""
 
 MAX_TEXT_TASKS = 256
-"""Maximum tasks that words are classified into: 2.8 MB of weights."""
+"""Maximum number of tasks to classify texts into; their weights take 2.8 MB."""
 
 CONTEXT_TOKENS = 65536.0
 """Unit of context in `Speed.bend`, chosen so that typical bends are about 1."""

@@ -112,7 +112,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """Return each model's mean, shrunk to that of all models; its stored mean without cells."""
+    """Return each model's mean, shrunk towards that of all; without cells, its stored mean."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total

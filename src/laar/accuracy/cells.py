@@ -43,8 +43,8 @@ class Cell:
         at_s: when counts and levels were last updated.
         tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
-        shares: shares by reporter; empty while no reporter had a name.
-        prior: the artifact's probability; None if unknown; then it is not judged.
+        shares: shares by reporter; empty while no reporter has had a name.
+        prior: the artifact's probability; None if unknown and therefore not judged.
         evidence: the cell's evidence about the prior.
         weight: the undoubted prior's weight in outcomes; None until looked up.
     """

@@ -11,7 +11,7 @@ of Dawid and Skene 1979).
 Each reporter has one vote: none outweighs all others together, however much it sends, and a cell is
 evidence about a reporter only if two others report on it. So one of three can be outvoted, a lone
 reporter is never judged, and an honest majority is required. An honest reporter may have harder
-questions, so shares may differ with a standard deviation of about 0.1 (`_ALIKE`) at no loss of
+questions, so shares may differ with a standard deviation of about 0.1 (`_ALIKE`) without losing
 weight.
 """
 

@@ -15,7 +15,7 @@ its model: there was no answer that could be wrong.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models from the earlier attempt's answer. If two clients
-ask the same and neither has reported, a retry is chained to neither.
+send the same request and neither has reported, a retry is chained to neither.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Answered(NamedTuple):
 _MOST_ALIKE = 8
 """Latest attempts remembered per request and list of tried models; a retry may follow any."""
 
-_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows discontent
+_AT_ONCE_S = 60.0  # repeating the question within this time after an answer shows dissatisfaction
 
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
@@ -168,7 +168,7 @@ class OutcomeReports:
             self._went_on(decision, self.signs, now)
 
     def moved(self, decision_id: str, model: str) -> None:
-        """Record that a model other than the chosen one answered: Envoy retried by itself."""
+        """Record that a model other than the chosen one answered: Envoy retried on its own."""
         decision = self._decisions.get(decision_id)
         if decision is None or decision.model == model:
             return

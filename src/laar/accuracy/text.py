@@ -44,7 +44,7 @@ _GAP, _WORD, _SIGN, _CHARACTER = range(4)
 
 def _kinds() -> bytes:
     kinds = bytearray([_SIGN] * 128 + [_WORD] * 96)
-    kinds += bytes([_CHARACTER] * 32)  # begin 3 or 4 bytes: mostly scripts without spaces
+    kinds += bytes([_CHARACTER] * 32)  # lead bytes of 3 or 4: mostly scripts without spaces
     for byte in b"abcdefghijklmnopqrstuvwxyz0123456789_":
         kinds[byte] = _WORD
     for byte in b" \t\r\n\x0b\x0c\x00":
@@ -182,7 +182,7 @@ def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Float
     """
     trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
     odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
-    # Squared: else a task half as likely would get a third of the request, which is rarely true.
+    # Squared: otherwise a task half as likely would get a third of the request, rarely the truth.
     likeness = (odds / (1 + odds)) ** 2
     shares: _Floats = likeness / (
         np.add.reduce(likeness, axis=-1, keepdims=True)

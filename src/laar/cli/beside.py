@@ -124,7 +124,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     if missing := [ca for ca in endpoint_cas(settings) if ca not in trusted]:
         raise SettingError(
             f"{path}: Envoy would not trust {', '.join(missing)} (ca_file of https endpoints), and "
-            f"never reach these endpoints; {remedy}"
+            f"could not reach these endpoints; {remedy}"
         )
     picker = settings.listen.ext_proc
     clusters = (bootstrap.get("static_resources") or {}).get("clusters")

@@ -125,7 +125,7 @@ def advise(
         return
     for advised in advice:
         typer.echo(
-            f"{advised['agent']}: {advised['found']:.0%} of the text came before in its place"
+            f"{advised['agent']}: {advised['found']:.0%} of the text recurred in the same place"
         )
         for sentence in advised["sentences"]:
             typer.echo(f"  {sentence}")

@@ -42,7 +42,7 @@ def doctor(
         try:
             settings = load_settings(config)
         except SettingError as fault:
-            raise SettingError(f"{fault}\nA running picker ignores this file meanwhile") from None
+            raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
         found = Doctor(
             settings,
             Places(

@@ -110,7 +110,7 @@ def envoy(
         for option, path in files.items():
             if path is not None and not path.is_file():
                 typer.echo(
-                    f"laar: warning: {option} {path} is no file here; Envoy needs it at "
+                    f"laar: warning: {option} {path} is not a file here; Envoy needs it at "
                     f"{path.absolute()} where it runs",
                     err=True,
                 )

@@ -223,7 +223,7 @@ def _room(sessions: Mapping[str, Any]) -> str:
         said = "room for its context is taken by turns in flight; it would wait for one to end"
     elif price_s > 0.0:
         wait_s = sessions["wait_s"]
-        said = f"room for its context costs the others {price_s:.1f} s; waiting, it {wait_s:.1f} s"
+        said = f"room for its context costs others {price_s:.1f} s; waiting for it {wait_s:.1f} s"
     elif inside or waiting:
         said = "there is room for its context"
     else:

@@ -38,7 +38,7 @@ def from_llm_d(
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"]))
             raise SettingError(
-                f"{config}: laar takes no such {place}: {error.errors()[0]['msg']}"
+                f"{config}: laar does not accept this {place}: {error.errors()[0]['msg']}"
             ) from None
         typer.echo(yaml.safe_dump(moved.settings, sort_keys=False).rstrip())
         for title, remarks in (("Built in:", moved.taken), ("No equal:", moved.absent)):

@@ -134,7 +134,7 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
         if not engine.models:
             lines = yaml.safe_dump([entry], sort_keys=False).replace("\n", "\n# ")
             commented.append(
-                f"# {engine.address} named no model. Add its models, and take off the '#':\n"
+                f"# {engine.address} named no model. Add its models, and remove the '#':\n"
                 f"# {lines.removesuffix('# ')}"
             )
             continue

@@ -214,7 +214,7 @@ class OrderIndex:
     def place(
         self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str = ""
     ) -> None:
-        """Record the endpoint of an order recorded before, without counting the request again."""
+        """Record the endpoint of an already recorded order, without counting the request again."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:

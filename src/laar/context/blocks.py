@@ -150,7 +150,7 @@ _PLACES = frozenset(
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Return items that begin with their number, which stays while the text after it moves."""
+    """Return a block of items that begin with their number, which stays while their text moves."""
     items: list[Item] = []
     heads: set[str] = set()
     counted = re.compile(  # independent of the number, so that `re` caches it

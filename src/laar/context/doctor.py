@@ -20,24 +20,24 @@ _MOVABLE = (Reason.UNCHANGED, Reason.OBSERVED)
 
 WHY = {
     "no_documents": "No text of the last turn, in the roles that may be changed, has three or more "
-    "documents in tags or JSON, or that came before between others. Give it several bodies of the "
-    "route, one a line, to learn from.",
+    "documents in tags or JSON, or recurring ones. Give it several bodies of the route to learn "
+    "from, one per line.",
     "same_order": "No two of them were seen in another order, so their order may mean something.",
-    "positional_labels": "The labels number places, and an answer may name them. Ids take their "
-    "place where numbers are plain to see and the answer is text alone (chat or completions, "
-    "without tools or a grammar). `relabel: true` says that nobody uses the numbers.",
-    "too_small": "The text is too short for a saving.",
+    "positional_labels": "The labels number the documents, and an answer may cite them. Ids "
+    "replace them if the numbers are recognized and the answer is plain text (chat or completions, "
+    "without tools or a grammar). Set `relabel: true` if nobody uses the numbers.",
+    "too_small": "The text is too short to save anything.",
     "repeated_documents": "Two documents are equal.",
     "invalid_json": "The body is not JSON in UTF-8.",
     "unsupported_api": "The body has neither `messages`, `prompt` nor `input`.",
-    "unbalanced": "A tag of a document is not closed, or closed twice.",
-    "nested": "A document stands inside of another.",
-    "malformed_tag": "A tag of a document can't be read.",
-    "duplicate_attribute": "A tag has an attribute twice.",
-    "gaps_differ": "Something stands between two documents.",
+    "unbalanced": "A document's tag is not closed, or closed twice.",
+    "nested": "A document is inside another.",
+    "malformed_tag": "A document's tag can't be read.",
+    "duplicate_attribute": "A tag has a duplicate attribute.",
+    "gaps_differ": "There is other text between two documents.",
     "too_many_documents": f"There are more than {MAX_DOCS}.",
     "too_complex": "The text takes too many steps to read.",
-    "duplicate_keys": "A key of the JSON comes twice.",
+    "duplicate_keys": "A JSON key occurs twice.",
 }
 """Explanations, by reason."""
 

@@ -439,8 +439,8 @@ _MARKS = frozenset("\n<[{")
 """A short text without any of these has at most one document, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""Minimum length of documents, in multiples of their note's, to reorder them as an investment:
-later requests may share the order, although none is known to yet."""
+"""Minimum length of documents, as a multiple of their note's, to reorder them speculatively: later
+requests may share the order, though none is known to do so yet."""
 
 
 def _whole(

@@ -1,7 +1,7 @@
 """The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine holds up to `max_loras` adapters in GPU memory. A request for another one makes it load
-that adapter, in `LOAD_S`. While requests for `max_loras` other adapters run, it first waits for all
+that one, taking `LOAD_S`. While requests for `max_loras` other adapters run, it first waits for all
 requests for one of them to end, which takes about as long as an answer. Both costs are in seconds
 like all other terms, so a long enough queue outweighs the affinity to a loaded adapter.
 

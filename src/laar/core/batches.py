@@ -24,10 +24,10 @@ _COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
 class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
 
-    An engine is full when requests wait while as many run as ever did, in consecutive readings
+    An engine is full when requests wait while it runs as many as ever, in consecutive readings
     between which prompts were prefilled: each request that ended made room for another. Behind a
-    long prompt, in contrast, none would be prefilled and the number running would drop. Too small a
-    size corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
+    long prompt, by contrast, none would be prefilled and fewer would run. A size that is too small
+    corrects itself: once traffic drops, the engine is no longer full and the size is dropped.
 
     `each` is the number of cache tokens taken by one prompt token in flight: less than one if
     prompts share prefixes.

@@ -242,7 +242,7 @@ class Candidates:
 
 
 def _settle_unknown(rtt_s: Floats) -> Floats:
-    """Replace unknown round trips by the worst known one: unknown does not mean near."""
+    """Replace unknown round trips with the worst known one: unknown does not mean near."""
     unknown = np.isnan(rtt_s)
     if not unknown.any():
         return rtt_s

@@ -317,7 +317,7 @@ class Chooser:
         )
 
     def _policy(self, request: Request) -> Policy:
-        """Return the policy that a request names, if allowed and known, else the settings' one."""
+        """Return the policy that a request names, if allowed and known, else the settings'."""
         name = self.settings.policy
         if self.settings.allow_policy_header and request.policy in self.policies:
             name = request.policy
@@ -333,9 +333,9 @@ class Chooser:
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
-        """Return whether this request itself makes endpoints fail, so others would fail it too.
+        """Return whether this request itself makes endpoints fail, and would fail at others too.
 
-        If all endpoints are failing, it is not to blame: one of them may have recovered.
+        If all endpoints are failing, it is not blamed: one of them may have recovered.
         """
         if self._health is None or (group.standing is not None and group.standing.all_failing):
             return False

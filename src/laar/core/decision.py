@@ -58,10 +58,10 @@ class DirectorSettings:
     is expected to yield one in less time (seconds / P(correct) after these failures). None: only
     once every model has been tried."""
     apart: ApartRule = "by-cost"
-    """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
-    with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in
+    """When a prompt is prefilled by an endpoint other than the one that answers, among those with
+    llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in
     progress costs more than a prefill elsewhere plus the transfer of its KV. never. always: if any
-    endpoint may. threshold: from `apart_tokens` on, as in llm-d. Only for policies that compute a
+    endpoint may. threshold: `apart_tokens` or more, as in llm-d. Only for policies that compute a
     cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
     """For `apart: threshold`: minimum prompt tokens not cached at the answering endpoint for

@@ -244,7 +244,7 @@ class Director:
     def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
         """Move the reservation to the endpoint that serves, if it isn't the one chosen.
 
-        Envoy may have retried or, in shadow, chosen itself; then the model may differ too. If the
+        Envoy may have retried or, in shadow, made the choice; then the model may differ too. If the
         attempts were not reported (`attempted`), the endpoints listed before this one count as
         failed. `now` is for health; None without it.
         """
@@ -297,7 +297,7 @@ class Director:
                 self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
-        """Record an answer that the endpoint stores; clients may use the id before its end."""
+        """Record an answer that the endpoint stores; clients may use its id before it ends."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(response_id, flight.address, decision.request.session)

@@ -1,7 +1,7 @@
 """The candidates that a request may go to: a mask per cause of exclusion, and their intersection.
 
-Flow control is binding, and so is the prompt's length, except that the largest endpoints accept a
-prompt that seems to fit none. The retry rule and a policy's filters are preferences: their masks
+Flow control is binding, and so is the prompt's length, except that the longest windows accept a
+prompt that seems to fit nowhere. The retry rule and a policy's filters are preferences: their masks
 are dropped if no candidate would remain.
 """
 
@@ -83,6 +83,6 @@ def _fits_window(view: View) -> Mask:
 
 
 def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """Return the candidates whose model was tried least, among those that can take the request."""
+    """Return the candidates tried as rarely as the least tried that can take the request."""
     least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
     return least

@@ -162,7 +162,7 @@ class EndpointTable:
     # -- membership ----------------------------------------------------------------------------
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` by `specs`; if sources overlap, the first wins."""
+        """Replace all endpoints of `source` with `specs`; if sources overlap, the first wins."""
         self._members.replace(source, specs)
         self._merge()
 
@@ -405,7 +405,7 @@ class EndpointTable:
         return np.maximum(counted, 0.0, out=counted)
 
     def own_at(self, slot: int) -> list[float]:
-        """Return the same as `own` for one slot."""
+        """Return what `own` does, for one slot."""
         counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
         if counted[0] - elsewhere[0] < 0.5:
             return [0.0] * len(counted)
@@ -428,5 +428,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
-        """Return the same as `slot`, or the slot of a leaving endpoint with requests in flight."""
+        """Return what `slot` does, or the slot of a leaving endpoint with requests in flight."""
         return self._slot_of.get(key, -1)

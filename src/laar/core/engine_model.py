@@ -78,7 +78,7 @@ class EndpointConstants(Constants):
 
 
 class Sample(NamedTuple):
-    """A sample from one answer, independent of its endpoint, so that several pickers can learn it.
+    """A sample from one answer, independent of its endpoint, so that all pickers can learn from it.
 
     `first` is true for the time to the first token, false for the time after it. `features` are the
     line's inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
@@ -145,7 +145,7 @@ class EngineModel:
             self._expect_answers(*((answer_s, 4.0) if timed else (_ANSWER_S, 1.0)))
 
     def imitate(self, other: EngineModel) -> None:
-        """Replace unmeasured priors, while they still matter, by what a model has learned."""
+        """Replace unmeasured priors, while they still matter, with what a model has learned."""
         if self._guess_share > _LEAST_SHARE and self.speed == SpeedPrior():
             if not self.first.seen:
                 self.first.expect(other.first.now, _first_doubt(self.speed))
@@ -164,7 +164,7 @@ class EngineModel:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
     def _expect_answers(self, answer_s: float, weight: float) -> None:
-        """Replace the unit's prior by one that counts as `weight` answers."""
+        """Replace the unit's prior with one that counts as `weight` answers."""
         if answer_s != self._guess_s:
             learned_s = self._answers * (self.unit_s - self._guess_share * self._guess_s)
             self._answers = max(0.0, self._answers * (1.0 - self._guess_share)) + weight

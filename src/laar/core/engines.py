@@ -10,7 +10,7 @@ requests there, and `W` seconds of prompts ahead of it takes, in addition to the
 
 `context` is the mean number of tokens that each uncached token attends to: the cached ones and half
 of the rest. `q` makes long prompts take more than proportional time, as attention does. `w` is the
-share of the prompts ahead that a request waits for: 1 if they are prefilled one after the other, 0
+share of the prompts ahead that a request waits for: 1 if they are prefilled one after another, 0
 if all at once. `s` is how much each other request slows its prefill; `d0` is the time of a lone
 answer, and `d1` what each other request (mean number there) adds. These belong to a model and
 are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace relative to the others of
@@ -20,7 +20,7 @@ prefills concurrently has the reverse. `n` and `W` are counted in `laar.core.tra
 With few samples the priors hold: c(m) and the base of the artifact, prefill as in vLLM, attention
 that takes half of c(m) at 65,536 tokens of context, and answers that take twice as long next to a
 hundred others. Among candidates that were never measured, the model whose answers were fastest is
-the prior of the others, so that each is tried. Unseen first tokens (of answers whose body is not
+the prior for the others, so that each is tried. Unseen first tokens (of answers whose body is not
 read) teach the first line nothing: prompts ahead are then estimated from elapsed time, and whole
 answers still teach the second line and the paces. Errors are relative to the prediction, outliers
 count linearly, old samples are forgotten, and each constant has bounds that no answer can exceed.

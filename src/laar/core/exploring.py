@@ -21,7 +21,7 @@ EXPLORE_SHARE = 0.01
 be noticed in the mean."""
 
 ENOUGH_OUTCOMES = 30.0
-"""Outcomes from which a model counts as known; the fit trusts a cell from the same number on."""
+"""Outcomes needed for a model to count as known, as many as the fit needs to trust a cell."""
 
 SLOWER = 2.0
 """Largest accepted latency, relative to the best choice."""

@@ -19,7 +19,7 @@ from laar.declaring import Applies
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
-in a row. A refused connection excludes at once: nothing listens there."""
+in a row. A refused connection excludes it at once: nothing listens there."""
 
 MAX_KV_USAGE = 0.98
 """Share of the KV cache in use above which the endpoint is excluded: engines then start to

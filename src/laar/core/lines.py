@@ -99,7 +99,7 @@ class Line:
         self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescale the coefficients to a unit of values that is larger by `factor`."""
+        """Rescale what was learned to a unit larger by `factor`; `work_out` then updates `now`."""
         self._products = [product / factor for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:

@@ -17,8 +17,8 @@ REPLAY_LABEL = "laar.dev/kv-events-replay"
 """Label for the socket that replays KV events; same values."""
 
 POOL_LABEL = "laar.dev/pool"
-"""Label for an endpoint's pool, for requests that a gateway routes to one pool; or for several
-pools, separated by commas."""
+"""Label for an endpoint's pool, for requests that a gateway routes to one pool; its value may name
+several, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
 """Label for an endpoint's task: ``generate``, or another such as ``embed``."""
@@ -190,7 +190,7 @@ class Membership:
         """Aliases of models: endpoints may not use these names for adapters."""
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Replace all endpoints of `source` by `specs`."""
+        """Replace all endpoints of `source` with `specs`."""
         self._sources[source] = {spec.address: spec for spec in specs}
 
     def served(self, address: str, served: Served) -> bool:

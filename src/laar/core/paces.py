@@ -150,7 +150,7 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Make the paces relative to the others: what all share is in the model's lines.
+            # Make the paces relative to the others: what they all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garrote: 0 for a deviation within the scatter, nearly all of it far beyond.

@@ -11,8 +11,8 @@ from laar.core.endpoints import Floats, Mask, Slots
 
 NEAR_TIE = 0.01
 """Scores within this share of the best count as equal. A plain argmin sends every request of a
-burst to one endpoint, because readings change slower than requests arrive (observed by GORGO's
-authors and by llm-d's users)."""
+burst to one endpoint, because readings change more slowly than requests arrive (observed by
+GORGO's authors and by llm-d's users)."""
 
 
 def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:

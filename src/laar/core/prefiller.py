@@ -54,7 +54,7 @@ def view_of_prefillers(
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
-    """Return the endpoint that prefills for the candidate at position `at`; None for itself."""
+    """Return the endpoint that prefills for the candidate at `at`; None if it does so itself."""
     apart = view.apart
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # no prefillers, or the policy computes no costs

@@ -18,7 +18,7 @@ class Enforcement:
     applies: ClassVar = Applies.AT_ONCE
 
     mode: Literal["enforce", "shadow"] = "enforce"
-    """`enforce` sends requests where the picker decides. `shadow` only records decisions; Envoy's
+    """`enforce` sends requests where the picker chose. `shadow` only records decisions; Envoy's
     own load balancing, or another picker's header, chooses the endpoint."""
     enforce_share: Annotated[float, Ge(0), Le(1)] = 1.0
     """In mode `enforce`, share of requests whose decision is enforced; the others are in shadow.

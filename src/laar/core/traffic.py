@@ -97,7 +97,7 @@ class Traffic:
         return shared
 
     def shared_at(self, slot: int) -> list[float]:
-        """Return the same as `shared` for one slot."""
+        """Return what `shared` does, for one slot."""
         counters: list[float] = self._shared[:, slot].tolist()
         return counters
 

@@ -162,7 +162,7 @@ class Views:
         """Return the models to judge, and the index of each candidate's model among them.
 
         LoRA adapters behind a virtual name are separate models, appended to the table's. A name
-        for a single adapter leaves no choice by accuracy.
+        for a single adapter is one model, so accuracy does not matter.
         """
         models, name = self._table.models, request.model
         if name not in self.settings.aliases or not self._table.weights(name):

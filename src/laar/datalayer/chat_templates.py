@@ -91,7 +91,7 @@ async def ask_engine(
     ) as answer:
         body = await read_capped(answer.content, MAX_ANSWER_BYTES)
         if answer.status != 200:
-            raise ValueError(f"POST /tokenize is answered with {answer.status}")
+            raise ValueError(f"POST /tokenize answered {answer.status}")
     try:
         return np.array(orjson.loads(body)["tokens"], np.uint32).reshape(-1)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, OverflowError):

@@ -77,7 +77,7 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     served, remarks = Served(), []
     if status in (401, 403):
         remarks.append(
-            f"/v1/models answers {status}: it wants a key. Give it with --key-file, or, where "
+            f"/v1/models answers {status}: it requires a key. Give it with --key-file, or, if "
             "clients send theirs and laar forwards it, with --key-env"
         )
     elif status != 200:
@@ -90,11 +90,11 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     if not page:
         remarks.append("no metrics page at /metrics: queues and caches stay estimates")
     elif not kind:
-        remarks.append("the metrics page is of an unknown engine: only its latency is used")
+        remarks.append("the metrics page is from an unknown engine: only its latency is used")
     roots = set(served.weights.values())
     if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
         remarks.append(
-            "these may be several models, and an endpoint has one: leave the names of that one in "
+            "these may be several models, and an endpoint has one: keep only that one's names in "
             "the endpoints file"
         )
     elif served.weights and "auto" not in served.weights:

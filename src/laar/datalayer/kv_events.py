@@ -129,7 +129,7 @@ class KvEvents:
                 async with asyncio.timeout(REACH_S):
                     _, writer = await asyncio.open_connection(host, port)
             except (OSError, ValueError) as error:  # includes TimeoutError; bad names raise either
-                problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
+                problem = f"{url}, from the label {EVENTS_LABEL}, can't be reached: "
                 self._sink.problem(source, problem + (str(error) or "timeout"))
                 is_reported = True
             else:
@@ -218,7 +218,7 @@ class KvEvents:
             fault = error
         except (TimeoutError, zmq.ZMQError):
             pass  # any missing batches are noticed below
-        problem = f"a batch of events that was sent again can't be read: {fault}"
+        problem = f"a replayed batch of events can't be read: {fault}"
         self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):
             self._sink.lost(address)

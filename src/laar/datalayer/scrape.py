@@ -124,7 +124,7 @@ class Scraper:
         self._sink.problem(source, problem)
 
     async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:
-        """Return whether a page with `ranks` ranks has all that the engine reports."""
+        """Return whether a page with `ranks` ranks has all the ranks that the engine reports."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
             self._ranks.pop(spec.address, None)  # the engine may have restarted

@@ -49,7 +49,7 @@ def read_weights(path: Path) -> dict[str, float]:
     """
     found, lines = read_with_lines(path, WeightsFile, max_bytes=MAX_FILE_BYTES)
     if found.policy != "laar":
-        raise SettingError(f"{path}: weights of the policy `{found.policy}`; only `laar` takes any")
+        raise SettingError(f"{path}: weights of the policy `{found.policy}`; only `laar` has any")
     for name, value in found.weights.items():
         where = f"{path}:{line_of(('weights', name), lines)}: weights.{name}"
         if name not in TUNABLE:

@@ -27,7 +27,7 @@ _REMEDIES = {
     **dict.fromkeys(
         USELESS,
         "check what listens there: a page or a proxy may be in front of the engine, its chat "
-        "template may be broken, or it may serve another model than the other endpoints",
+        "template may be broken, or it may not serve the other endpoints' model",
     ),
     Kind.FULL: "it is full: add replicas, or limit the traffic (`flow`)",
 }
@@ -66,7 +66,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if verdict == GOOD:
             continue
         if not some_answer and verdict in (None, Kind.DENIED):
-            # All require a key, or none chats: there is nothing to compare.
+            # All require a key, or none serves chat: there is nothing to compare.
             if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
                 hints.append(_does_not_chat(spec, answer.reply.status))
             continue
@@ -78,7 +78,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
                 what=f"{_long(answer)}{differs}",
                 remedy=_REMEDIES.get(Kind(verdict), "")
                 if verdict is not None
-                else "compare its options with theirs",
+                else "compare its options with those of the others",
             )
         )
     worst = min((fault.level for fault in faults), key=list(Level).index, default=Level.OK)
@@ -98,7 +98,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
 def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:
     return warning(
         f"endpoint {spec.address}",
-        f"answers {status} to a chat request, as engines for embeddings do; unless its routes "
+        f"answers {status} to a chat request, as embedding engines do; unless its routes "
         "show this, the picker may choose it for chats that name an alias such as `auto`",
         f"if it does not generate, label it with its task: labels: {{{TASK_LABEL}: embed}}",
     )
@@ -113,7 +113,7 @@ def _short(answer: Asked) -> str:
         return answer.problem
     inside = " with an error inside" if answer.reply.event else ""
     if answer.reply.found in USELESS:
-        inside = f" and nothing of use ({answer.reply.detail or answer.reply.found})"
+        inside = f" and nothing usable ({answer.reply.detail or answer.reply.found})"
     return f"{answer.reply.status}{inside}"
 
 

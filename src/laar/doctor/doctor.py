@@ -233,10 +233,10 @@ async def _get(
 def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
     """Yield findings on endpoints that are not checked."""
     if declared > _MAX_ENDPOINTS:
-        what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
+        what = f"only the first {_MAX_ENDPOINTS} of {declared} are checked"
         yield warning("endpoints", what, "check the others with separate settings (-c)")
     if settings.kubernetes:
-        what = "the endpoints of `kubernetes` are not asked; only the picker's view is shown"
+        what = "the endpoints of `kubernetes` are not checked; only the picker's view is shown"
         remedy = "to check some, list them under `endpoints` in separate settings (-c)"
         yield warning("endpoints", what, remedy)
 
@@ -310,8 +310,8 @@ def _other_fleet(
         return None
     return error(
         f"picker {url}",
-        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it runs with "
-        "other settings, so it is not checked further",
+        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it has "
+        "different settings, so it is not checked further",
         "give the address of the right picker with --picker, or start it on other ports (listen)",
     )
 
@@ -328,7 +328,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         found.append(
             warning(where, what, "restart the picker, or revert the settings")
             if source == RESTART
-            else error(where, what, "correct it; the picker retries by itself")
+            else error(where, what, "correct it; the picker retries on its own")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
@@ -338,7 +338,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
             found.append(warning(f"endpoint {row['endpoint']}", what, remedy))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
-        remedy = "once you agree with them: routing.mode: enforce, routing.enforce_share: 1"
+        remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
         found.append(warning(where, what, remedy))
     models = {row.get("model") for row in shown["fleet"]}
     if shown["about"].get("calibrated") is False and len(models) > 1:
@@ -352,7 +352,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
     """Return findings on recent decisions, and on whether their requests were measured."""
     if not decisions:
-        return [warning("decisions", "none yet, so nothing is known of them", "send requests")]
+        return [warning("decisions", "none yet, so there is nothing to check", "send requests")]
     bare = Counter(
         (decision["language"], decision["bucket_tokens"], decision["task"])
         for decision in decisions
@@ -363,7 +363,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[
             "artifact",
             f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
             f"{bucket} tokens, and some model has no outcome for them",
-            "report outcomes (POST /outcomes), or `laar measure` those and `laar fit`",
+            "report outcomes (POST /outcomes), or use `laar measure` and `laar fit`",
         )
         for (language, bucket, task), count in bare.most_common(_MAX_CELLS_SHOWN)
         if bucket
@@ -371,7 +371,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[
     if calibrated and not bare:
         found.append(fine("artifact", f"covers the last {len(decisions)} requests"))
     if degraded := sum(d["reason"].startswith("degraded") for d in decisions):
-        what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
+        what = f"{degraded} of {len(decisions)} decisions are degraded: a component failed"
         found.append(error("decisions", what, "see laar_degraded_total and the log"))
     return found
 
@@ -384,7 +384,7 @@ def _envoy_version(text: str) -> list[Finding]:
     except ValueError:
         return []
     if (major, minor) < _OLDEST_ENVOY:
-        what = f"is {number}: in full duplex it can't fail open, and override_host is new"
+        what = f"is {number}: in full duplex it can't fail open, and it may lack override_host"
         return [warning("Envoy", what, f"use {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
     return [fine("Envoy", f"version {number}")]
 

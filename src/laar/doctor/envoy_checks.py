@@ -316,7 +316,7 @@ def _breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
     if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 means no delay
         return None
     wanted = DELAYED_CLOSE_S
-    return Wrong("clients learn that much later that an answer was cut off", duration(wanted))
+    return Wrong("clients learn only after this time that an answer was cut off", duration(wanted))
 
 
 @_error(NATIVE_LISTENER, "per_connection_buffer_limit_bytes")

@@ -33,7 +33,7 @@ async def store_findings(share: Share) -> list[Finding]:
         seen = await store.probe()
     except StoreError as fault:
         remedy = "start it, or check share.url, its password and its certificates"
-        what = f"{fault}: each picker goes on alone"
+        what = f"{fault}: each picker continues alone"
         return [error(where, what, remedy)]
     finally:
         await store.close()
@@ -65,12 +65,12 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
     found = []
     for reason, (level, remedy) in _REFUSED.items():
         if count := shown["refused"].get(reason):
-            what = f"could not use {count} batches of other pickers, which have another {reason}"
+            what = f"could not use {count} batches from other pickers, which have another {reason}"
             found.append(Finding(level=level, where=where, what=what, remedy=remedy))
     age_s = float(shown["age_s"])
     if age_s > _LATE_S:
-        what = f"what it hears of other pickers is {age_s:.1f} s old, by both machines' clocks"
+        what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
         remedy = "check how fast the store answers, and run NTP"
         found.append(warning(where, what, remedy))
-    what = f"knows of {shown['pickers']} more; what it hears of them is {1e3 * age_s:.0f} ms old"
+    what = f"knows {shown['pickers']} more; their records are {1e3 * age_s:.0f} ms old"
     return [*found, fine(where, what)]

@@ -41,9 +41,9 @@ def local_replies() -> Json:
     failed = _expression("response.code_details.startsWith('ext_proc_error')")
     unavailable, retry = "service_unavailable_error", {RETRY_AFTER: "1"}
     undecided = _error("no-picker", unavailable, "no picker chose an endpoint; try again", **retry)
-    unanswered = _error("no-answer", unavailable, "no endpoint could be asked; try again", **retry)
+    unanswered = _error("no-answer", unavailable, "no endpoint was reached; try again", **retry)
     too_large = _error(
-        "body-too-large", "request_too_large", "the body is longer than this gateway takes"
+        "body-too-large", "request_too_large", "the body is longer than this gateway accepts"
     )
     refused = _error(
         "bad-request", "invalid_request_error", "the request was refused before it was read"

@@ -112,26 +112,26 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
     if record.pool and record.pool not in spec.pools:
-        return f"not of the pool {record.pool}"
+        return f"not in the pool {record.pool}"
     if record.subset is not None:
         host = spec.address.rpartition(":")[0].strip("[]")
         if not {spec.address, host, f"[{host}]"} & record.subset:
             return "outside the gateway's subset"
     if not spec.takes_requests:
-        return f"answers no requests: its role is {spec.role}"
+        return f"does not serve clients: its role is {spec.role}"
     if not asked or asked in record.settings.aliases:
         assert record.view is not None
         picks = readings.generates[record.view.slots[0]]
         if picks == record.generates and readings.generates[slot] != picks:
-            return "writes no text" if picks else "writes text, and the request asks for none"
+            return "writes no text" if picks else "generates text, but the request needs none"
     if record.goes_on:
-        return "does not keep the answer that the request goes on from"
+        return "does not store the answer that the request continues"
     failures = readings.failures[slot]
     if failures >= MAX_FAILURES:
         many = f"{failures:.0f} probes failed in a row"
         return f"unreachable: {'it refuses connections' if failures == float('inf') else many}"
     if readings.asleep[slot]:
-        return "asleep: its engine waits to be woken"
+        return "asleep: its engine is waiting to be woken"
     if record.left_out and slot in record.left_out:
         return record.left_out[slot]
     if readings.waiting[slot] > record.settings.filters.max_waiting:

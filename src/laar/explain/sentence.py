@@ -41,9 +41,9 @@ def _read_elsewhere(record: DecisionRecord) -> str:
     saved_s = float(apart.saved_s[record.position])
     if record.prefiller:
         way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
-        return f" {record.prefiller} reads its prompt: that {way} than at the endpoint itself."
+        return f" {record.prefiller} prefills the prompt, which {way} than at the endpoint itself."
     if saved_s > 0.0:
-        return f" It reads its prompt itself: elsewhere would cost {_seconds(saved_s)} more."
+        return f" It prefills the prompt itself: elsewhere costs {_seconds(saved_s)} more."
     return ""
 
 
@@ -103,12 +103,12 @@ def _blind(record: DecisionRecord, view: View) -> str:
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
     if len(models) < 2 or view.evidence.any() or np.ptp(view.probability) > 0.0:
         return ""
-    return " No outcome is known of these models, so time decided: short answers win."
+    return " No outcomes are known for these models, so time decided: short answers win."
 
 
 _DEGRADED = {
-    "degraded-assessor": " What is known of the models could not be used: all were equal.",
-    "degraded-prefixes": " The estimates of the caches could not be used.",
+    "degraded-assessor": " The estimates of the models could not be used: all counted as equal.",
+    "degraded-prefixes": " The cache estimates could not be used.",
     "degraded-scorer": " A scorer of the policy failed: its other scorers decided, or else the "
     "fewest requests in flight.",
     "degraded-filter": " A filter of the policy failed and was skipped.",
@@ -199,10 +199,10 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
-        (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
+        (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "its model takes longer to answer"),
-        (terms.all_slow_s, "it is slower than others with its model"),
+        (terms.all_slow_s, "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))

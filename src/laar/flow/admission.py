@@ -1,4 +1,4 @@
-"""Admission, between queue and director: which requests go now, which wait (Medha paper, 4.1).
+"""Admission, between queue and director: which requests go now and which wait (Medha paper, 4.1).
 
 A request goes at once if none waits ahead of it and some candidate has room; otherwise it is
 queued, and tried again each time a request leaves. The decision itself, with its reservation,
@@ -58,7 +58,7 @@ _OWN_READ = 2.0
 causes other requests is ignored, here and for held turns alike."""
 
 _CACHED_SHARE = 0.9
-"""Cached share of a prompt from which its context needs no room, as it is already there."""
+"""Cached share of a prompt above which its context is already there, and needs no room."""
 
 _MAX_ASKED = 10_000
 """Maximum sessions whose waits add up over attempts; the oldest are dropped first."""
@@ -190,7 +190,7 @@ class Admission:
         )
 
     def cancel(self, ticket: Hashable) -> bool:
-        """Forget a request whose client is gone; return False if its verdict is known already."""
+        """Forget a request whose client has left; return False if its verdict is already known."""
         if not self.queue.cancel(ticket):
             return False
         del self._held[ticket]
@@ -404,8 +404,8 @@ class Admission:
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
         """Return the candidates that hold the session's context; None if none does.
 
-        All candidates if the context's endpoint is not among them, or while a turn is in flight:
-        parallel turns, as under a name shared by many, are not worth tying to one endpoint. Unless
+        All candidates while a turn of the session is in flight: parallel turns, as under a name
+        shared by many, are not worth tying to one endpoint. Unless
         `by_load`, a cached prompt counts too: another picker may have sent the last turn.
         """
         session = _session(request)

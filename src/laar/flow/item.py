@@ -62,7 +62,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """laar answers the request itself: HTTP status, stable reason code, retry delay."""
+    """laar's own answer to a request: HTTP status, stable reason code, retry delay."""
 
     status: int
     reason: str

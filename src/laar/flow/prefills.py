@@ -35,11 +35,11 @@ _UNDER_WAY_S = 0.25
 _MEMORY_S = 5.0
 """Prefill seconds after which a pace is mostly relearned: a few prompts of a loaded fleet."""
 _LEAST_S = 0.2
-"""Minimum seconds of work ahead to learn a pace from: below, an iteration and the round trip
+"""Minimum seconds of work ahead to learn a pace from: below this, an iteration and the round trip
 dominate."""
 _MIN_PACE, _MAX_PACE = 1 / 16, 4.0
-"""Bounds on a pace: an unmeasured c(m) is rarely further off. With too low a pace the queue only
-fills late; too high a pace leaves endpoints idle, so that bound is tighter."""
+"""Bounds on a pace: an unmeasured c(m) is rarely further off. Too low a pace merely makes
+the queue fill late; too high a pace leaves endpoints idle, so that bound is tighter."""
 _MAX_MODELS = 1024
 
 
@@ -221,7 +221,7 @@ class Prefills:
         if math.isnan(waiting) or math.isnan(running):
             return
         there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
-        # Other pickers may send there too; assume that our share of waiting requests is the same.
+        # Other pickers may send there too; assume our share of the waiting is our share of all.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
         for prefill in there[begun:]:

@@ -5,8 +5,8 @@ the request with the lowest relative slack. A long request with slack lets short
 that compete for the same endpoints share a lane, so a full model does not block a free one: a
 refusal closes the lane for the rest of the call, or only to longs if the refused request is long.
 Lanes may share some endpoints, so they take turns, one request each. A tenant that waits in several
-such lanes is charged in all that the endpoint belongs to, and tenants ahead of it in one go ahead
-of it in the others: more lanes do not mean more turns.
+such lanes is charged in each one that the chosen endpoint belongs to, and a tenant ahead of it in
+one lane goes ahead of it in the others: more lanes do not mean more turns.
 
 The queue itself never blocks. `enqueue` returns at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` says when to call it regardless: a single timer. Every
@@ -170,7 +170,7 @@ class Queue(Generic[T]):
             now: seconds, monotonic.
             admit: (item, shorts_wait) -> the reservation made for the item, or None if no endpoint
                 has room. `shorts_wait` is true if other, short requests wait: then an endpoint
-                takes no second long one. Must not call the queue.
+                must not take a second long one. Must not call the queue.
             slot_of: returns the endpoint of a result, as its bit in `Item.reach`.
         """
         self._more = False

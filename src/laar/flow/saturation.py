@@ -9,7 +9,7 @@ pickers do, locks out a fleet for good: nothing is sent, so nothing changes. Her
 reading leaves the decision to the picker's counters, which fall as its requests end.
 
 A long prefill in flight must not fill an endpoint alone, or it would delay every short one for
-minutes, the convoy effect this package exists to prevent: to shorts it counts at most half the cap.
+minutes, the convoy effect this package exists to prevent: for shorts it is at most half the cap.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Saturation:
         check(self)
 
     def levels(self, loads: Loads, *, is_long: bool = False) -> NDArray[np.float64]:
-        """Return float64[n]: 0 is idle, 1 and more is full for a request of this kind."""
+        """Return float64[n]: 0 is idle, 1 or more is full for a request of this kind."""
         prefill_s = loads.prefill_s
         if not is_long:
             spared_s = loads.long_prefill_s - LONG_SHARE * self.max_prefill_s
@@ -97,7 +97,7 @@ class Saturation:
     ) -> NDArray[np.bool_]:
         """Return bool[n]: which endpoints may take one more request of this kind now.
 
-        While shorts wait, an endpoint takes no second long prefill (algorithm 2's safety rule).
+        While shorts wait, no endpoint takes a second long prefill (algorithm 2's safety rule).
         """
         room = self.levels(loads, is_long=is_long) < 1.0
         return room & (loads.longs < 1.0) if is_long and shorts_wait else room

@@ -9,8 +9,8 @@ Room has a price. Keeping an idle session's place pays if the session returns so
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
 the total cost of prefilling the context again, divided by these seconds. A turn is held while any
-place that would be evicted for it saves more, weighted by the share of the place that would go,
-than the second of waiting costs. If few sessions return, no place is worth keeping and no turn
+place that would be evicted for it saves more, weighted by the share of it that would go, than
+a second of waiting costs. If few sessions return, no place is worth keeping and no turn
 waits. Before anything is learned, the prior keeps a place for about as long as prefilling it again
 takes: the rent-or-buy rule.
 
@@ -124,7 +124,7 @@ class Sessions:
         return next((place for place in known if place is not None), None)
 
     def prices(self, view: View, now: float) -> Floats:
-        """Return, for each candidate, the most seconds that a second's wait saves another session.
+        """Return, by candidate, the seconds that a second's wait saves the session that gains most.
 
         Above 1, the prompt should be held; infinite if turns in flight occupy the room.
         """
@@ -248,7 +248,7 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt; None if turns in flight fill it.
 
-        The idle places, least recently used first, each with its share that would be evicted.
+        The places idle or of no session, least recently used first, each with the share evicted.
         """
         rows = zip(
             view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True

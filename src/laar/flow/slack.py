@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 Order = Callable[[float, float, float, float], Line]
-"""(arrival_s, objective_s, total_s, remaining_s) -> Line; objective from arrival, work alone."""
+"""(arrival_s, objective_s, total_s, remaining_s) -> Line; work as when run alone."""
 
 
 def height(line: Line, now: float) -> float:

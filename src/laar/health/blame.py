@@ -2,8 +2,8 @@
 
 A prompt that breaks every engine, or a tenant who sends nothing else, must not take out the fleet.
 A failure is blamed on the request if sibling endpoints fail that request too, or have repeatedly
-failed similar ones: of the same tenant or session, or with the same prompt or beginning of it. Each
-of these properties is a trait, with a record from its first failure on.
+failed similar ones: of the same tenant or session, or with the same prompt or beginning. Each of
+these properties is a trait, with a record from its first failure on.
 
 Nothing is excused unless the endpoint has recently proved that it answers others: if a whole fleet
 fails, the failures are its own.
@@ -22,7 +22,7 @@ creates a trait with each request, but the tenant's own trait stays."""
 _LEAST = 2.5
 """Failures that make a trait a culprit: three, slightly faded."""
 _CULPRIT = 1 / 3
-"""Minimum share of failures of a culprit: half of the requests, allowing for chance. A
+"""Minimum share of a culprit's requests that fail: half, less a margin for chance. A
 tenant below that sends mostly good requests, which must keep their fallbacks."""
 
 
@@ -43,7 +43,7 @@ class Blame:
         """Records by trait."""
 
     def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
-        """Record that a request with these traits was answered; -1 retracts an answer."""
+        """Record that a request with these traits was answered; a `count` of -1 retracts it."""
         for trait in traits:
             record = self.records.get(trait)
             if record is None:

@@ -6,14 +6,14 @@
       |          |                                                                       |
       +----------+------------------------- slow start over -----------------------------+
 
-A first failure makes an endpoint a suspect, provided that the picker can probe it: it gets no
-requests until it answers. Waiting for a second and third failure would cost clients those requests,
+A first failure makes an endpoint a suspect, if the picker can probe it: it gets no requests until
+it answers the probe. Waiting for a second and third failure would cost clients those requests,
 and an endpoint whose price drives all traffic away would never fail again.
 
 P(answers) is the share of good outcomes among the last dozen, decayed by age with a half-life,
 with a small prior in favor. The breaker opens on consecutive failures, or on a share of them. Each
 opening soon after the previous one doubles the time to the next trial: an endpoint that fails every
-second request passes every second trial, and must still not return each time.
+second request passes every second trial, yet must not return each time.
 """
 
 from __future__ import annotations

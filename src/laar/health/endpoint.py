@@ -41,7 +41,7 @@ _ADMITS_STILL_S = 5.0
 
 
 class Family:
-    """The endpoints with one model: with the same clients, their outcomes can be compared.
+    """The endpoints with one model: they share clients, so their outcomes can be compared.
 
     Attributes:
         members: the endpoints, by slot.
@@ -128,7 +128,7 @@ class Endpoint:
 
     @property
     def fault(self) -> str:
-        """The kind of its last failure, in words for people."""
+        """The kind of its last failure, in words."""
         kind = self.breaker.kind
         words = _FAULTS.get(kind, str(kind))
         return words.format(self.flaw) if self.flaw else words.partition(":")[0]

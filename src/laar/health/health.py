@@ -5,9 +5,9 @@ While nothing is wrong it costs one record per request and nothing per decision:
 stand out are examined (`Records.outliers`).
 
 An endpoint is excluded while its breaker is open. Three bounds limit the damage of a mistake: of
-the candidates that still answer sometimes, at most a share is excluded, and the best stay at their
-price; if all would be excluded none is, so that clients see the engines' own errors; and excluded
-endpoints are tried again, one request at a time.
+the candidates that sometimes answer, at most `MAX_OUT_SHARE` are excluded, and the best stay at a
+higher price; if all would be excluded, none is, so that clients see the engines' own errors; and
+excluded endpoints are tried again, one request at a time.
 
 The share does not apply to endpoints that did nothing but fail. Kept at any price, they have no
 requests in flight, so they win as the healthy ones fill up: with four of five refusing at once and
@@ -95,7 +95,7 @@ class Health:
         trial: bool = False,
         timed: bool = True,
     ) -> Attempt:
-        """Begin the attempt of a request that was decided for a slot."""
+        """Begin an attempt: a request is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.records.know(slot, model, now)
@@ -208,7 +208,7 @@ class Health:
     ) -> Kind:
         """Record a request's end; return why its attempts before the last probably failed.
 
-        `Kind.REQUEST` means that the request is at fault, not the endpoints, including the last.
+        `Kind.REQUEST` means that the request is at fault, and no endpoint, not even the last.
 
         Args:
             traits: properties that other failing requests may share: see `laar.health.blame`.
@@ -245,7 +245,7 @@ class Health:
     def passed_over(
         self, slot: int, now: float, attempt: Attempt | None = None, kind: Kind = Kind.RETRIED
     ) -> None:
-        """Record an attempt by Envoy that failed; `attempt` if the request was decided for it."""
+        """Record a failed attempt by Envoy; `attempt` if the picker chose this endpoint."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return

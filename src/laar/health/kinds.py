@@ -1,4 +1,4 @@
-"""Classify answers by what they show about the endpoint: it works, is full or fails, or nothing.
+"""Classify answers by what they say of the endpoint: it works, it is full, it fails, or nothing.
 
 A refusal is one of three things, which must be kept apart. A client error says nothing about the
 endpoint. A full engine is healthy and needs a pause, not an investigation: breakers that mistook
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of these if the request is at fault: healthy endpoints fail it one after the other."""
+    """Any of the above if the request is at fault: healthy endpoints fail it one after another."""
 
 
 GOOD = "good"

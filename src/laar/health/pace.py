@@ -30,7 +30,7 @@ otherwise keep its price long after it has become fast again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
-"""Below this an endpoint counts as fast as its siblings: temporary load differs by as much."""
+"""Below this, an endpoint is as fast as its siblings: temporary load differs by as much."""
 
 
 def ratio(seconds: float, predicted_s: float) -> float:

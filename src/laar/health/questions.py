@@ -1,7 +1,7 @@
 """Probes: the picker's own requests to endpoints that are excluded or suspected.
 
-A client's request to a failing endpoint may cost the client its answer; a probe costs one token. So
-after the first failure in a while the picker probes the endpoint at once, and sends no requests
+A client's request to a failing endpoint may cost the client its answer; a probe costs a few tokens.
+So after the first failure in a while the picker probes the endpoint at once, and sends no requests
 there until it has answered. The probe settles what one outcome leaves open: whether an error was
 the prompt's or the engine's fault, whether an attempt that Envoy retried elsewhere met a full
 queue, and, with the same probe to a sibling, whether a 401 is about a client's key or about this
@@ -144,7 +144,7 @@ class Questions:
             if not self._controls:
                 self._settle_denied(endpoint.family, now, admitted=False)
             return
-        # A client's key may be better than none, but not if siblings require none.
+        # A client's key may work where the keyless probe failed, unless siblings require none.
         weight = 0.0 if admits else 2.0
         endpoint.failures[breaker.kind] += breaker.is_suspected
         breaker.record_probe(breaker.kind, weight, now)

@@ -22,7 +22,7 @@ _LEAST = 2.7
 _SUSPECT = 1.8
 """Occurrences after which an endpoint should pause until siblings' outcomes are known."""
 _HABIT = 0.7
-"""Share above which bad outcomes are the endpoint's habit; below, they are due to some clients."""
+"""Share above which bad outcomes are the endpoint's habit; below it, some clients cause them."""
 _ROW = 4
 """Consecutive outcomes that show a change of habit."""
 _QUIET_S = 30.0
@@ -130,7 +130,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     if suspect and known and not heard:
         return None
     # A single client that is always wrong follows its prefix from endpoint to endpoint: a streak
-    # counts only while none of the others has seen one.
+    # counts only if most of the others have seen nothing of the kind.
     sound = sum(
         (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total
         for other in heard

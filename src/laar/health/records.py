@@ -28,7 +28,7 @@ class Records:
 
     Attributes:
         rules: thresholds, and the randomness of trials.
-        version: changes when an endpoint's standing changes for another reason than time.
+        version: changes when an endpoint's standing changes for a reason other than time.
         endpoints: records by slot.
         families: the endpoints with each model.
         outliers: slots that may stand out; all others are healthy.

@@ -1,8 +1,8 @@
 """Silence and slowness: detected by regular checks, relative to siblings.
 
 A long prompt, a long answer, or a fleet that is slow as a whole must not look like a hanging
-engine. So an endpoint counts as silent only if nothing at all came from it for far longer than is
-typical for its model, while siblings made progress with requests that were sent later.
+engine. So an endpoint counts as silent only if it sends nothing, or no more of an answer, for far
+longer than is typical for its model while siblings progress with requests that were sent later.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from laar.health.records import Records
 _OVERTAKEN = 3
 """Later requests that must overtake an attempt before its silence is the endpoint's fault."""
 _SLACK = 0.4
-"""Maximum duration of overtaking requests, as a share of the silence: in a fleet that slows down
-as a whole some request is always overtaken."""
+"""Maximum duration of overtaking requests, as a share of the silence: when a fleet slows down as
+a whole, some request is always overtaken."""
 _DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is probed: requests sent to it until it is excluded
 would be lost as well."""

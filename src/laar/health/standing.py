@@ -1,4 +1,4 @@
-"""The health of candidates for a decision: which get traffic, at which price, and due trials.
+"""Candidates' health for a decision: which get traffic, at what price, and which trials are due.
 
 One pass over the candidates; each rule is an array over them.
 """
@@ -25,9 +25,9 @@ _FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
 """Maximum share of a request's candidates that may be excluded at once although they sometimes
-answer; the least bad stay, at their price. A fleet that loses more than two thirds is more likely
-overloaded or misjudged than broken. Endpoints that only failed are excluded beyond this share. If
-all are excluded, all are tried."""
+answer; the least bad stay, at a higher price. A fleet that loses more than two thirds is more
+likely overloaded or misjudged than broken. Endpoints that have done nothing but fail are excluded
+beyond this share. If all are excluded, all are tried."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """Return the standing of endpoints that no request depends on; exclude all unhealthy."""
+    """Return the standing of endpoints that no request depends on; exclude unhealthy ones."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)

@@ -100,7 +100,7 @@ class PrefixWatcher(Protocol):
     """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Handle a prompt that this picker entered."""
+        """Handle a prompt that this picker added to its index."""
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:

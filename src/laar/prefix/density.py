@@ -8,7 +8,7 @@ expects prefixes that were evicted long ago.
 from __future__ import annotations
 
 _PRIOR_TOKENS = 20_000.0
-"""Prior weight, in tokens: of the fleet's mean in a slot's density, and of the first guess."""
+"""Weight in tokens of the fleet's mean in a slot's density, and of the first guess in the mean."""
 _MEMORY_TOKENS = 2_000_000.0
 """Tokens after which earlier prompts count for half: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0

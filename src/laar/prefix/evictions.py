@@ -37,8 +37,8 @@ MAX_PROMPTS = 65_536
 """Prompts remembered, about 15 MB; beyond that the oldest are dropped."""
 
 MAX_SHARE = 0.75
-"""Cap on the share: text that returns evicts other text in turn, 1 / (1 - share) times in all, so
-at most four times."""
+"""Cap on the share: text that returns evicts other text in turn, which multiplies evictions by
+1 / (1 - share), at most four."""
 
 _DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 

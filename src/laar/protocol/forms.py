@@ -47,7 +47,7 @@ def field_span(body: bytes, name: str) -> Span | None:
     for _ in range(MAX_PARTS):
         blank = body.find(2 * _LINE, end, end + MAX_HEADING_BYTES)
         if blank < 0 and len(body) - end > MAX_HEADING_BYTES:
-            raise _unread(f"the heading of a part is longer than {MAX_HEADING_BYTES} bytes")
+            raise _unread(f"the headers of a part are longer than {MAX_HEADING_BYTES} bytes")
         start = blank + 2 * len(_LINE)
         close = body.find(boundary, start) if blank >= 0 else -1
         if close < 0:
@@ -59,7 +59,7 @@ def field_span(body: bytes, name: str) -> Span | None:
         if body.startswith(b"--", end):
             return found
         if not body.startswith(_LINE, end):
-            raise _unread("its boundary stands inside a part")
+            raise _unread("its boundary occurs inside a part")
     raise _unread(f"it has more than {MAX_PARTS} parts")
 
 

@@ -261,7 +261,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
-        raise _bad("the body must be a JSON object of a sensible number of members")
+        raise _bad("the body must be a JSON object with fewer members")
     found: dict[str, Any] = {}
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))

@@ -216,7 +216,7 @@ class ContextHooks:
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Return whether to read the response to a request, by its path alone."""
+        """Return whether to read the response, drawn at the share that its path's routes set."""
         share = max(
             (
                 o.rule.sample_answers
@@ -333,7 +333,7 @@ class ContextHooks:
             f"context {tally.name}",
             "switched itself off: reordering does not pay here. "
             f"Cached share of the prompt {tally.groups['hook'].cached_share.mean:.3f}, "
-            f"{gain.gain:+.3f} of it by the hook; POST /context/reset switches it on again",
+            f"{gain.gain:+.3f} of it due to the hook; POST /context/reset switches it on again",
         )
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:

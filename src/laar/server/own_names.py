@@ -68,7 +68,7 @@ class OwnNames:
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
     def is_nameless(self, address: str) -> bool:
-        """Return whether any source does not name the models of an endpoint."""
+        """Return whether some source leaves an endpoint's models unnamed."""
         return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:

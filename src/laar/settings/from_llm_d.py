@@ -78,10 +78,10 @@ _BUILT_IN = {
     "data-parallel-profile-handler": "each target port of a pod is an endpoint",
     "endpoint-notification-source": "pods are watched",
     "inflight-load-producer": "the picker counts requests and tokens in flight itself",
-    "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where its seconds are fewest",
+    "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where it costs least",
     "openai-parser": "the path names the body's format",
     "passthrough-parser": "bodies on other paths are not read; see bodies.opaque_paths",
-    "single-profile-handler": "each profile becomes a policy, and one of them serves",
+    "single-profile-handler": "each profile becomes a policy, one of which is used",
     "anthropic-parser": "the path names the body's format",
     "models-responder": "`GET /v1/models` lists the whole fleet",
     "token-producer": "prompt lengths are learned from answers",
@@ -92,7 +92,7 @@ _PRECISE = (
     "let engines publish on their own port (tcp://*:5557) instead of to the picker, and label "
     "endpoints laar.dev/kv-events; vLLM before 0.32 and other engines are matched by text"
 )
-_ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
+_ROLES = "the policy `laar` follows the roles in the label llm-d.ai/role"
 _APART = {
     "always-disagg-pd-decider": "",
     "decode-filter": "",
@@ -179,7 +179,7 @@ class PickerConfig(BaseModel):
             if config not in found.values():  # kubectl adds a copy of the applied document
                 found[place] = config
         if len(found) > 1:
-            raise ValueError(f"has several, {', '.join(found)}; give one of them as a file")
+            raise ValueError(f"has several configurations: {', '.join(found)}; give one as a file")
         if not found and isinstance(document, dict) and "kind" not in document:
             raise ValueError(f"has no {_KIND}; Helm values without one stand for llm-d's defaults")
         return next(iter(found.values()), document)
@@ -250,9 +250,9 @@ def move(config: PickerConfig, pool: str) -> Moved:
         if any("filters" in policy for policy in composed.values()):
             moved.taken.append("a filter that would leave no candidate is skipped")
         moved.taken.append(
-            f"policy {names}: the scheduling profile in laar's parts. Requests choose it by "
-            "x-laar-policy, and `routing.policy` serves by it; laar's own policy has one cost in "
-            "seconds instead"
+            f"policy {names}: the scheduling profile, built from laar's parts. Select it with "
+            "x-laar-policy or `routing.policy`; laar's own policy has one cost in seconds "
+            "instead"
         )
     for plugin in config.plugins:
         _plugin(plugin, moved)
@@ -351,7 +351,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
     elif kind in _APART:
         remark = f"{kind}: {_ROLES}"
         if rule := _apart(plugin):
-            remark += f". What it costs decides; `routing: {rule}` is the old rule"
+            remark += f". The cost decides; `routing: {rule}` sets llm-d's rule"
         moved.taken.append(remark)
     elif kind in _BUILT_IN:
         moved.taken.append(f"{kind}: {_BUILT_IN[kind]}")
@@ -384,7 +384,7 @@ def _detector(plugin: _Plugin, moved: Moved) -> None:
             moved.settings.setdefault("routing", {})["max_waiting"] = value
         if "kvCacheUtilThreshold" in given:
             moved.taken.append(
-                f"{kind}.kvCacheUtilThreshold: fixed in laar, which passes an endpoint over at "
+                f"{kind}.kvCacheUtilThreshold: fixed in laar, which skips an endpoint at "
                 f"{MAX_KV_USAGE:.0%} of its KV cache"
             )
     elif given.get("concurrencyMode", "requests") != "requests":
@@ -422,12 +422,12 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
         flow["max_hold_s"] = min(seconds, _MAX_HOLD_S)
         flow["min_hold_s"] = min(seconds, 5.0)
         moved.taken.append(
-            "flowControl.defaultRequestTTL: Envoy has to wait for the picker as long, by `laar "
+            "flowControl.defaultRequestTTL: Envoy must wait as long for the picker; set `laar "
             f"envoy --longest-hold {flow['max_hold_s']:g}` or the gateway's message timeout"
         )
     if given.priorityBands or given.defaultPriorityBand:
         moved.absent.append(
-            "limits, fairness and order of single priority bands: priorities come from "
+            "limits, fairness and order of individual priority bands: priorities come from "
             "InferenceObjectives, all bands share flow's limits, tenants take turns by tokens"
         )
     moved.absent.extend(f"flowControl.{name}" for name in given.model_extra or ())

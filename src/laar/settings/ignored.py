@@ -97,5 +97,5 @@ def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Itera
             if model not in served:
                 yield (
                     f"{loaded.at(f'routing.aliases.{alias}')}{unknown('model', model, served)}; "
-                    "until an endpoint serves it, the alias does without"
+                    "the alias omits it until an endpoint serves it"
                 )

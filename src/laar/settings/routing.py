@@ -56,7 +56,7 @@ class Routing(Section):
     def _composed(cls, policies: Mapping[str, Profile]) -> Mapping[str, Profile]:
         for name, profile in policies.items():
             if not re.fullmatch(_NAME, name):
-                raise ValueError(f"`{name[:100]}` is no name of a policy: give {_NAME}")
+                raise ValueError(f"`{name[:100]}` is not a policy name: give {_NAME}")
             try:
                 check_profile(name, profile)
             except SettingError as fault:

@@ -24,7 +24,7 @@ _FEW = Meta(max_length=20_000)
 
 
 class Unreadable(LaarError):  # noqa: N818 - names the condition
-    """A batch that is not for this picker; `reason` is one of a few fixed words."""
+    """A batch that this picker cannot use; `reason` is one of a few fixed words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

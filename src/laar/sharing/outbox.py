@@ -18,8 +18,8 @@ BATCH_RECORDS = 128
 _BATCH_BYTES = 32 << 10  # maximum per batch, without its last record and its loads
 
 AT_ONCE_BYTES = 256 << 10
-"""Bytes sent at a time, not counting the last batch: one second on a slow link, and a backlog does
-not block the event loop."""
+"""Bytes sent at a time, not counting the last batch: one second on a slow link, so that a backlog
+does not block the event loop."""
 
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a

@@ -1,4 +1,4 @@
-"""The prefix index shared between pickers: each also enters the others' prompts."""
+"""The prefix index shared between pickers: each also records the others' prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLEAR_ONCE_S = 5.0
 a second one would forget the prompts entered after the first."""
 
 MAX_OPEN = 65_536
-"""Maximum open entries kept for one other picker; above it the oldest counts as ended."""
+"""Maximum open entries kept for one other picker; beyond it, the oldest counts as ended."""
 
 
 def key_id(key: bytes) -> str:

@@ -101,7 +101,7 @@ def snapshot(
 
     def write() -> bytes:
         if online is not None:
-            # Serialized first: outcomes received from here on are counted twice.
+            # Serialized first: outcomes received since `seen` was read are counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
@@ -118,7 +118,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     """Return the snapshot as plain values; may run on any thread.
 
     Raises:
-        SnapshotFault: damaged, or of another version or namespace.
+        SnapshotFault: damaged, or for another version or namespace.
     """
     digest, _, body = data.partition(b"\n")
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
@@ -128,9 +128,9 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise SnapshotFault("is not a snapshot") from None
     if not isinstance(document, dict) or document.get("v") != SCHEMA:
-        raise SnapshotFault(f"is not of version {SCHEMA}")
+        raise SnapshotFault(f"does not have version {SCHEMA}")
     if document.get("ns") != namespace:
-        raise SnapshotFault("is of another namespace")
+        raise SnapshotFault("is for another namespace")
     return document
 
 

@@ -108,7 +108,7 @@ class PageModel:
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
-        """Return everything the page shows; `now` is the clock of the readings."""
+        """Return everything the page shows; `now` is on the clock of the readings."""
         memory = self._memory
         records = list(memory.latest(_WINDOW))
         before, total = self._last

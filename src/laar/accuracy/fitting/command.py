@@ -72,12 +72,12 @@ def run_fit(
     notes = _notes(read)
     tasks = {cell.task for model in fitted.artifact.models.values() for cell in model.cells}
     notes += [
-        f"no request can name the task `{task}` in x-laar-task: rename it to small letters, "
+        f"no request can name the task `{task}` in x-laar-task: use lowercase letters, "
         "digits, `.`, `_` and `-`, 32 at most"
         for task in sorted(task for task in tasks if task_name(task) != task)[:_MOST_NAMED]
     ]
     notes += [
-        f"{name} has no us/token: {reason}; laar learns it while it serves"
+        f"{name} has no us/token: {reason}; laar learns it while serving"
         for name, reason in list(fitted.no_speed.items())[:_MOST_NAMED]
     ]
     if fitted.evaluation.queries < FEW_QUERIES:
@@ -97,7 +97,7 @@ def run_fit(
     _show_first_tokens(console, fitted)
     if fitted.artifact.fitted_on is not None and hold_out:
         console.print(
-            f"{hold_out:.0%} of the questions were held back: `laar evaluate {out} ...` judges by "
+            f"{hold_out:.0%} of the questions were held out: `laar evaluate {out} ...` tests on "
             "them. Fit with --hold-out 0 to learn from all.",
             markup=False,
         )
@@ -123,7 +123,7 @@ def _notes(read: Records) -> list[str]:
     if read.contradictions:
         notes.append(
             f"{read.contradictions} outcomes contradict an earlier one of the same query and model:"
-            " an endpoint that is not deterministic, or two runs with different settings"
+            " the endpoint is not deterministic, or two runs had different settings"
         )
     return notes
 
@@ -158,9 +158,9 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     console.print(table)
     if (retries := fitted.evaluation.retries).attempts:
         console.print(
-            f"Attempts 2 and later, {retries.attempts} of them: Brier score "
-            f"{retries.brier_unconditional:.4f} without what failed before, {retries.brier:.4f} "
-            "with it."
+            f"{retries.attempts} attempts after the first: Brier score "
+            f"{retries.brier_unconditional:.4f} ignoring what failed before, {retries.brier:.4f} "
+            "given it."
         )
     if (text := fitted.artifact.text) is not None:
         console.print(_text_gain(text))
@@ -178,7 +178,7 @@ def _show_first_tokens(console: Console, fitted: Fit) -> None:
     classes = list(pairwise(LENGTHS))
     if not any(fitted.first_tokens.values()):
         return
-    table = Table(title="Predicted / seen time to first token (answers), held out, by tokens")
+    table = Table(title="Predicted / actual time to first token (answers), held out, by tokens")
     table.add_column("model", overflow="fold")
     for low, high in classes:
         table.add_column(f"{low}-{high}", justify="right", overflow="fold")
@@ -196,7 +196,7 @@ def _text_gain(text: TextTerms) -> str:
     if text.gain_unseen is None or text.worst_unseen is None:
         return f"{known} With fewer than three, nothing shows how far to trust that."
     return (
-        f"{known} Of tasks left out of the fit, routing by the words is right "
+        f"{known} On tasks left out of the fit, routing by words is right "
         f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "
-        f"{100 * text.worst_unseen:+.1f} in the worst."
+        f"{100 * text.worst_unseen:+.1f} on the worst."
     )

@@ -84,7 +84,7 @@ class Verdicts:
         self.contradictions = 0
 
     def add(self, outcome: MeasuredOutcome) -> None:
-        """Add an outcome; it replaces an earlier one of the same query and model."""
+        """Add an outcome; it replaces an earlier one for the same query and model."""
         if outcome.correct is None:
             self.unjudged += 1
             return

@@ -55,8 +55,8 @@ _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, since an artifact's term, at most 256 characters, names a task and a language."""
 _MANY_QUESTIONS = 30
-"""Number of repeatedly answered questions from which whole questions are held back rather than
-single answers."""
+"""Number of repeatedly answered questions at which whole questions, rather than single answers, are
+held back."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")

@@ -68,7 +68,7 @@ class _LeftOut(NamedTuple):
     Args:
         columns: the tasks in the fit.
         strangers: the tasks left out of it.
-        asked: left-out questions of both.
+        asked: left-out questions of both kinds of task.
         log_odds: by question and column.
         table: the models' shares of right answers in the data of the fit.
         single: the best single model.
@@ -208,7 +208,7 @@ def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
 
 
 def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
-    """Fit the trust in a task: log odds that a question is of it rather than of an unseen task.
+    """Fit the trust in a task: log odds that a question belongs to it and not to an unseen task.
 
     The task's questions weigh as much as those of all unseen tasks together, and each unseen task
     weighs the same, however many questions it has.

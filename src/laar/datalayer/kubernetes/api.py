@@ -32,7 +32,7 @@ from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
-"""Maximum size of a list page: a hundred pods at half the storage's limit for one object."""
+"""Maximum size of a list page: 1.3 MB for each of its 50 objects, near the storage's limit."""
 MAX_EVENT_BYTES = 4 << 20
 """Maximum size of a watch event: above the storage's limit for one object, 1.5 MB."""
 LIST_TIMEOUT_S = 30.0

@@ -143,7 +143,7 @@ class Mirror(Generic[Kept]):
                 query["continue"] = metadata.get("continue") or ""
                 version = metadata["resourceVersion"]
             except (KeyError, TypeError, AttributeError):
-                raise ApiError(0, f"{path} answered with something that is no list") from None
+                raise ApiError(0, f"{path} answered with something that is not a list") from None
             if not query["continue"]:
                 break
         self._version = version
@@ -168,7 +168,7 @@ class Mirror(Generic[Kept]):
                     self._version = self._take(event)
                 except (KeyError, TypeError, AttributeError):
                     self._version = ""
-                    raise ApiError(0, f"{path}: the watch sent what is no event") from None
+                    raise ApiError(0, f"{path}: the watch sent a malformed event") from None
                 self._failures = 0
         if self._clock() - opened_at > STEADY_S:
             self._failures = 0

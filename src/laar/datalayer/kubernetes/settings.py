@@ -22,7 +22,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 def _path(path: str) -> str:
     if path and not (path.startswith("/") and path.isprintable() and " " not in path):
-        raise ValueError(f"{path[:40]!r} is no path such as /metrics; leave it empty for no page")
+        raise ValueError(f"{path[:40]!r} is not a path like /metrics; leave it empty for no page")
     return path
 
 
@@ -32,20 +32,20 @@ _LABEL = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 
 def _name(name: str) -> str:
     if name and not re.fullmatch(_NAME, name):
-        raise ValueError(f"{name[:40]!r} is no name that Kubernetes gives to a pool or namespace")
+        raise ValueError(f"{name[:40]!r} is not a valid name of a pool or namespace")
     return name
 
 
 def _selector(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not re.fullmatch(f"({_NAME}/)?{_LABEL}", key) or not re.fullmatch(f"({_LABEL})?", value):
-            raise ValueError(f"{key[:40]!r}: {value[:40]!r} is no label; write `label: value`")
+            raise ValueError(f"{key[:40]!r}: {value[:40]!r} is not a label; write `label: value`")
     return labels
 
 
 def _server(url: str) -> str:
     if url and not re.match(r"https?://[^/\s]+", url):
-        raise ValueError(f"{url[:40]!r} is no URL; write http://127.0.0.1:8001")
+        raise ValueError(f"{url[:40]!r} is not a URL; write http://127.0.0.1:8001")
     return url
 
 
@@ -100,7 +100,7 @@ class KubernetesSource(BaseModel):
     key_file: Path | None = Field(
         None,
         description="File with the pods' API key. Requests carry it in place of the client's. It "
-        "is reloaded with each change of a pod.",
+        "is reloaded whenever a pod changes.",
     )
     priority_field: bool = Field(
         False,
@@ -123,7 +123,7 @@ class KubernetesSource(BaseModel):
         if self.pool and self.ports:
             raise ValueError("`ports` belong to `selector`; a pool has its own")
         if len(set(self.ports)) < len(self.ports):
-            raise ValueError("`ports` has one twice; keep one")
+            raise ValueError("`ports` lists a port twice; keep one")
         if self.ca_file is not None and not self.base_url.startswith("https://"):
             raise ValueError("`ca_file` belongs to a `base_url` with https://")
         return self

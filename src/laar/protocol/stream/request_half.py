@@ -422,7 +422,7 @@ class RequestHalf(StreamState):
             error = RequestError(
                 503,
                 "picker-fault",
-                "the picker failed, and may not pass the request to any endpoint at all",
+                "the picker failed, and the request may not go to just any endpoint",
                 retry_after_s=1,
             )
             return self._refuse(error, out)

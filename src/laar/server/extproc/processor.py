@@ -114,7 +114,7 @@ class ExternalProcessor:
         """Seconds that Envoy should wait for a slow decision."""
         self._unknown_model = unknown_model
         self._log_faults_at = -math.inf
-        # One thread: more would only alternate, and the event loop needs its share of the GIL.
+        # One thread: more would only take turns, and the event loop needs its share of the GIL.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
         self.reading = asyncio.Lock()
 

@@ -32,7 +32,7 @@ _STREAM_ID = 0x7FFFFFFF
 _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
-"""Recipients of frames besides the streams."""
+"""Recipients of frames other than streams."""
 
 _LIBRARY_BYTES = 4096
 """Maximum bytes of frames passed to the library at once, so that a turn can end in between."""

@@ -214,7 +214,7 @@ class Sharer:
                 self.connected = False
                 self._warm.set()
                 self._problems.report(
-                    "share", f"{fault}; this picker goes on alone, and keeps what it learns"
+                    "share", f"{fault}; this picker continues alone, and keeps what it learns"
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(most_s, 2.0 * pause_s)
@@ -297,7 +297,7 @@ class Sharer:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:
                 # Stay connected: if the store can't be reached, sending records fails, too.
-                self._problems.report("share.snapshot", f"{fault}; a starting picker will be cold")
+                self._problems.report("share.snapshot", f"{fault}; a new picker will start cold")
                 await asyncio.sleep(_REFUSED * SNAPSHOT_INTERVAL_S)
             else:
                 self._problems.report("share.snapshot", None)
