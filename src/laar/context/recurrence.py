@@ -268,7 +268,7 @@ class Recurrences:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
-                    elif not known and (lead := self._lead(scope, line)):
+                    elif not (known or seen.places) and (lead := self._lead(scope, line)):
                         # Words of the frame precede the first document: make them a separate line.
                         at += lead
                         continue

@@ -114,7 +114,7 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
     best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
     lists = list(islice(_lists(value, ()), _MOST_LISTS))
     for path, elements in lists:
-        texts = list(map(_text, elements))
+        texts = list(map(_text, elements[: most + 1]))
         size = sum(length for length, _ in texts)
         if len(elements) >= least and all(length for length, _ in texts) and size > best[0]:
             best = size, path, elements, [own for _, own in texts]
