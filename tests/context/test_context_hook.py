@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from functools import partial
 
 import orjson
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from laar.context.guard import GainGuard
 from laar.context.hook import ContextHook
-from laar.context.memo import Memo
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Reason
 from laar.errors import SettingError
@@ -79,6 +77,50 @@ def test_a_body_that_was_read_before_is_changed_in_the_same_way():
         assert shared == alone
         assert (shared.body is body) == (alone.body is body)
     assert given.stats() == reading.stats()
+
+
+class TestDocumentsField:
+    """Objects that the chat template renders (vLLM's `documents`)."""
+
+    @staticmethod
+    def body(ids, question="What is it?", system="Be brief."):
+        documents = [{"title": f"t{i}", "text": doc_text(i)} for i in ids]
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        return json.dumps({"model": "m", "messages": messages, "documents": documents}).encode()
+
+    def sent(self, h, *bodies):
+        return [send(h, body) for body in bodies][-1]
+
+    def test_they_stay_since_answers_cite_their_places(self):
+        h = hook()
+        result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2]))
+        same(result, last, Reason.POSITIONAL_LABELS)
+        assert result.documents == 4
+
+    def test_they_move_where_nobody_refers_to_numbers(self):
+        h = hook(relabel=True)
+        result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2], "And?"))
+        made, given = json.loads(result.body), json.loads(last)
+        assert [each["title"] for each in made["documents"]] == ["t2", "t1", "t4", "t9", ""]
+        assert all(each in made["documents"] for each in given["documents"])
+        assert made["documents"][-1]["text"].strip() == (
+            "(The last 4 documents above, counted from 1, by relevance: 2 > 4 > 3 > 1.)"
+        )
+        assert made["messages"] == given["messages"]
+
+    def test_another_system_prompt_begins_other_orders(self):
+        h = hook(relabel=True)
+        last = self.body([1, 9, 4, 2], system="Be long.")
+        same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
+
+    def test_a_text_in_a_message_stays_although_they_hold_it(self):
+        """A template may render none of them."""
+        h = hook(dedup="exact", relabel=True)
+        body = json.loads(self.body([1, 2, 3, 4]))
+        body["messages"][1]["content"] = block([1, 2, 3, 4])
+        made = json.loads(send(h, json.dumps(body).encode()).body)
+        assert made["messages"] == body["messages"]
+        assert made["documents"] == body["documents"]
 
 
 class TestOrder:
@@ -409,7 +451,7 @@ class TestCommit:
             assert h.stats()["index_capacity"] == capacity
 
     def test_memory_is_bounded(self, monkeypatch):
-        monkeypatch.setattr("laar.context.hook.Memo", partial(Memo, entries=10))
+        monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 10)
         h = hook(capacity_docs=50)
         rng = random.Random(3)
         for i in range(200):

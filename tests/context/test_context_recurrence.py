@@ -178,6 +178,39 @@ def test_the_first_document_may_stand_behind_words_on_its_own_line(make):
     assert found > 45
 
 
+@pytest.mark.parametrize("words", ["Context is: ", "Be brief and precise. Additional facts: "])
+@pytest.mark.parametrize("make", [prose, headed])
+def test_the_first_document_may_stand_behind_several_words(words, make):
+    known, rng = Recurrences(), random.Random(3)
+    found = 0
+    for n in range(120):
+        docs = [make(i) for i in rng.sample(range(12), 5)]
+        joined = "\n".join(docs)
+        text = f"Question: What of {n}?\n\n{words}{joined}\n"
+        block, seen = known.find(SCOPE, text)
+        found += n >= 60 and block is not None and text.startswith(docs[0], block.items[0].start)
+        if seen is not None:
+            known.learn(seen)
+    assert found > 45
+
+
+@pytest.mark.parametrize("unknown", [1, 2])
+def test_a_note_names_documents_that_may_be_counted_otherwise(unknown):
+    """New text between known documents may hold any number of documents."""
+    *before, (text, docs) = bodies(prose, "blank lines", 90)
+    known = taught(before)
+    fresh = "\n\n".join(prose(100 + i) for i in range(unknown))
+    text = text.replace(docs[2], fresh)
+    block, _ = known.find(SCOPE, text)
+    assert block is not None
+    order = tuple(reversed(range(len(block.items))))
+    _, noted = rewrite(text, [Change(block, order)])
+    note = noted[noted.index("(The documents above") :]
+    assert "counted" not in note
+    places = [note.index(each[:20]) for each in (*docs[:2], fresh, *docs[3:])]
+    assert places == sorted(places)
+
+
 def test_two_documents_that_another_one_holds_both_are_not_parted_in_it():
     """Where all documents stand a blank line apart, and the two in it do not."""
     rng = random.Random(6)

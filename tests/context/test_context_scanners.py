@@ -155,6 +155,7 @@ class TestResults:
             [[f"text {i}"] for i in "xyz"],
             [f"text {i}" for i in "xyz"],
             {"few": [{"t": "longer than all others"}], "many": [f"text {i}" for i in "xyz"]},
+            [{"response": [{"pageContent": f"text {i}"} for i in "xyz"]}],
         ],
     )
     def test_a_list_of_texts_counts_whatever_it_is_called(self, value):
@@ -164,6 +165,8 @@ class TestResults:
         "value",
         [
             {"results": [f"text {i}" for i in "xyz"], "scores": [0.3, 0.2, 0.1]},
+            {"results": [f"text {i}" for i in "xyz"], "meta": {"scores": [0.3, 0.2, 0.1]}},
+            {"hits": {"texts": [f"text {i}" for i in "xyz"]}, "scores": [0.3, 0.2, 0.1]},
             {"results": [{"text": f"text {i}", "chunk_no": i} for i in (4, 5, 6)]},
         ],
     )

@@ -368,3 +368,10 @@ USER = {"role": "user", "content": "U"}
 def test_tools_stand_behind_the_system_prompt_as_templates_render_them(api, body):
     spans = read_body(api, orjson.dumps({"model": "m", "tools": [{"name": "t"}], **body})).spans
     assert [text for text in spans if "\x1f" not in text] == ["S", '[{"name":"t"}]', "U"]
+
+
+def test_documents_for_the_chat_template_are_part_of_the_prompt():
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    body = {"model": "m", "messages": messages, "documents": [{"text": "D"}]}
+    spans = read_body(Api.CHAT, orjson.dumps(body)).spans
+    assert [text for text in spans if "\x1f" not in text] == ["S", '[{"text":"D"}]', "U"]

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.context.guard import GainGuard
-from laar.context.memo import Memo
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
@@ -542,7 +541,7 @@ def test_an_order_is_learned_after_its_messages_and_before_the_next_body():
 def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     """20,000 of them do, whether outcomes are reported or not."""
     hook = {"capacity_docs": 1}
-    monkeypatch.setattr("laar.context.hook.Memo", partial(Memo, entries=1))
+    monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 1)
     monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)
     routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
     settings = Settings.model_validate(routes)

@@ -66,11 +66,6 @@ class Block:
     held: Reason | None = None
     numbers: tuple[tuple[int, int, int], ...] = ()
 
-    @property
-    def documents(self) -> int:
-        """Return the number of documents."""
-        return len(self.items)
-
     def part(self, first: int, stop: int) -> Block:
         """Return the block of the documents from `first` up to `stop`."""
         items, end = self.items[first:stop], self.end

@@ -1,15 +1,16 @@
 """Extract the texts of a prompt from a request body, with roles and preceding content.
 
-Supports bodies of Chat (`messages`), Anthropic (`system`, `messages`), Responses (`instructions`,
-`input`) and completions (`prompt`). A text is *fresh* if it belongs to the last turn, after the
-assistant's last answer. Only fresh text may be reordered; older text must be sent as in the turn
-when it was fresh, or the conversation loses its cached prefix. Messages with `cache_control` and
-non-text content are skipped.
+Supports bodies of Chat (`messages`, and vLLM's `documents`), Anthropic (`system`, `messages`),
+Responses (`instructions`, `input`) and completions (`prompt`). A text is *fresh* if it belongs to
+the last turn, after the assistant's last answer. Only fresh text may be reordered; older text must
+be sent as in the turn when it was fresh, or the conversation loses its cached prefix. Messages with
+`cache_control` and non-text content are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 import orjson
@@ -35,7 +36,7 @@ class Text(NamedTuple):
         value: the string, decoded.
         role: role of its message.
         fresh: the text belongs to the last turn.
-        parts: the text is the raw JSON of a message's content with its blocks.
+        parts: the text is the raw JSON of a message's content with its blocks, or of `documents`.
     """
 
     path: Path
@@ -80,7 +81,10 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
     if api == "completions":
         return _prompts(body.get("prompt"))
     if api == "chat":
-        return list(_messages("messages", body.get("messages"), whole))
+        documents = [Text(("documents",), "", "tool", True, parts=True)]
+        has_documents = whole and isinstance(body.get("documents"), list)
+        said = _messages("messages", body.get("messages"), whole)
+        return [*said, *(documents if has_documents else ())]
     if api == "messages":  # Anthropic's system prompt is outside the messages
         messages = body.get("messages")
         first_turn = not (isinstance(messages, list) and any(map(_is_answer, messages)))
@@ -127,6 +131,9 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
         before.append(body.get("instructions"))
     if path[0] == "messages":
         before.append(body.get("system"))
+    if path[0] == "documents" and isinstance(messages := body.get("messages"), list):
+        # Templates render them after the system prompt.
+        before += takewhile(lambda message: _role(message) == "system", messages)
     at: object = body
     for step in path:
         if isinstance(at, list) and isinstance(step, int):

@@ -42,9 +42,9 @@ MAX_HELD_BYTES = 1 << 20
 """Maximum length of an answer, or of a line of a stream, to buffer."""
 
 _LONGEST = 7
-_NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
-_AT_END = re.compile(r"(?<!\d)\d{1,6}\Z")
-_CLOSING = r"(\d{1,6})(?!\d)[^\r\n]*"
+_NUMBER = re.compile(r"(?<!\d)[0-9]{1,6}(?!\d)")  # other scripts' digits could not be restored
+_AT_END = re.compile(r"(?<!\d)[0-9]{1,6}\Z")
+_CLOSING = r"([0-9]{1,6})(?!\d)[^\r\n]*"
 _ID = re.compile(r"(?<![\w.$])[0-9]{4}(?!\w|\.\d)")
 _OPEN = re.compile(r"(?<![\w.$])([0-9]{4}(?=\.?\Z)|[0-9]{1,3}\Z)")
 

@@ -23,9 +23,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-MAX_ROUTES = 256
-"""Maximum routes. They come from the settings; this bounds memory if a caller invents names."""
-
 MAX_CONVERSATIONS = 2048
 """Recent conversations kept per mean, about 0.2 KB each. An older one that continues counts as
 new."""
@@ -256,8 +253,6 @@ class GainGuard:
             of.dedup = "off" if harms or of.dedup == "off" else "on"
 
     def _of(self, route: str) -> _Route:
-        if route not in self._routes and len(self._routes) >= MAX_ROUTES:
-            return _Route()
         return self._routes.setdefault(route, _Route())
 
     def reset(self, route: str) -> None:

@@ -74,8 +74,7 @@ class HookResult:
         baseline_hit_bytes: the same if all requests had been sent as received; the difference is
             the hook's gain.
         removed_bytes: bytes of text replaced by notes, minus the notes.
-        shapes: number of documents by format of the blocks of the last turn; ``unknown_...`` for
-            announced documents in an unknown format.
+        shapes: number of documents by format of the blocks of the last turn.
         receipt: the argument for `commit`; None if there is nothing to remember.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).

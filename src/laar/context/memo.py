@@ -36,16 +36,9 @@ TTL_S = 3600.0
 
 
 class Memo:
-    """A bounded LRU map with a time to live.
+    """A bounded LRU map with a time to live."""
 
-    Args:
-        entries: maximum texts remembered.
-        ttl_s: seconds kept after the last use.
-    """
-
-    def __init__(self, entries: int = MAX_ENTRIES, ttl_s: float = TTL_S) -> None:
-        self._capacity = entries
-        self._ttl_s = ttl_s
+    def __init__(self) -> None:
         self._entries: OrderedDict[int, tuple[float, Remembered]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -54,7 +47,7 @@ class Memo:
     def get(self, key: int, now: float) -> Remembered | None:
         """Return the changes to a text and refresh the entry; None if unknown."""
         entry = self._entries.get(key)
-        if entry is None or now - entry[0] > self._ttl_s:
+        if entry is None or now - entry[0] > TTL_S:
             return None
         self.put(key, entry[1], now)
         return entry[1]
@@ -63,5 +56,5 @@ class Memo:
         """Store the changes to a text, and evict the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
-        if len(self._entries) > self._capacity:
+        if len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)

@@ -46,10 +46,10 @@ def order_note_bytes(documents: int) -> int:
 
 def duplicate_note(text: str) -> str:
     """Return the note that replaces a document whose full text occurs earlier."""
-    return f"(Same text as the earlier document that begins: {_head(text)})"
+    return f"(Same text as the earlier document that begins: {head(text)})"
 
 
-def _head(text: str) -> str:
+def head(text: str) -> str:
     """Return the beginning on one line, without markup characters or JSON string terminators."""
     head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
     return "".join(sign for sign in head if sign not in '<>`"\\').strip()

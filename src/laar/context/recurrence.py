@@ -33,6 +33,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from laar.context.blocks import Block, Item
+from laar.context.notes import head
 
 MAX_LINES = 4_000
 """Maximum lines of a text to examine, about 4 ms."""
@@ -57,6 +58,9 @@ _OFTEN = 3
 _OFTEN_TEXTS = 2
 """A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
 outnumber the others by `_OFTEN_TEXTS`."""
+
+_NAME_CHARS = 24
+"""Characters by which the note about their order names documents that can't be counted."""
 
 MAX_LOOKS = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
@@ -264,9 +268,9 @@ class Recurrences:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
-                    elif not known and core > number and self._begins(scope, line[core:]):
+                    elif not (known or seen.places) and (lead := self._lead(scope, line)):
                         # Words of the frame precede the first document: make them a separate line.
-                        at += core
+                        at += lead
                         continue
                     long.append(n)
                 if core > start:
@@ -282,10 +286,11 @@ class Recurrences:
         seen.places[:] = self._unjoined(lines, seen.places)
         return seen
 
-    def _begins(self, scope: int, line: str) -> bool:
-        """Return whether a known document begins with this line."""
-        looks = self._looks.get(hash(line)) or self._look(line)
-        return hash((scope, looks[4])) in self._documents
+    def _lead(self, scope: int, line: str) -> int:
+        """Return the length of words up to a colon if a known document follows them; else 0."""
+        rest = line.partition(": ")[2]
+        looks = self._looks.get(hash(rest)) or self._look(rest)
+        return len(line) - len(rest) if hash((scope, looks[4])) in self._documents else 0
 
     def _known(
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
@@ -529,7 +534,14 @@ class _Bounds:
         if len(starts) < 2:
             return None
         numbered = self._numbered or any("#" in line for line in self._separator)
-        items = tuple([Item(a, b, a, b) for a, b in zip(starts, ends, strict=True)])
+        # An item may hold several documents; then a note by count would name others.
+        is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
+        items = tuple(
+            [
+                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:_NAME_CHARS])
+                for a, b in zip(starts, ends, strict=True)
+            ]
+        )
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
@@ -635,21 +647,20 @@ class _Bounds:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at < first or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
+        # The first line may be part of a long one: behind words of the frame.
+        if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
         if not own or lines.keys[at] == own[0]:
             return self._core(place, at)
-        return self._behind_name(at, own[0])
+        return self._behind_words(at, own[0])
 
-    def _behind_name(self, line: int, key: int) -> int | None:
-        """Return the start of a short line that follows words of the frame."""
+    def _behind_words(self, line: int, key: int) -> int | None:
+        """Return the start of a short line that follows words of the frame up to a colon."""
         end = self._lines.ends[line]
-        label = _LABEL.match(self._text, self._lines.starts[line], end)
-        if label is None or not label[2]:
-            return None
-        start, number, _, _, own, _ = _taken_apart(self._text[label.end() : end])
+        rest = self._text[self._lines.starts[line] : end].partition(": ")[2]
+        start, number, _, _, own, _ = _taken_apart(rest)
         is_it = number == start and hash((self._scope, own)) == key
-        return label.end() + start if is_it else None
+        return end - len(rest) + start if is_it else None
 
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool

@@ -75,8 +75,10 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
             parts.append(_gap(text, change, done, end))
             note = _note(change)
             if change.block.shape == "parts":  # the note needs its own block
-                kind = "input_text" if '"input_text"' in text[:end] else "text"
-                note = "," + orjson.dumps({"type": kind, "text": note}).decode()
+                own = orjson.loads(text[items[0].start : items[0].end])
+                kind = "input_text" if own.get("type") == "input_text" else "text"
+                fields = {"type": kind} if "type" in own else dict.fromkeys(own, "")
+                note = "," + orjson.dumps(fields | {"text": note}).decode()
             else:
                 note = f"\n{note}" + ("" if text[end : end + 1] in "\r\n" else "\n")
             notes.append((len(parts), note))

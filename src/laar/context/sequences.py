@@ -31,10 +31,6 @@ class Sequences:
     def __init__(self) -> None:
         self._last: OrderedDict[int, _Last] = OrderedDict()
 
-    def __len__(self) -> int:
-        """Return the number of documents held."""
-        return len(self._last)
-
     def movable(self, scope: int, docs: Sequence[int]) -> tuple[int, int, bool]:
         """Return the longest run of documents that may be reordered, perhaps empty.
 

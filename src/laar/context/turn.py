@@ -107,7 +107,8 @@ class Turn:
         self._draw_groups()
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
         for text in texts:
-            if text.path[0] == "prompt":  # prompts of a batch are independent
+            # Prompts of a batch are independent; not every template renders `documents`.
+            if text.path[0] in ("prompt", "documents"):
                 self._sent, self._in_full = [], set()
             if moved is not None and text.path[: len(moved)] == moved:
                 self._sent.append(text.value)
@@ -210,8 +211,8 @@ class Turn:
         if not blocks and refused is not None:
             self._note(refused)
         if text.fresh:
-            self._plan.shapes += [(block.shape, block.documents) for block in blocks]
-            self._plan.documents += sum(block.documents for block in blocks)
+            self._plan.shapes += [(block.shape, len(block.items)) for block in blocks]
+            self._plan.documents += sum([len(block.items) for block in blocks])
         reasons = [block.held for block in blocks if block.held is not None]
         for reason in reasons:
             self._note(reason)

@@ -136,12 +136,16 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
     system = document.get("system")  # Anthropic's is outside the messages
     if system is not None:
         spans.message("system", _without_attribution(system))
-    # Most templates render tools after the system prompt (`laar.prefix.templates`).
+    # Most templates render these after the system prompt (`laar.prefix.templates`).
+    documents = document.get("documents")
     tools = document.get("tools")
     for message in messages:
         if not isinstance(message, dict):
             raise UnknownPromptError
         role = message.get("role")
+        if documents and role not in _SYSTEM:
+            spans.json(documents)
+            documents = None
         if tools and role not in _SYSTEM:
             spans.tools(tools)
             tools = None

@@ -38,7 +38,7 @@ def scan(
     return [
         held(_to_line_ends(text, block), settings)
         for block in found
-        if block.documents >= settings.min_docs
+        if len(block.items) >= settings.min_docs
     ]
 
 

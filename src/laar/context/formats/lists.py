@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeAlias
 
 import orjson
@@ -31,7 +31,7 @@ MAX_WRITTEN = 64 << 10
 """Longest repr of a Python list to parse, in about 2 ms."""
 
 _DEEPEST = 3
-"""Maximum objects nested around a list, and around an element's text."""
+"""Maximum levels around a list, and around an element's text."""
 
 _MOST_LISTS = 64
 
@@ -112,15 +112,12 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
     except orjson.JSONDecodeError:
         return []
     best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
-    stays = False
-    for count, (path, elements, beside) in enumerate(_lists(value, ())):
-        if count == _MOST_LISTS:
-            break
-        texts = list(map(_text, elements))
+    lists = list(islice(_lists(value, ()), _MOST_LISTS))
+    for path, elements in lists:
+        texts = list(map(_text, elements[: most + 1]))
         size = sum(length for length, _ in texts)
         if len(elements) >= least and all(length for length, _ in texts) and size > best[0]:
             best = size, path, elements, [own for _, own in texts]
-            stays = len(elements) in beside
     _, path, elements, own = best
     if not own:
         return []
@@ -136,22 +133,21 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
         shape="json" if path else "json_list",
     )
     first = objects[0].keys() if objects else ()
-    stays = stays or any(_count_up(objects, name) for name in first if name not in _NAMES)
+    # Another list of this length (scores, ids) may refer to the elements by position.
+    alike = [len(other) for _, other in lists].count(len(elements)) > 1
+    stays = alike or any(_count_up(objects, name) for name in first if name not in _NAMES)
     return [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
 
 
-def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[int]]]:
-    """Yield all lists, with the lengths of sibling lists that may refer to them by position."""
+def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json]]]:
+    """Yield all lists, except those inside several elements of another one."""
     if isinstance(value, list):
-        yield path, value, []
+        yield path, value
+        if len(value) == 1 and isinstance(value[0], dict):
+            yield from _lists(value[0], (*path, 0))
     elif isinstance(value, dict) and len(path) < _DEEPEST:
-        lengths = [len(inner) for inner in value.values() if isinstance(inner, list)]
         for name, inner in value.items():
-            for at, found, beside in _lists(inner, (*path, name)):
-                others = list(lengths) if found is inner else beside
-                if found is inner:
-                    others.remove(len(found))
-                yield at, found, others
+            yield from _lists(inner, (*path, name))
 
 
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:

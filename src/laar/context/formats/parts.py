@@ -1,13 +1,15 @@
 """Documents as blocks of a message's content, moved as raw JSON.
 
 Blocks of a document type are documents; they stay in place if answers cite them by position. Text
-blocks are documents if a tool returned several of them and nothing else.
+blocks are documents if a tool returned several of them and nothing else, and so are the objects in
+a chat request's `documents`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -51,12 +53,14 @@ def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
     held = Reason.POSITIONAL_LABELS if count_up(numbers) else None
-    return [_block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), most, held=held)]
+    block = _block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), most, held=held)
+    # Templates number the objects in `documents`, which have no type; answers cite the numbers.
+    return [replace(block, labels_stay="type" not in parts[0])]
 
 
 def _own_text(part: object) -> str:
     """Return the text of a text block; empty for other blocks."""
-    if not isinstance(part, dict) or part.get("type") not in _TEXTS:
+    if not isinstance(part, dict) or part.get("type", "text") not in _TEXTS:
         return ""
     text = part.get("text")
     return text if isinstance(text, str) else ""
