@@ -34,14 +34,15 @@ LOOK_S = 1.0
 REPLAY_S = 5.0
 """Timeout for replaying the batches of a gap; any not received by then are lost."""
 REACH_S = 10.0
-"""Timeout of the first connection, and seconds between attempts to open it."""
+"""Timeout of the first connection, and seconds between reports that there is none."""
 PING_S = 10.0
 """Seconds without an answer to a ping after which to reconnect: a host that is down, or a
 connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""Maximum endpoints tracked: ZeroMQ allows 1,023 sockets per process."""
-MAX_BATCH_BYTES = 16 << 20
-"""Maximum batch: the blocks of a million tokens in one step. A longer one closes the connection."""
+"""Maximum endpoints tracked, each with up to four sockets."""
+MAX_BATCH_BYTES = 4 << 20
+"""Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one. Decoding
+stops the event loop, for up to two seconds. A longer batch closes the connection."""
 MAX_BATCHES_WAITING = 1000
 """Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
 
@@ -64,6 +65,7 @@ class KvEvents:
     async def run(self) -> None:
         """Listen until cancelled."""
         context = zmq.asyncio.Context()
+        context.set(zmq.MAX_SOCKETS, 4 * MAX_ENDPOINTS)
         listeners: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         try:
             while True:
@@ -103,41 +105,38 @@ class KvEvents:
         self, context: zmq.asyncio.Context, address: str, url: str, replay: str
     ) -> None:
         source = f"kv-events {address}"
-        with context.socket(zmq.SUB) as socket:
+        with (
+            context.socket(zmq.SUB) as socket,
+            socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor,
+        ):
             try:
-                for socket_url in (url, replay) if replay else (url,):
-                    split_address(socket_url.removeprefix("tcp://"))
+                for label, text in ((REPLAY_LABEL, replay), (EVENTS_LABEL, url)):  # noqa: B007
+                    if text:
+                        split_address(text.removeprefix("tcp://"))
                 _limit(socket)
                 socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
-                self._sink.problem(source, f"the label {EVENTS_LABEL} says {url!r}: {error}")
+                self._sink.problem(source, f"the label {label} says {text!r}: {error}")
                 return
-            reaching = asyncio.create_task(self._reach(source, url), name=f"reach {url}")
+            reaching = asyncio.create_task(self._reach(socket, monitor, source, url))
             try:
                 await self._follow(context, socket, address, replay)
             finally:
                 reaching.cancel()
+                socket.disable_monitor()
 
-    async def _reach(self, source: str, url: str) -> None:
-        """Report a publisher that can't be reached, since ZeroMQ retries silently."""
-        host, port = split_address(url.removeprefix("tcp://"))
-        is_reported = False
-        while True:
-            try:
-                async with asyncio.timeout(REACH_S):
-                    _, writer = await asyncio.open_connection(host, port)
-            except (OSError, ValueError) as error:  # includes TimeoutError; bad names raise either
-                problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
-                self._sink.problem(source, problem + (str(error) or "timeout"))
-                is_reported = True
-            else:
-                writer.close()
-                if is_reported:
-                    self._sink.problem(source, None)
-                return
-            await asyncio.sleep(REACH_S)
+    async def _reach(
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, source: str, url: str
+    ) -> None:
+        """Report that no publisher answers, since ZeroMQ retries silently."""
+        what = "can't be reached, or does not publish events"
+        while not await monitor.poll(int(1000 * REACH_S)):
+            self._sink.problem(source, f"{url}, as the label {EVENTS_LABEL} has it, {what}")
+        self._sink.problem(source, None)
+        socket.disable_monitor()
+        monitor.close()
 
     async def _follow(
         self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
@@ -191,7 +190,7 @@ class KvEvents:
         If `start` is None, apply all batches that the engine kept, whatever the first number.
         """
         following, history = start, start is None
-        fault: ValueError | None = None
+        fault: Exception | None = None
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
@@ -214,11 +213,12 @@ class KvEvents:
                         continue
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
-        except ValueError as error:
-            fault = error
-        except (TimeoutError, zmq.ZMQError):
-            pass  # any missing batches are noticed below
-        problem = f"a batch of events that was sent again can't be read: {fault}"
+        except (ValueError, TimeoutError, zmq.ZMQError) as error:
+            fault = error  # any missing batches are noticed below
+        problem = (
+            f"{replay}, as the label {REPLAY_LABEL} has it, does not send missed events again: "
+            f"{str(fault) or 'timeout'}"
+        )
         self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):
             self._sink.lost(address)
