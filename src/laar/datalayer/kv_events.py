@@ -61,11 +61,11 @@ class KvEvents:
     def __init__(self, targets: Targets, sink: KvEventSink) -> None:
         self._targets = targets
         self._sink = sink
+        self._context = zmq.asyncio.Context()
+        self._context.set(zmq.MAX_SOCKETS, 4 * MAX_ENDPOINTS)
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        context = zmq.asyncio.Context()
-        context.set(zmq.MAX_SOCKETS, 4 * MAX_ENDPOINTS)
         listeners: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         try:
             while True:
@@ -82,7 +82,7 @@ class KvEvents:
                         self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")
                         break
                     task = asyncio.create_task(
-                        self._listen(context, address, url, replay), name=f"kv-events {address}"
+                        self._listen(address, url, replay), name=f"kv-events {address}"
                     )
                     listeners[address, url, replay] = task
                 await asyncio.sleep(until_look_s(LOOK_S))
@@ -90,7 +90,7 @@ class KvEvents:
             for task in listeners.values():
                 task.cancel()
             await asyncio.gather(*listeners.values(), return_exceptions=True)
-            context.destroy(linger=0)
+            self._context.destroy(linger=0)
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
@@ -101,12 +101,10 @@ class KvEvents:
                 )
                 yield spec.key, url, replay
 
-    async def _listen(
-        self, context: zmq.asyncio.Context, address: str, url: str, replay: str
-    ) -> None:
+    async def _listen(self, address: str, url: str, replay: str) -> None:
         source = f"kv-events {address}"
         with (
-            context.socket(zmq.SUB) as socket,
+            self._context.socket(zmq.SUB) as socket,
             socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor,
         ):
             try:
@@ -122,7 +120,7 @@ class KvEvents:
                 return
             reaching = asyncio.create_task(self._reach(socket, monitor, source, url))
             try:
-                await self._follow(context, socket, address, replay)
+                await self._follow(socket, address, replay)
             finally:
                 reaching.cancel()
                 socket.disable_monitor()
@@ -138,9 +136,7 @@ class KvEvents:
         socket.disable_monitor()
         monitor.close()
 
-    async def _follow(
-        self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
-    ) -> None:
+    async def _follow(self, socket: zmq.asyncio.Socket, address: str, replay: str) -> None:
         source = f"kv-events {address}"
         self._sink.lost(address)  # earlier events were not heard
         expected: int | None = None
@@ -161,7 +157,7 @@ class KvEvents:
                 if begins:  # the first events after the restart were missed
                     self._sink.lost(address)
                 start = None if begins else expected
-                await self._catch_up(context, address, replay, start, number, groups)
+                await self._catch_up(address, replay, start, number, groups)
             expected = number + 1
             try:
                 events = decode_batch(payload, groups)
@@ -177,13 +173,7 @@ class KvEvents:
         self._sink.lost(address)
 
     async def _catch_up(
-        self,
-        context: zmq.asyncio.Context,
-        address: str,
-        replay: str,
-        start: int | None,
-        until: int,
-        groups: Groups,
+        self, address: str, replay: str, start: int | None, until: int, groups: Groups
     ) -> None:
         """Apply the batches from `start` up to `until`, or report that some are lost.
 
@@ -194,7 +184,7 @@ class KvEvents:
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
-                aclosing(_again(context, replay, start or 0)) as kept,
+                aclosing(_again(self._context, replay, start or 0)) as kept,
             ):
                 async for number, payload in kept:
                     await asyncio.sleep(0)
