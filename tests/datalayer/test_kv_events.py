@@ -707,9 +707,15 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
     """As when the labels are swapped, or name the port of the API."""
     monkeypatch.setattr(kv_events, "REACH_S", 0.2)
 
+    is_open: set[asyncio.StreamWriter] = set()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+        is_open.add(writer)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        is_open.discard(writer)
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         port = replay.port if kind == "replays" else server.sockets[0].getsockname()[1]
@@ -719,6 +725,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
         assert "or does not publish events" in recorder.problems[source]
         listening.cancel()
         await asyncio.wait([listening])
+        await until(lambda: not is_open)
 
 
 async def test_a_replay_that_is_not_answered_is_a_problem(
