@@ -470,6 +470,7 @@ class Replay:
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
         self.topics = True
+        self.ends = True
         self.socket = engine.context.socket(zmq.ROUTER)
         self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
 
@@ -480,7 +481,8 @@ class Replay:
             for number, payload in self.kept:
                 if number >= int.from_bytes(start, "big"):
                     self.send(client, b"kv", number.to_bytes(8, "big"), payload)
-            self.send(client, b"", b"\xff" * 8, b"")
+            if self.ends:
+                self.send(client, b"", b"\xff" * 8, b"")
 
     def send(self, client: bytes, topic: bytes, number: bytes, payload: bytes) -> None:
         topics = [topic] if self.topics else []
@@ -743,6 +745,31 @@ async def test_a_replay_that_is_not_answered_is_a_problem(
     problem = recorder.problems["kv-events-replay 127.0.0.1:8000"]
     assert "as the label laar.dev/kv-events-replay has it" in problem
     assert problem.endswith("timeout")
+
+
+async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
+    engine: Engine,
+    replay: Replay,
+    recorder: Any,
+    start: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine's socket drops what it can't send at once, the end mark first."""
+    monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
+    replay.ends = False
+    replay.kept = [(number, removal(number)) for number in range(3)]
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 5
+    engine.publish_bytes(removal(5))
+
+    def seen() -> list[str]:
+        replay.answer()
+        return kinds(recorder)
+
+    await until(lambda: seen() == ["lost", "cleared", *["removed"] * 3, "lost", "removed"])
+    assert recorder.past_problems == []
 
 
 async def test_a_replay_label_that_is_no_address_is_reported_by_its_name(

@@ -204,7 +204,8 @@ class KvEvents:
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
         except (ValueError, TimeoutError, zmq.ZMQError) as error:
-            fault = error  # any missing batches are noticed below
+            if following == start:  # otherwise missing batches are noticed below
+                fault = error
         problem = (
             f"{replay}, as the label {REPLAY_LABEL} has it, does not send missed events again: "
             f"{str(fault) or 'timeout'}"
