@@ -1,7 +1,7 @@
 """Decode batches of KV cache events from vLLM and SGLang.
 
-vLLM's batches (``--kv-events-config``) are maps, or arrays in older releases; SGLang's are arrays
-with the same leading fields.
+Events of vLLM (``--kv-events-config``) are maps, or arrays in older releases; SGLang's have the
+same leading fields, in both forms. A batch is an array.
 
 Blocks are tracked in the memory that prefills read, and as copies in slower tiers (host, disk,
 peer). For a hybrid model, only the first layer group with full attention is tracked: a sliding
