@@ -161,15 +161,11 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
     return make_view(n, **{**given, **changed})
 
 
-def _part_of_a_fleet(seed: int) -> View:
-    """Return candidates whose slots are neither the first ones nor adjacent."""
-    return _mixed(9, seed).at(np.array([1, 4, 5, 8]))
-
-
 _THOUSAND = "a thousand endpoints"
 _SITUATIONS: Mapping[str, Callable[[int], View]] = {
     "a fleet in use": lambda seed: _mixed(5, seed),
-    "part of a fleet": _part_of_a_fleet,
+    # Slots that are neither the first ones nor adjacent.
+    "part of a fleet": lambda seed: _mixed(9, seed).at(np.array([1, 4, 5, 8])),
     "a single candidate": lambda seed: _mixed(1, seed),
     "an idle fleet": lambda seed: make_view(4, seed=seed),
     "endpoints that were never read": lambda seed: _mixed(4, seed, waiting=None),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.datalayer.chat_templates import ask_engine
+from laar.datalayer import chat_templates
+from laar.datalayer.chat_templates import TemplateProbes, ask_engine
+from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.templates import Template
 
 
 async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
@@ -35,4 +41,94 @@ async def test_an_answer_without_ids_is_a_value_error(serve: Any, body: bytes) -
     spec = EndpointSpec(address=await serve(answer), models=("m",))
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ValueError, match="/tokenize"):
+            await ask_engine(session, spec, {"messages": []}, "m")
+
+
+def tokenized(chat: Any, *, tools_first: bool) -> web.Response:
+    """Render a chat and give each word an id."""
+    texts = [f"{message['role']} {message['content']}" for message in chat["messages"]]
+    texts.insert(0 if tools_first else 1, json.dumps(chat["tools"]))
+    return web.json_response({"tokens": [zlib.crc32(w.encode()) for w in " ".join(texts).split()]})
+
+
+async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str, Template]:
+    """Let the collector ask these engines; return what it knows, which goes on growing."""
+    table = EndpointTable()
+    table.replace("test", specs)
+    beliefs = PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20)
+    start(TemplateProbes(beliefs, table).run())
+    return beliefs.templates.known
+
+
+@pytest.mark.parametrize("alike", [True, False])
+async def test_a_name_that_models_share_has_the_usual_template_unless_theirs_are_alike(
+    serve: Any, start: Any, until: Any, alike: bool
+) -> None:
+    """As engines served as NAME and `auto`."""
+
+    async def answer(request: web.Request) -> web.Response:
+        chat = await request.json()
+        return tokenized(chat, tools_first=alike or chat["model"] == "b")
+
+    address = await serve(answer)
+    other = await serve(answer)
+    specs = [
+        EndpointSpec(address=address, models=("a", "auto")),
+        EndpointSpec(address=other, models=("b", "auto", "only-b")),
+    ]
+    known = await asked_for_templates(specs, start)
+    await until(lambda: len(known) == 4)
+    assert [known[name].tools_first for name in ("a", "b", "only-b")] == [alike, True, True]
+    assert known["auto"].tools_first is alike
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_an_engine_that_is_not_ready_is_asked_again(
+    serve: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(chat_templates, "PROBE_EVERY_S", 0.01)
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if len(asked) < 3:
+            return web.Response(status=status)
+        return tokenized(await request.json(), tools_first=False)
+
+    known = await asked_for_templates(
+        [EndpointSpec(address=await serve(answer), models=("m",))], start
+    )
+    await until(lambda: "m" in known)
+
+
+async def test_ids_that_are_the_same_for_every_chat_teach_nothing(
+    serve: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_templates, "PROBE_EVERY_S", 0.01)
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        model = (await request.json())["model"]
+        asked.append(model)
+        if model == "constant":
+            return web.json_response({"tokens": [1]})
+        return tokenized(await request.json(), tools_first=False)
+
+    specs = [
+        EndpointSpec(address=await serve(answer), models=("constant",)),
+        EndpointSpec(address=await serve(answer), models=("m",)),
+    ]
+    known = await asked_for_templates(specs, start)
+    await until(lambda: "m" in known)
+    assert known.keys() == {"m"}
+    assert asked.count("constant") == 7
+
+
+async def test_a_long_answer_is_not_read(serve: Any) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=b'{"tokens": [1' + b",1" * (1 << 20) + b"]}")
+
+    spec = EndpointSpec(address=await serve(answer), models=("m",))
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ValueError, match="no token ids"):
             await ask_engine(session, spec, {"messages": []}, "m")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator
@@ -83,13 +84,78 @@ def test_salts_and_adapters_of_blocks_are_read() -> None:
     adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
     sglang = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "tenant-a"}]
     older = ["BlockStored", [1], None, [5, 6], 2, 3]
-    read = [plain(event)[4:] for event in decoded(batch(salted, adapted, sglang, older))]
+    newer = {**STORED, "cache_salt": "tenant-a"}
+    read = [plain(event)[4:] for event in decoded(batch(salted, adapted, sglang, older, newer))]
     assert read == [
         ("", ("tenant-a", "")),
         ("sql", ("tenant-a", "")),
         ("", ("tenant-a",)),
         ("3", ()),
+        ("", ("tenant-a", "")),
     ]
+
+
+def test_a_session_in_sglangs_metadata_is_read() -> None:
+    event = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"session_id": "id-1"}]
+    (stored,) = decoded(batch(event))
+    assert isinstance(stored, Stored)
+    assert stored.session == "id-1"
+
+
+@pytest.mark.parametrize("metadata", [True, False], ids=["metadata", "fields"])
+def test_salted_pages_are_the_same_blocks_however_sglang_joins_them(metadata: bool) -> None:
+    def event(names: list[int], parent: int | None) -> Any:
+        ids = [name % 7 for name in names]
+        if metadata:
+            salt = {"cache_salt": "tenant-a"}
+            return ["BlockStored", names, parent, ids, 1, None, "GPU", salt]
+        return {
+            "type": "BlockStored",
+            "block_hashes": names,
+            "parent_block_hash": parent,
+            "token_ids": ids,
+            "block_size": 1,
+            "cache_salt": "tenant-a",
+        }
+
+    def held(*events: Any) -> Any:
+        blocks = TokenBlocks()
+        for stored in decoded(batch(*events)):
+            assert isinstance(stored, Stored)
+            blocks.stored(0, "m", stored)
+        return blocks._slots[0].own
+
+    joined = held(event([11, 12], None), event([13, 14], 12))
+    assert len(joined) == 4
+    assert joined == held(*(event([n], n - 1 if n > 11 else None) for n in range(11, 15)))
+    unsalted = held(["BlockStored", [11, 12, 13, 14], None, [4, 5, 6, 0], 1, None, "GPU"])
+    assert not set(joined.values()) & set(unsalted.values())
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.builds(
+    dict,
+    type=st.just("BlockStored"),
+    block_hashes=st.lists(st.integers(0, 5), max_size=3),
+    parent_block_hash=st.none() | st.integers(0, 5),
+    token_ids=st.lists(st.integers(0, 2), max_size=3),
+    block_size=st.integers(-1, 2),
+    medium=st.sampled_from(["GPU", "CPU", "DISK"]),
+    extra_keys=st.none() | st.lists(st.none() | st.just(["x"]), max_size=3),
+    cache_salt=st.none() | st.just("s"),
+), max_size=6))  # fmt: skip
+def test_whatever_can_be_read_can_be_stored(events: list[Any]) -> None:
+    """One engine's events must not stop those of all others."""
+    blocks = TokenBlocks()
+    for event in events:
+        with contextlib.suppress(ValueError):
+            read = decoded(batch(event))
+            try:
+                for stored in read:
+                    assert isinstance(stored, Stored)
+                    blocks.stored(0, "m", stored)
+            except ValueError as error:
+                raise AssertionError from error
 
 
 def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
@@ -158,7 +224,9 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
     [b"", b"\xc1", b"x", batch()[:-1], batch({}), batch([]), batch(7),
      batch({"type": "BlockStored"}), batch({**STORED, "block_hashes": ["x"]}),
      batch({**STORED, "token_ids": [-1]}), batch({**STORED, "token_ids": ["x"]}),
+     batch({**STORED, "extra_keys": [["x"]]}), batch({**STORED, "extra_keys": [["x"], None, None]}),
      msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"a": 1}),
+     msgspec.msgpack.encode({"ts": 1.0, "events": [STORED]}), msgspec.msgpack.encode([1.0, "ab"]),
      batch(["BlockRemoved"]), b"\x91" * 5000],
 )  # fmt: skip
 def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
@@ -402,6 +470,7 @@ class Replay:
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
         self.topics = True
+        self.ends = True
         self.socket = engine.context.socket(zmq.ROUTER)
         self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
 
@@ -412,7 +481,8 @@ class Replay:
             for number, payload in self.kept:
                 if number >= int.from_bytes(start, "big"):
                     self.send(client, b"kv", number.to_bytes(8, "big"), payload)
-            self.send(client, b"", b"\xff" * 8, b"")
+            if self.ends:
+                self.send(client, b"", b"\xff" * 8, b"")
 
     def send(self, client: bytes, topic: bytes, number: bytes, payload: bytes) -> None:
         topics = [topic] if self.topics else []
@@ -503,7 +573,10 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
     engine.number = 2
     engine.publish_bytes(removal(2))
     await until(lambda: removals() == 2)
-    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    assert (
+        "does not send missed events again: DecodeError"
+        in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    )
     replay.kept = [(3, removal(3))]
     engine.number = 4
     engine.publish_bytes(removal(4))
@@ -540,7 +613,10 @@ async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
 
     expected = ["lost", "cleared", "removed", "lost", "removed", "removed"]
     await until(lambda: seen() == expected)
-    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    assert (
+        "does not send missed events again: DecodeError"
+        in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    )
 
 
 async def test_other_tasks_run_while_batches_that_waited_are_taken(
@@ -618,3 +694,90 @@ async def test_a_publisher_that_cannot_be_reached_is_a_problem_until_it_can(
     await until(lambda: recorder.problems == {})
     engine.publish(REMOVED)
     await until(lambda: "removed" in kinds(recorder))
+
+
+@pytest.mark.parametrize("kind", ["replays", "silent"])
+async def test_a_socket_that_publishes_nothing_is_a_problem(
+    engine: Engine,
+    replay: Replay,
+    recorder: Any,
+    start: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """As when the labels are swapped, or name the port of the API."""
+    monkeypatch.setattr(kv_events, "REACH_S", 0.2)
+
+    is_open: set[asyncio.StreamWriter] = set()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_open.add(writer)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        is_open.discard(writer)
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = replay.port if kind == "replays" else server.sockets[0].getsockname()[1]
+        listening = start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
+        source = "kv-events 127.0.0.1:8000"
+        await until(lambda: source in recorder.problems)
+        assert "or does not publish events" in recorder.problems[source]
+        listening.cancel()
+        await asyncio.wait([listening])
+        await until(lambda: not is_open)
+
+
+async def test_a_replay_that_is_not_answered_is_a_problem(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
+    labelled = spec(engine)
+    labels = {**labelled.labels, REPLAY_LABEL: str(free_port())}
+    labelled = dataclasses.replace(labelled, labels=labels)
+    start(KvEvents(lambda: [labelled], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 5
+    engine.publish(REMOVED)
+    await until(lambda: "removed" in kinds(recorder))
+    problem = recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    assert "as the label laar.dev/kv-events-replay has it" in problem
+    assert problem.endswith("timeout")
+
+
+async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
+    engine: Engine,
+    replay: Replay,
+    recorder: Any,
+    start: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine's socket drops what it can't send at once, the end mark first."""
+    monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
+    replay.ends = False
+    replay.kept = [(number, removal(number)) for number in range(3)]
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 5
+    engine.publish_bytes(removal(5))
+
+    def seen() -> list[str]:
+        replay.answer()
+        return kinds(recorder)
+
+    await until(lambda: seen() == ["lost", "cleared", *["removed"] * 3, "lost", "removed"])
+    assert recorder.past_problems == []
+
+
+async def test_a_replay_label_that_is_no_address_is_reported_by_its_name(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    labelled = spec(engine)
+    labelled = dataclasses.replace(labelled, labels={**labelled.labels, REPLAY_LABEL: "tcp://*:1"})
+    start(KvEvents(lambda: [labelled], recorder).run())
+    await until(lambda: recorder.problems)
+    problem = recorder.problems["kv-events 127.0.0.1:8000"]
+    assert "the label laar.dev/kv-events-replay says 'tcp://*:1'" in problem

@@ -143,3 +143,31 @@ def test_a_restart_counts_where_no_event_has_come_since():
     assert holds_after(Reading(restarted=True, started_s=99.5))
     assert not holds_after(Reading(restarted=True, started_s=100.5))
     assert not holds_after(Reading(restarted=True))
+
+
+def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
+    table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    beliefs.make_room(1)
+    emptied = []
+    fleet = FleetState(
+        table,
+        beliefs,
+        Problems(),
+        ClusterRules(random.Random(1)),
+        eds_file=None,
+        on_empty=emptied.append,
+    )
+    fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
+    chain = beliefs.chain(request("some prompt " * 100))
+
+    def share_after(page):
+        fleet.reading("a:1", page, 0.0)
+        return beliefs.match(chain, 1)[0]
+
+    beliefs.settle(beliefs.insert(0, chain, 0.0), None)
+    assert share_after(Reading()) > 0.9
+    assert share_after(Reading(asleep=True)) == 0.0
+    beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # when it was awake again
+    assert share_after(Reading(asleep=True)) > 0.9
+    assert share_after(Reading()) > 0.9
+    assert emptied == ["a:1"]

@@ -20,10 +20,11 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import options_for, read_capped, visiting_session
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
+from laar.prefix.templates import Template
 from laar.prefix.tokens import TokenIds
 
-MAX_ANSWER_BYTES = 32 << 20
-"""Maximum ``/tokenize`` response: a million ids take about 7 MB."""
+MAX_ANSWER_BYTES = 1 << 20
+"""Maximum ``/tokenize`` response; a probe has about 2,000 ids. Reading one stops the event loop."""
 ASK_TIMEOUT_S = 10.0
 PROBE_EVERY_S = 10.0
 """Seconds between searches for new models, and for models whose engines did not answer."""
@@ -65,11 +66,15 @@ class TemplateProbes:
             return
         except ValueError:  # no such path, or the template rejects a chat
             ids = []
-        if not ids or not all(map(len, ids)):
+        # Without different ids for another question, the engine did not read the chats.
+        if not ids or not all(map(len, ids)) or np.array_equal(ids[0], ids[3]):
             self._refused.add(spec.address)
             return
         template = template_of(ids)
-        self._known.update(dict.fromkeys(spec.models, template))
+        self._known |= {  # the usual one for a name that models with other templates share
+            name: template if self._known.get(name, template)[:-1] == template[:-1] else Template()
+            for name in spec.models
+        }
         traits = [name.replace("_", " ") for name, on in template._asdict().items() if on is True]
         _LOG.info("%s: chat template learned (%s)", model, ", ".join(traits) or "messages in order")
 
@@ -81,7 +86,7 @@ async def ask_engine(
 
     Raises:
         ValueError: the response has no token ids.
-        ClientError, OSError, TimeoutError: the engine does not answer.
+        ClientError, OSError, TimeoutError: the engine does not answer, or not yet.
     """
     async with session.post(
         spec.url("/tokenize"),
@@ -90,6 +95,8 @@ async def ask_engine(
         **options_for(spec),
     ) as answer:
         body = await read_capped(answer.content, MAX_ANSWER_BYTES)
+        if answer.status in (429, 502, 503, 504):  # the engine starts, or is busy
+            answer.raise_for_status()
         if answer.status != 200:
             raise ValueError(f"POST /tokenize answered {answer.status}")
     try:

@@ -1,7 +1,7 @@
 """Decode batches of KV cache events from vLLM and SGLang.
 
-vLLM's batches (``--kv-events-config``) are maps, or arrays in older releases; SGLang's are arrays
-with the same leading fields.
+Events of vLLM (``--kv-events-config``) are maps, or arrays in older releases; SGLang's have the
+same leading fields, in both forms. A batch is an array.
 
 Blocks are tracked in the memory that prefills read, and as copies in slower tiers (host, disk,
 peer). For a hybrid model, only the first layer group with full attention is tracked: a sliding
@@ -80,6 +80,8 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
     """
     try:
         at_s, events, *_ = msgspec.msgpack.decode(payload)
+        if not isinstance(events, list):
+            raise ValueError("it is not an array of a time and events")
         found = [event for raw in _joined(events) if (event := _event(raw, groups)) is not None]
     except _FAULTS as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
@@ -161,30 +163,34 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
         return Removed(hashes, tier)
-    if tier:
+    if tier or not hashes:
         return Stored(hashes=hashes, tier=tier)
+    if isinstance(raw.get("lora_name"), dict):  # SGLang's metadata, before events were maps
+        raw |= raw.pop("lora_name")
     size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
-    if adapter is not None and not isinstance(adapter, str):  # metadata in SGLang
-        raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
-        adapter = None
-    if adapter is None and raw.get("lora_id") is not None:
-        adapter = str(raw["lora_id"])
+    if not isinstance(adapter, str):
+        adapter = None if raw.get("lora_id") is None else str(raw["lora_id"])
+    extra = _extra(raw.get("extra_keys"), adapter, len(hashes))
+    if parent is None and raw.get("cache_salt"):  # further blocks differ by their parents
+        extra = (str(raw["cache_salt"]), *[""] * (len(hashes) - 1))
     return Stored(
         hashes=hashes,
         parent=parent if isinstance(parent, int | bytes) else None,
         ids=np.array(ids if isinstance(ids, list) else [], np.uint32).reshape(-1),
         block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
         adapter=adapter or "",
-        extra=_extra(raw.get("extra_keys"), adapter),
+        extra=extra,
         session=session if isinstance(session, str) else "",
     )
 
 
-def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
+def _extra(given: Any, adapter: str | None, blocks: int) -> tuple[str, ...]:
     """Return the extra keys of each block's hash; the first block's include the cache salt."""
     if not isinstance(given, list) or not any(given):
         return ()
+    if len(given) != blocks:
+        raise ValueError(f"extra keys of {len(given)} blocks for {blocks}")
     return tuple(
         "\0".join(str(key) for key in keys if key is not None and key != adapter)
         if isinstance(keys, list)

@@ -34,14 +34,15 @@ LOOK_S = 1.0
 REPLAY_S = 5.0
 """Timeout for replaying the batches of a gap; any not received by then are lost."""
 REACH_S = 10.0
-"""Timeout of the first connection, and seconds between attempts to open it."""
+"""Timeout of the first connection, and seconds between reports that there is none."""
 PING_S = 10.0
 """Seconds without an answer to a ping after which to reconnect: a host that is down, or a
 connection dropped on the way, gives no other sign."""
 MAX_ENDPOINTS = 1000
-"""Maximum endpoints tracked: ZeroMQ allows 1,023 sockets per process."""
-MAX_BATCH_BYTES = 16 << 20
-"""Maximum batch: the blocks of a million tokens in one step. A longer one closes the connection."""
+"""Maximum endpoints tracked, each with up to four sockets."""
+MAX_BATCH_BYTES = 4 << 20
+"""Maximum batch: the blocks of 800,000 tokens in one step, or of 100,000 in pages of one. Decoding
+stops the event loop, for up to two seconds. A longer batch closes the connection."""
 MAX_BATCHES_WAITING = 1000
 """Maximum batches queued per endpoint. Further ones are dropped, which shows as a gap."""
 
@@ -60,10 +61,11 @@ class KvEvents:
     def __init__(self, targets: Targets, sink: KvEventSink) -> None:
         self._targets = targets
         self._sink = sink
+        self._context = zmq.asyncio.Context()
+        self._context.set(zmq.MAX_SOCKETS, 4 * MAX_ENDPOINTS)
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        context = zmq.asyncio.Context()
         listeners: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         try:
             while True:
@@ -80,7 +82,7 @@ class KvEvents:
                         self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")
                         break
                     task = asyncio.create_task(
-                        self._listen(context, address, url, replay), name=f"kv-events {address}"
+                        self._listen(address, url, replay), name=f"kv-events {address}"
                     )
                     listeners[address, url, replay] = task
                 await asyncio.sleep(until_look_s(LOOK_S))
@@ -88,7 +90,7 @@ class KvEvents:
             for task in listeners.values():
                 task.cancel()
             await asyncio.gather(*listeners.values(), return_exceptions=True)
-            context.destroy(linger=0)
+            self._context.destroy(linger=0)
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
@@ -99,49 +101,42 @@ class KvEvents:
                 )
                 yield spec.key, url, replay
 
-    async def _listen(
-        self, context: zmq.asyncio.Context, address: str, url: str, replay: str
-    ) -> None:
+    async def _listen(self, address: str, url: str, replay: str) -> None:
         source = f"kv-events {address}"
-        with context.socket(zmq.SUB) as socket:
+        with (
+            self._context.socket(zmq.SUB) as socket,
+            socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor,
+        ):
             try:
-                for socket_url in (url, replay) if replay else (url,):
-                    split_address(socket_url.removeprefix("tcp://"))
+                for label, text in ((REPLAY_LABEL, replay), (EVENTS_LABEL, url)):  # noqa: B007
+                    if text:
+                        split_address(text.removeprefix("tcp://"))
                 _limit(socket)
                 socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
-                self._sink.problem(source, f"the label {EVENTS_LABEL} says {url!r}: {error}")
+                self._sink.problem(source, f"the label {label} says {text!r}: {error}")
                 return
-            reaching = asyncio.create_task(self._reach(source, url), name=f"reach {url}")
+            reaching = asyncio.create_task(self._reach(socket, monitor, source, url))
             try:
-                await self._follow(context, socket, address, replay)
+                await self._follow(socket, address, replay)
             finally:
                 reaching.cancel()
+                socket.disable_monitor()
 
-    async def _reach(self, source: str, url: str) -> None:
-        """Report a publisher that can't be reached, since ZeroMQ retries silently."""
-        host, port = split_address(url.removeprefix("tcp://"))
-        is_reported = False
-        while True:
-            try:
-                async with asyncio.timeout(REACH_S):
-                    _, writer = await asyncio.open_connection(host, port)
-            except (OSError, ValueError) as error:  # includes TimeoutError; bad names raise either
-                problem = f"{url}, from the label {EVENTS_LABEL}, can't be reached: "
-                self._sink.problem(source, problem + (str(error) or "timeout"))
-                is_reported = True
-            else:
-                writer.close()
-                if is_reported:
-                    self._sink.problem(source, None)
-                return
-            await asyncio.sleep(REACH_S)
-
-    async def _follow(
-        self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
+    async def _reach(
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, source: str, url: str
     ) -> None:
+        """Report that no publisher answers, since ZeroMQ retries silently."""
+        what = "can't be reached, or does not publish events"
+        while not await monitor.poll(int(1000 * REACH_S)):
+            self._sink.problem(source, f"{url}, from the label {EVENTS_LABEL}, {what}")
+        self._sink.problem(source, None)
+        socket.disable_monitor()
+        monitor.close()
+
+    async def _follow(self, socket: zmq.asyncio.Socket, address: str, replay: str) -> None:
         source = f"kv-events {address}"
         self._sink.lost(address)  # earlier events were not heard
         expected: int | None = None
@@ -162,7 +157,7 @@ class KvEvents:
                 if begins:  # the first events after the restart were missed
                     self._sink.lost(address)
                 start = None if begins else expected
-                await self._catch_up(context, address, replay, start, number, groups)
+                await self._catch_up(address, replay, start, number, groups)
             expected = number + 1
             try:
                 events = decode_batch(payload, groups)
@@ -178,24 +173,18 @@ class KvEvents:
         self._sink.lost(address)
 
     async def _catch_up(
-        self,
-        context: zmq.asyncio.Context,
-        address: str,
-        replay: str,
-        start: int | None,
-        until: int,
-        groups: Groups,
+        self, address: str, replay: str, start: int | None, until: int, groups: Groups
     ) -> None:
         """Apply the batches from `start` up to `until`, or report that some are lost.
 
         If `start` is None, apply all batches that the engine kept, whatever the first number.
         """
         following, history = start, start is None
-        fault: ValueError | None = None
+        fault: Exception | None = None
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
-                aclosing(_again(context, replay, start or 0)) as kept,
+                aclosing(_again(self._context, replay, start or 0)) as kept,
             ):
                 async for number, payload in kept:
                     await asyncio.sleep(0)
@@ -214,11 +203,13 @@ class KvEvents:
                         continue
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
-        except ValueError as error:
-            fault = error
-        except (TimeoutError, zmq.ZMQError):
-            pass  # any missing batches are noticed below
-        problem = f"a replayed batch of events can't be read: {fault}"
+        except (ValueError, TimeoutError, zmq.ZMQError) as error:
+            if following == start:  # otherwise missing batches are noticed below
+                fault = error
+        problem = (
+            f"{replay}, from the label {REPLAY_LABEL}, does not send missed events again: "
+            f"{str(fault) or 'timeout'}"
+        )
         self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):
             self._sink.lost(address)

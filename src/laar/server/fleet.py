@@ -198,13 +198,16 @@ class FleetState:
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
         """Record the values of a metrics page, or of one rank on it."""
-        slot = self._table.read(key, reading, now)
+        slot = self._table.slot(key)
         if slot >= 0:
+            # An engine that falls asleep discards its cache.
+            is_empty = reading.restarted or reading.asleep > self._table.asleep[slot]
+            self._table.read(key, reading, now)
             if self._beliefs is not None:
-                if reading.restarted:
+                if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
                 self._beliefs.set_capacity(slot, reading.capacity_tokens)
-            if reading.restarted:
+            if is_empty:
                 self._on_empty(self._table.spec(slot).address)
             self._on_reading(key, reading)
 
