@@ -686,7 +686,7 @@ async def test_a_publisher_that_cannot_be_reached_is_a_problem_until_it_can(
     source = "kv-events 127.0.0.1:8000"
     await until(lambda: source in recorder.problems)
     assert (
-        f"tcp://127.0.0.1:{port}, as the label laar.dev/kv-events has it, can't"
+        f"tcp://127.0.0.1:{port}, from the label laar.dev/kv-events, can't"
         in (recorder.problems[source])
     )
     engine.socket.bind(f"tcp://127.0.0.1:{port}")
@@ -743,7 +743,7 @@ async def test_a_replay_that_is_not_answered_is_a_problem(
     engine.publish(REMOVED)
     await until(lambda: "removed" in kinds(recorder))
     problem = recorder.problems["kv-events-replay 127.0.0.1:8000"]
-    assert "as the label laar.dev/kv-events-replay has it" in problem
+    assert "from the label laar.dev/kv-events-replay" in problem
     assert problem.endswith("timeout")
 
 
