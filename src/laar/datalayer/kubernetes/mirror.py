@@ -161,17 +161,19 @@ class Mirror(Generic[Kept]):
         query = {**self._select, "resourceVersion": self._version}
         path = self.resource.path(self._namespace)
         opened_at = self._clock()
-        async with self._api.watch(path, query) as events:
-            self._problem(None)
-            async for event in events:
-                try:
-                    self._version = self._take(event)
-                except (KeyError, TypeError, AttributeError):
-                    self._version = ""
-                    raise ApiError(0, f"{path}: the watch sent what is no event") from None
+        try:
+            async with self._api.watch(path, query) as events:
+                self._problem(None)
+                async for event in events:
+                    try:
+                        self._version = self._take(event)
+                    except (KeyError, TypeError, AttributeError):
+                        self._version = ""
+                        raise ApiError(0, f"{path}: the watch sent what is no event") from None
+                    self._failures = 0
+        finally:  # proxies also cut healthy watches that have nothing to send
+            if self._clock() - opened_at > STEADY_S:
                 self._failures = 0
-        if self._clock() - opened_at > STEADY_S:
-            self._failures = 0
 
     def _take(self, event: Any) -> str:
         """Apply one event; return the version to resume from."""
