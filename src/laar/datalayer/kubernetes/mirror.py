@@ -109,24 +109,22 @@ class Mirror(Generic[Kept]):
 
     def _failed(self, error: ApiError) -> float:
         """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
-        if error.status == 410:
+        if error.status in (404, 410):
             self._version = ""
-            return 0.0
+        if error.status == 404 and self._optional:
+            self._absent += 1
+            if self.objects and self._absent < ABSENT_LOOKS:
+                self._problem(f"{error}; what was known before stays in use for now")
+            else:
+                self._replace({}, self.lost.union(self.objects))
+                self._problem(None)
+            return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
         if error.status == 404:
-            self._version = ""
-            if self._optional:
-                self._absent += 1
-                if self.objects and self._absent < ABSENT_LOOKS:
-                    self._problem(f"{error}; what was known before stays in use for now")
-                else:
-                    self._replace({}, self.lost.union(self.objects))
-                    self._problem(None)
-                return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
             what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
             self._problem(f"{error}; {self.resource.remedy(self._namespace)}")
-        else:
+        elif error.status != 410:
             self._problem(f"{error}; what was known before stays in use")
         return 0.0
 
