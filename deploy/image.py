@@ -156,7 +156,7 @@ def put_name(image: str, root: Path = ROOT) -> None:
     name = name.removesuffix(f":{tag}") if tag else name
     if not (digest.startswith("sha256:") or tag):
         sys.exit(f"{image}: give it a tag or a digest")
-    how = f"digest: {digest}" if at else f"newTag: {tag}"
+    how = f"digest: {digest}" if at else f'newTag: "{tag}"'
     for path in sorted((root / "deploy" / "overlays").glob("*/kustomization.yaml")):
         text = re.sub(r"newName: .*\n    (newTag|digest): .*", f"newName: {name}\n    {how}",
                       path.read_text())  # fmt: skip
@@ -167,7 +167,7 @@ def put_name(image: str, root: Path = ROOT) -> None:
 
 def named_values(values: str, name: str, tag: str, digest: str) -> str:
     """Return the chart's values with the image replaced."""
-    for key, value in (("repository", name), ("tag", tag or '""'), ("digest", digest or '""')):
+    for key, value in (("repository", name), ("tag", f'"{tag}"'), ("digest", f'"{digest}"')):
         values = re.sub(rf"(?m)^(  {key}: )\S+", rf"\g<1>{value}", values, count=1)
     return values
 

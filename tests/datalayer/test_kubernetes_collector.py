@@ -126,6 +126,33 @@ async def test_a_disconnected_watch_resumes_without_a_list(
     await until(lambda: not sink.problems)
 
 
+async def test_a_quiet_watch_that_proxies_cut_is_resumed_without_growing_waits(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "STEADY_S", 0.0)
+    monkeypatch.setattr(mirror_module, "LAST_WAIT_S", 3600.0)
+    opened = 0
+    watch = cluster.watch
+
+    async def cut(request: web.Request, plural: str) -> web.StreamResponse:
+        nonlocal opened
+        opened += 1
+        if opened > 20:
+            answer: web.StreamResponse = await watch(request, plural)
+            return answer
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()
+        return answer
+
+    cluster.watch = cut
+    cluster.follow(VLLM)
+    await until(lambda: opened > 20)
+    await cluster.put("pods", pod("a"))
+    await until(lambda: sink.addresses and not sink.problems)
+
+
 async def test_a_bookmark_moves_the_version_that_a_watch_resumes_from(
     cluster: Any, sink: Any, until: Any
 ) -> None:
@@ -300,6 +327,21 @@ async def test_a_pool_gives_selector_and_ports_and_its_changes_are_followed(
     await cluster.put("inferencepools", pool())
     await until(lambda: sink.addresses == ["10.0.0.1:8000"])
     assert sink.problems == {}
+
+
+async def test_the_problems_of_its_pods_end_with_a_pool(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    await cluster.put("inferencepools", pool())
+    await cluster.put("pods", pod("a", "10.0.0.1"))
+    await cluster.put("pods", pod("b", "10.0.0.1"))
+    cluster.denied["pods"] = "watch"
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    await until(lambda: {f"{source} pods", f"{source} pods read"} <= sink.problems.keys())
+    await cluster.delete("inferencepools", "fleet")
+    await until(lambda: sink.problems.keys() == {f"{source} pool"})
+    assert sink.addresses == []
 
 
 async def test_objectives_and_rewrites_of_this_pool_are_reported(

@@ -46,6 +46,15 @@ def test_an_ipv6_pod_is_bracketed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("phase", "used"), [("Running", True), ("Failed", False), ("Succeeded", False)]
+)
+def test_a_pod_that_is_over_does_not_count_even_if_it_stays_ready(phase: str, used: bool) -> None:
+    evicted = pod("a")
+    evicted["status"]["phase"] = phase
+    assert bool(endpoints(evicted)) is used
+
+
+@pytest.mark.parametrize(
     "item",
     [
         pod("a", ready=False),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 from deploy.chart import ROOT, SHAPES, pack
+from deploy.image import put_name
 from deploy.kustomized import render
 
 Object = dict[str, Any]
@@ -53,9 +57,12 @@ def test_by_default_it_is_the_overlay(chart: Path, shape: str) -> None:
     assert rendered(chart, {"shape": shape, "tokens": {"create": False}}) == overlay
     made = rendered(chart, {"shape": shape})
     tokens = made.pop(("Secret", "laar-tokens"))["data"]
-    assert made == overlay
     assert set(tokens) == {"viewers", "outcomes"}
-    assert len(set(tokens.values())) == 2
+    if shape == "shared":
+        tokens |= made.pop(("Secret", "laar-share"))["data"]
+        assert {"password", "secret"} < set(tokens)
+    assert made == overlay
+    assert len(set(tokens.values())) == len(tokens)
 
 
 def test_values_reach_the_objects(chart: Path) -> None:
@@ -67,6 +74,9 @@ def test_values_reach_the_objects(chart: Path) -> None:
         "replicas": 3,
         "resources": {"limits": {"memory": "2Gi"}},
         "podLabels": {"team": "a", "app.kubernetes.io/name": "other"},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraVolumes": [{"name": "keys", "secret": {"secretName": "engine-keys"}}],
+        "extraVolumeMounts": [{"name": "keys", "mountPath": "/etc/laar/keys"}],
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     }
@@ -82,6 +92,9 @@ def test_values_reach_the_objects(chart: Path) -> None:
     [picker] = [c for c in pod["spec"]["containers"] if c["name"] == "laar"]
     assert picker["resources"]["limits"]["memory"] == "2Gi"
     assert picker["resources"]["requests"]["memory"] == "512Mi"
+    assert picker["env"] == values["extraEnv"]
+    assert {"keys", "settings", "tmp"} <= {mount["name"] for mount in picker["volumeMounts"]}
+    assert {"keys", "settings", "tmp"} <= {volume["name"] for volume in pod["spec"]["volumes"]}
     selector = made["Deployment", "laar"]["spec"]["selector"]["matchLabels"]
     assert selector.items() <= pod["metadata"]["labels"].items(), "no value breaks the selector"
     assert pod["metadata"]["labels"]["team"] == "a"
@@ -92,6 +105,88 @@ def test_values_reach_the_objects(chart: Path) -> None:
     annotations = pod["metadata"]["annotations"]
     assert annotations["laar.dev/settings"], "changed settings roll the pods"
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
+
+
+def test_the_image_of_a_named_tree_can_be_replaced(
+    chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("overlays", "base", "components", "chart"):
+        shutil.copytree(ROOT / "deploy" / part, tmp_path / "tree" / "deploy" / part)
+    put_name("registry.example/laar:1.10", tmp_path / "tree")
+    monkeypatch.setattr("deploy.chart.ROOT", tmp_path / "tree")
+    named = pack(tmp_path)
+
+    def images(values: Object) -> set[str]:
+        pod = pod_of(rendered(named, values))["spec"]
+        containers = pod["initContainers"] + pod["containers"]
+        return {c["image"] for c in containers if "envoy" not in c["image"]}
+
+    assert images({}) == {"registry.example/laar:1.10"}
+    assert images({"image": {"repository": "mine", "tag": "2"}}) == {"mine:2"}
+
+
+def test_secrets_that_exist_are_kept_and_those_of_others_left_alone(chart: Path) -> None:
+    key = "a2VwdA=="
+
+    class Cluster(BaseHTTPRequestHandler):
+        owner = ""
+
+        def do_GET(self) -> None:
+            path, kind = self.path.partition("?")[0], {"name": "secrets", "kind": "Secret"}
+            answers: Object = {
+                "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
+                "/api": {"kind": "APIVersions", "versions": ["v1"]},
+                "/apis": {"kind": "APIGroupList", "groups": []},
+                "/api/v1": {"groupVersion": "v1", "resources": [{**kind, "namespaced": True}]},
+                "/api/v1/namespaces/fleet/secrets/laar-tokens": {
+                    "kind": "Secret",
+                    "apiVersion": "v1",
+                    "metadata": {
+                        "name": "laar-tokens",
+                        "labels": {"app.kubernetes.io/managed-by": self.owner},
+                    },
+                    "data": {"viewers": key, "outcomes": key},
+                },
+            }
+            body = json.dumps(answers.get(path, {})).encode()
+            self.send_response(200 if path in answers else 404)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cluster) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        options = ("--namespace", "fleet", "--dry-run=server", "--kube-apiserver", url)
+
+        def secrets(owner: str) -> list[Object]:
+            Cluster.owner = owner
+            done = helm("template", "laar", chart, *options, "--disable-openapi-validation")
+            assert done.returncode == 0, done.stderr
+            objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+            return [each["data"] for each in objects if each["kind"] == "Secret"]
+
+        assert secrets("Helm") == [{"viewers": key, "outcomes": key}]
+        assert secrets("kubectl") == []
+        server.shutdown()
+
+
+@pytest.mark.parametrize("wrong", ["replica=3", "image.name=laar", "replicas=many"])
+def test_values_that_do_not_exist_are_refused(chart: Path, wrong: str) -> None:
+    done = helm("template", "laar", chart, "--set", wrong)
+    assert done.returncode != 0
+    assert wrong.partition("=")[0].rpartition(".")[2] in done.stderr
+
+
+def test_the_schema_has_every_value(chart: Path) -> None:
+    folder = ROOT / "deploy" / "chart"
+    schema = json.loads((folder / "values.schema.json").read_text())["properties"]
+    values = yaml.safe_load((folder / "values.yaml").read_text())
+    assert schema.keys() - values.keys() == {"enabled", "global"}
+    assert not values.keys() - schema.keys()
 
 
 def test_an_unknown_shape_is_reported(chart: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
         shutil.copytree(ROOT / "deploy" / path, tmp_path / "deploy" / path)
     digest = f"sha256:{'0' * 64}"
     for name, found in (
-        ("registry.test:5000/a/laar:1.2", "registry.test:5000/a/laar:1.2"),
+        ("registry.test:5000/a/laar:1.10", "registry.test:5000/a/laar:1.10"),
         (f"registry.test/laar@{digest}", f"registry.test/laar@{digest}"),
         ("laar:0.2.0", "laar:0.2.0"),
     ):

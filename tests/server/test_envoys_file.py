@@ -11,6 +11,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
 from laar.server.cluster_rules import ClusterRules
+from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
 from laar.server.runner import Runner
 from laar.settings import Settings
@@ -108,6 +109,18 @@ async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way
         await eventually(lambda: three in listed(eds), what="the change in the file")
         assert set(listed(eds)) == {one, two, three}
         await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
+
+
+async def test_endpoints_that_left_leave_the_file_although_others_come_all_the_time(
+    eds, monkeypatch
+):
+    monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
+    file = EnvoyFile(eds, Problems())
+    for number in range(1, 21):
+        wanted = [f"10.0.0.{number + step}:8000" for step in (0, 1)]
+        assert await file.write({address: spec(address) for address in wanted})
+        left = [f"10.0.0.{number - 1}:8000"] if number > 1 else []
+        assert set(listed(eds)) == {*left, *wanted}
 
 
 async def test_an_endpoint_that_is_back_while_envoy_forgets_it_is_a_newcomer(eds):

@@ -119,6 +119,26 @@ async def test_a_client_that_leaves_as_another_takes_its_place_costs_no_answer()
     assert door.left() == (0, 0, 0, 0)
 
 
+async def test_a_fleet_that_keeps_changing_does_not_hold_back_what_it_can_serve(monkeypatch):
+    monkeypatch.setattr("laar.server.flow_control.ENVOY_LEARNS_S", 0.1)
+    door = Door(min_hold_s=100.0, max_hold_s=100.0)
+
+    async def change():
+        while True:
+            door.gate.endpoints_changed(known=True)
+            await asyncio.sleep(0.01)
+
+    for number in range(2):
+        door.gate.endpoints_changed(known=False)
+        held = door.ask(number)
+        await eventually(lambda: door.admission.queue.waiting == 1, what="it to wait")
+        changing = asyncio.create_task(change())
+        decision, _ = await asyncio.wait_for(held, 5)
+        changing.cancel()
+        door.end(decision)
+    assert door.left() == (0, 0, 0, 0)
+
+
 async def test_a_request_that_cannot_be_decided_blocks_no_other(monkeypatch):
     door = Door(min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)

@@ -36,8 +36,8 @@ class EnvoyFile:
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
         """Write the endpoints, by address, and return whether Envoy knows them.
 
-        Removed endpoints stay listed until the rewrite after `again_s`, since requests sent to them
-        may not have arrived yet.
+        Removed endpoints stay listed for `ENVOY_LEARNS_S` at least, since requests sent to them may
+        not have arrived yet.
         """
         known = self.known
         listed = wanted if wanted.keys() == known else {**self._listed, **wanted}
@@ -55,6 +55,7 @@ class EnvoyFile:
         if not self._is_first and not known.issuperset(wanted):
             # Requests may be waiting for a new endpoint, even if the fleet was empty.
             await asyncio.sleep(ENVOY_LEARNS_S)
+            listed = wanted  # the next write drops those that left before this one
         self._is_first, self._listed, self.known = False, listed, frozenset(wanted)
         return True
 
@@ -81,6 +82,6 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     except OSError as error:
         return (
             f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
-            f" it has. Remedy: mkdir -p {path.parent}, writable by this user"
+            f" it has. Remedy: mkdir -p {path.parent}, with space, and writable by this user"
         )
     return None

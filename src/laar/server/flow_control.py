@@ -115,16 +115,16 @@ class FlowControl:
 
     def endpoints_changed(self, *, known: bool) -> None:
         """Record whether any endpoint is known, after Envoy's file is written."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
         if not known and self.by_load:
             self._admission.ready = False
-        elif not self._admission.ready:
+            if self._opening is not None:
+                self._opening.cancel()
+                self._opening = None
+        elif self._admission.ready:
+            self._call()
+        elif self._opening is None:  # later changes don't postpone it
             loop = asyncio.get_running_loop()
             self._opening = loop.call_later(ENVOY_LEARNS_S, self._open)
-        else:
-            self._call()
 
     def drain(self) -> None:
         """Refuse all waiting requests, and all later ones that would have to wait."""
@@ -135,6 +135,7 @@ class FlowControl:
                 timer.cancel()
 
     def _open(self) -> None:
+        self._opening = None
         self._admission.ready = True
         self._dispatch()
 

@@ -14,7 +14,7 @@ import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -174,17 +174,13 @@ class KubernetesEndpoints:
                 rng=self._rng,
                 optional=optional,
             )
-            following.append((part, made))
+            tasks.create_task(made.run(), name=f"{self.source} {part}")  # begins after this call
             return made
-
-        following: list[tuple[str, Mirror[Any]]] = []
 
         one = {"fieldSelector": f"metadata.name={name}"}
         pools = mirror(POOLS, one, pool_changed, Pool, False)
         objectives = [mirror(of, {}, objectives_changed, Objective, True) for of in OBJECTIVES]
         rewrites = [mirror(of, {}, rewrites_changed, ModelRewrite, True) for of in REWRITES]
-        for part, made in following:
-            tasks.create_task(made.run(), name=f"{self.source} {part}")
 
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
         """Return the valid objects that belong to this pool.
@@ -250,16 +246,15 @@ class KubernetesEndpoints:
     def _stop_pods(self) -> None:
         if self._pods_task:
             self._pods_task.cancel()
+            self._problem(PODS.plural)(None)
         self._pods = self._pods_task = self._following = None
 
     async def _report(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._pods is None:
-                self._sink.replace(self.source, ())
-            elif self._pods.synced:
-                self._report_pods(self._pods.objects)
+            if self._pods is None or self._pods.synced:
+                self._report_pods(self._pods.objects if self._pods else {})
             await asyncio.sleep(REPORT_EVERY_S)
 
     def _report_pods(self, pods: Mapping[str, PodEndpoints]) -> None:

@@ -109,24 +109,22 @@ class Mirror(Generic[Kept]):
 
     def _failed(self, error: ApiError) -> float:
         """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
-        if error.status == 410:
+        if error.status in (404, 410):
             self._version = ""
-            return 0.0
+        if error.status == 404 and self._optional:
+            self._absent += 1
+            if self.objects and self._absent < ABSENT_LOOKS:
+                self._problem(f"{error}; what was known before stays in use for now")
+            else:
+                self._replace({}, self.lost.union(self.objects))
+                self._problem(None)
+            return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
         if error.status == 404:
-            self._version = ""
-            if self._optional:
-                self._absent += 1
-                if self.objects and self._absent < ABSENT_LOOKS:
-                    self._problem(f"{error}; what was known before stays in use for now")
-                else:
-                    self._replace({}, self.lost.union(self.objects))
-                    self._problem(None)
-                return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
             what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
             self._problem(f"{error}; {self.resource.remedy(self._namespace)}")
-        else:
+        elif error.status != 410:
             self._problem(f"{error}; what was known before stays in use")
         return 0.0
 
@@ -161,17 +159,19 @@ class Mirror(Generic[Kept]):
         query = {**self._select, "resourceVersion": self._version}
         path = self.resource.path(self._namespace)
         opened_at = self._clock()
-        async with self._api.watch(path, query) as events:
-            self._problem(None)
-            async for event in events:
-                try:
-                    self._version = self._take(event)
-                except (KeyError, TypeError, AttributeError):
-                    self._version = ""
-                    raise ApiError(0, f"{path}: the watch sent a malformed event") from None
+        try:
+            async with self._api.watch(path, query) as events:
+                self._problem(None)
+                async for event in events:
+                    try:
+                        self._version = self._take(event)
+                    except (KeyError, TypeError, AttributeError):
+                        self._version = ""
+                        raise ApiError(0, f"{path}: the watch sent a malformed event") from None
+                    self._failures = 0
+        finally:  # proxies also cut healthy watches that have nothing to send
+            if self._clock() - opened_at > STEADY_S:
                 self._failures = 0
-        if self._clock() - opened_at > STEADY_S:
-            self._failures = 0
 
     def _take(self, event: Any) -> str:
         """Apply one event; return the version to resume from."""

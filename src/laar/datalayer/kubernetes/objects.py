@@ -1,9 +1,10 @@
 """Read pods, pools, objectives and rewrites: pure functions on API objects.
 
-A pod is used if it is Ready, has an address and is not being deleted. There is no grace period: a
-pod gets no more requests once its deletion starts. Each target port of a pod is a separate endpoint
-(the ranks of a data-parallel engine listen on adjacent ports), except those that the pod's
-active-ports annotation omits (Gateway API inference extension, llm-d).
+A pod is used if it is Ready, has an address, and is neither being deleted nor over: evicted pods
+and those of a node that shut down may stay Ready. There is no grace period: a pod gets no more
+requests once its deletion starts. Each target port of a pod is a separate endpoint (the ranks of a
+data-parallel engine listen on adjacent ports), except those that the pod's active-ports annotation
+omits (Gateway API inference extension, llm-d).
 
 Objects are untrusted: those whose fields are invalid are ignored, and the reason is reported.
 """
@@ -81,6 +82,7 @@ def _address(value: str) -> str:
 
 
 class _PodStatus(BaseModel):
+    phase: str = ""
     podIP: Annotated[str, AfterValidator(_address)] = ""  # noqa: N815
     conditions: list[_Condition] | None = None
 
@@ -105,7 +107,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     pod = parse(_Pod, item)
     if isinstance(pod, str):
         return PodEndpoints(specs=(), created="", fault=pod)
-    ready = any(
+    ready = pod.status.phase not in ("Failed", "Succeeded") and any(
         condition.type == "Ready" and condition.status == "True"
         for condition in pod.status.conditions or ()
     )
