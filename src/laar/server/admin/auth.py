@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -160,11 +159,9 @@ class AdminAuth:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(bearer.strip(), scope)
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and self._is_token(cookie.value, scope)
+        # A browser also sends the cookies of other ports, in any form.
+        given = Request(scope).cookies.get(_COOKIE)
+        return given is not None and self._is_token(given, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
