@@ -350,6 +350,22 @@ async def test_wrong_data_in_the_store_stops_no_picker(server, members):
     await eventually(lambda: not p.problems, what="the end of the problem")
 
 
+@pytest.mark.parametrize("place", ["9" * 14 + "-0", "9" * 5000 + "-0", "{last_ms}-" + "9" * 25])
+async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
+    server, members, place, caplog
+):
+    await server.start()
+    p = await members(1)
+    ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
+    place = place.format(last_ms=last.decode().partition("-")[0])
+    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False, place=place)
+    await server.ask("SET", "laar:{laar}:snapshot", write())
+    q = await members(2)
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    assert not caplog.records
+
+
 async def test_pickers_with_a_secret_know_each_others_prompts(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
