@@ -15,7 +15,6 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -155,12 +154,12 @@ class AdminAuth:
         return answer
 
     def _may_look(self, scope: Scope) -> bool:
-        headers = Headers(scope=scope)
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        request = Request(scope)
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(bearer.strip(), scope)
         # A browser also sends the cookies of other ports, in any form.
-        given = Request(scope).cookies.get(_COOKIE)
+        given = request.cookies.get(_COOKIE)
         return given is not None and self._is_token(given, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
