@@ -181,6 +181,20 @@ async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(
     await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
 
 
+async def test_a_store_that_is_emptied_after_its_clock_was_ahead_parts_no_pickers(server, members):
+    """Its stream begins again far before the positions that the pickers have read."""
+    await server.start()
+    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
+    await server.ask("XADD", "laar:{laar}:records", ahead, "o", "before", "b", "{}")
+    p, q = [await members(n) for n in range(2)]
+    await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
+    await server.ask("FLUSHALL")
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    q.decide()
+    await eventually(lambda: p.in_flight == 2, what="the other's load")
+
+
 async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(server, members):
     """A node is lost with the store and a picker, and both begin anew on another one."""
     await server.start()

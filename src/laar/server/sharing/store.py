@@ -161,7 +161,7 @@ class Store:
             snapshot = await self._fetched()
             self.place = self._oldest
         last = await self._last()
-        if last is None or last < _number(self.place):
+        if last is None or not (0, 0) < _number(self.place) <= last:
             self.place = "0-0"  # the store lost its entries; the position is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
         return StartState(key=self._used, snapshot=snapshot)
@@ -199,10 +199,8 @@ class Store:
         return _number(last[0][0]) if last else None
 
     async def after(self, place: str) -> None:
-        """Receive only the batches after a snapshot's position: earlier ones are included in it.
-
-        A position beyond the stream's end is wrong: nothing would ever be received after it.
-        """
+        """Receive only the batches after a snapshot's position: earlier ones are included in it."""
+        # After a position beyond the stream's end nothing would ever be received.
         if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
             self.place = place
 
@@ -272,7 +270,8 @@ class Store:
         """
         now_s, sent = asyncio.get_running_loop().time(), self._sent
         if sent and _number(place) < _number(sent[-1][1]):
-            sent.clear()  # the store was emptied
+            sent.clear()  # the store was emptied, after its clock had been ahead
+            self.place = "0-0"
         if not sent or now_s - sent[-1][0] >= 1.0:
             sent.append((now_s, place))
         while len(sent) > 1 and sent[1][0] <= now_s - self._history_ms / 1e3:
