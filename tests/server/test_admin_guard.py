@@ -178,6 +178,21 @@ def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
 
 
 @pytest.mark.parametrize(
+    "others",
+    ['prefs={"theme": "dark"}', "name=J\xf6rg", "a[b]=1", "bare", 'x="open', "path=/", "q=a b"],
+)
+@pytest.mark.parametrize("token", [TOKEN, 'quote"semi;comma,space =\\'])
+def test_a_viewer_stays_logged_in_beside_any_cookie_of_another_port(others, token):
+    there = client(token=token)
+    set_cookie = there.post("/login", data={"token": token}).headers["set-cookie"]
+    there.cookies.clear()
+    ours = set_cookie.partition("; ")[0]
+    for sent in (f"{others}; {ours}", f"{ours}; {others}"):
+        assert there.get("/fleet", headers={"cookie": sent.encode("latin-1")}).status_code == 200
+    assert there.get("/fleet", headers={"cookie": others.encode("latin-1")}).status_code == 401
+
+
+@pytest.mark.parametrize(
     ("address", "host", "loopback"),
     [
         ("127.0.0.1:9090", "127.0.0.1", True),

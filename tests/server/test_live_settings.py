@@ -129,6 +129,18 @@ async def test_a_file_that_is_gone_changes_nothing(gateway):
     await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
 
 
+async def test_a_path_that_cannot_be_looked_at_is_a_fault_of_the_file(gateway, caplog):
+    """As in a directory that this user may not enter."""
+    gateway.members(("127.0.0.1:1", "m"))
+    runner = await gateway.picker()
+    gateway.change(accuracy={"capability": "x" * 300})
+    await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
+    assert "File name too long" in runner.picker.problems["settings"]
+    gateway.change(accuracy={"capability": None})
+    await eventually(lambda: metric(runner, REFUSED) == 0, what="the end of the problem")
+    assert "starts again" not in caplog.text
+
+
 async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})

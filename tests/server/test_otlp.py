@@ -305,6 +305,7 @@ def starting(directory, **section):
         ("http://127.0.0.1:4318", "whole URL"),
         ("grpc://127.0.0.1:4317/", "whole URL"),
         ("http://me:secret@host/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("http://:secret@host/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("https://host/v1/traces?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
     ],
 )

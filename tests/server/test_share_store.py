@@ -181,6 +181,20 @@ async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(
     await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
 
 
+async def test_a_store_that_is_emptied_after_its_clock_was_ahead_parts_no_pickers(server, members):
+    """Its stream begins again far before the positions that the pickers have read."""
+    await server.start()
+    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
+    await server.ask("XADD", "laar:{laar}:records", ahead, "o", "before", "b", "{}")
+    p, q = [await members(n) for n in range(2)]
+    await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
+    await server.ask("FLUSHALL")
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    q.decide()
+    await eventually(lambda: p.in_flight == 2, what="the other's load")
+
+
 async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(server, members):
     """A node is lost with the store and a picker, and both begin anew on another one."""
     await server.start()
@@ -348,6 +362,22 @@ async def test_wrong_data_in_the_store_stops_no_picker(server, members):
     await server.ask("DEL", stream)
     await eventually(lambda: q.in_flight == 1, what="the load")
     await eventually(lambda: not p.problems, what="the end of the problem")
+
+
+@pytest.mark.parametrize("place", ["9" * 14 + "-0", "9" * 5000 + "-0", "{last_ms}-" + "9" * 25])
+async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
+    server, members, place, caplog
+):
+    await server.start()
+    p = await members(1)
+    ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
+    place = place.format(last_ms=last.decode().partition("-")[0])
+    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False, place=place)
+    await server.ask("SET", "laar:{laar}:snapshot", write())
+    q = await members(2)
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    assert not caplog.records
 
 
 async def test_pickers_with_a_secret_know_each_others_prompts(server, members, tmp_path):

@@ -83,6 +83,20 @@ async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
     assert "state.json" in problems["accuracy.state_file"]
 
 
+async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_path, monkeypatch):
+    file, problems = tmp_path / "state.json", Problems()
+    file.write_bytes(b"old")
+
+    def full(_handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    await StateFile(file, take=lambda: b"new", problems=problems).save()
+    assert "No space left" in problems["accuracy.state_file"]
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == b"old"
+
+
 async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])

@@ -124,7 +124,7 @@ class SettingsReloader:
         self._unread = True  # so that the files are also retried after an internal error
         try:
             read = await asyncio.to_thread(self._read, path)
-        except SettingError as error:
+        except (SettingError, OSError) as error:  # such as a directory that can't be entered
             self.is_refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
@@ -138,6 +138,7 @@ class SettingsReloader:
 
         Raises:
             SettingError: a file can't be used.
+            OSError: a path can't be looked at.
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)

@@ -30,12 +30,15 @@ class WholeFile:
         # Workers may write the same file concurrently: each has its own temporary name.
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         with self._writing:  # a cancelled save continues in its thread
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content())
-                file.flush()
-                os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
-            temporary.replace(self.path)
+            try:
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content())
+                    file.flush()
+                    os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
+                temporary.replace(self.path)
+            finally:
+                temporary.unlink(missing_ok=True)  # left by a fault, it would fill the disk
 
     def read(self, most_bytes: int) -> bytes:
         """Return the content, or its first `most_bytes` + 1 bytes if it is longer.

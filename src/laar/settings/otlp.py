@@ -21,7 +21,7 @@ def _where(value: str) -> str:
         raise ValueError(
             f"give a whole URL, such as http://127.0.0.1:4318/v1/traces, or `{ENVIRONMENT}`"
         )
-    if parts.username or parts.query:
+    if "@" in parts.netloc or parts.query:
         raise ValueError(
             "settings are shown by /config: keep secrets in OTEL_EXPORTER_OTLP_HEADERS"
         )

@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -156,15 +154,13 @@ class AdminAuth:
         return answer
 
     def _may_look(self, scope: Scope) -> bool:
-        headers = Headers(scope=scope)
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        request = Request(scope)
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(bearer.strip(), scope)
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and self._is_token(cookie.value, scope)
+        # A browser also sends the cookies of other ports, in any form.
+        given = request.cookies.get(_COOKIE)
+        return given is not None and self._is_token(given, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())

@@ -313,7 +313,7 @@ class Sharer:
             self.sharing.use_key(key_of(document) or self.sharing.key)
         self.restored = restore(self.sharing, self._online, document, self._clock())
         if self.store is not None:
-            self.store.after(str(document.get("place", "")))
+            await self.store.after(str(document.get("place", "")))
         _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
 
     async def _keep_file(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 import time
 from collections import deque
@@ -43,6 +44,7 @@ _PAUSE_S = 0.003
 """Minimum seconds between two reads, so that the batches of many pickers arrive together."""
 _AT_ONCE = 64  # entries per read: 2 MB of a backlog, otherwise 0.1 MB
 _KEPT_S = 86_400  # without pickers, keys expire in a day
+_PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # numbers of 64 bits
 
 
 class StoreError(Exception):
@@ -159,7 +161,7 @@ class Store:
             snapshot = await self._fetched()
             self.place = self._oldest
         last = await self._last()
-        if last is None or last < _number(self.place):
+        if last is None or not (0, 0) < _number(self.place) <= last:
             self.place = "0-0"  # the store lost its entries; the position is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
         return StartState(key=self._used, snapshot=snapshot)
@@ -196,9 +198,10 @@ class Store:
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
-    def after(self, place: str) -> None:
+    async def after(self, place: str) -> None:
         """Receive only the batches after a snapshot's position: earlier ones are included in it."""
-        if _number(place) > _number(self.place):
+        # After a position beyond the stream's end nothing would ever be received.
+        if _number(self.place) < _number(place) <= (await self._last() or (0, 0)):
             self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
@@ -267,7 +270,8 @@ class Store:
         """
         now_s, sent = asyncio.get_running_loop().time(), self._sent
         if sent and _number(place) < _number(sent[-1][1]):
-            sent.clear()  # the store was emptied
+            sent.clear()  # the store was emptied, after its clock had been ahead
+            self.place = "0-0"
         if not sent or now_s - sent[-1][0] >= 1.0:
             sent.append((now_s, place))
         while len(sent) > 1 and sent[1][0] <= now_s - self._history_ms / 1e3:
@@ -352,6 +356,5 @@ def _key(value: object) -> bytes:
 
 def _number(place: bytes | str) -> tuple[int, int]:
     """Return a position as numbers; (0, 0) if it is invalid."""
-    text = place.decode() if isinstance(place, bytes) else place
-    ms, _, count = text.partition("-")
-    return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)
+    found = _PLACE.fullmatch(place.decode() if isinstance(place, bytes) else place)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
