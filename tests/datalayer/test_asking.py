@@ -59,6 +59,7 @@ def says(body, status=200, **headers):
         ),
         (says(b"<html>It works</html>", **{"content-type": "text/html"}), Kind.TYPE),
         (says(b"<html>It works</html>"), Kind.UNREADABLE),
+        (says(b"Found", status=302, location="/login"), Kind.TYPE),
         (says(b""), Kind.EMPTY),
         (says(b"no", 503), Kind.STATUS),
         (says(b"no", 503, **{"retry-after": "3"}), Kind.FULL),

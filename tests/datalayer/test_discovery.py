@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from aiohttp import web
 
+from laar.core.catalog import catalog
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint, endpoint_address
 from support import free_port
@@ -91,3 +95,35 @@ async def test_of_an_engine_that_does_not_run_only_that_is_said() -> None:
     [found] = await look_at([Endpoint(address=f"127.0.0.1:{free_port()}", model="m")])
     [remark] = found.remarks
     assert remark.startswith("no answer at /v1/models")
+
+
+async def _remarks(serve: Any, *answers: tuple[str, web.Response]) -> tuple[Any, str]:
+    async def engine(request: web.Request) -> web.Response:
+        return dict(answers).get(request.path) or web.Response(status=404)
+
+    [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
+    return found, " | ".join(found.remarks)
+
+
+async def test_vllms_flag_is_advised_for_vllm_alone(serve: Any) -> None:
+    listed = web.json_response({"data": [{"id": "llama3.2:latest"}]})
+    _, remarks = await _remarks(serve, ("/v1/models", listed))
+    assert "it does not serve `auto`" in remarks
+    assert "vLLM" not in remarks
+
+
+async def test_a_redirect_and_an_engine_that_loads_its_model_are_named(serve: Any) -> None:
+    leads = web.Response(status=301, headers={"location": "https://a.example/"})
+    _, remarks = await _remarks(serve, ("/v1/models", leads))
+    assert "/v1/models answers 301, a redirect to https://a.example/" in remarks
+    _, remarks = await _remarks(serve, ("/v1/models", web.Response(status=503)))
+    assert "answers 503; it may still be loading its model" in remarks
+
+
+async def test_the_picker_itself_is_no_engine(serve: Any) -> None:
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    body = orjson.dumps(catalog(table, ["auto"]))
+    found, remarks = await _remarks(serve, ("/v1/models", web.Response(body=body)))
+    assert found.models == ()
+    assert "is a laar, not an engine" in remarks

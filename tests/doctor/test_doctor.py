@@ -28,6 +28,7 @@ from support import eventually, free_port
 from support.bootstraps import rendered
 
 PAGE = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+TGI_PAGE = "tgi_queue_size 0\ntgi_batch_current_size 0\n"
 CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello " * 90}]})
 
 
@@ -92,9 +93,10 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     by_address = {finding.where.removeprefix("endpoint "): finding for finding in found}
     assert by_address[good].level is Level.OK
     assert by_address[other].remedy.endswith("start vLLM with --served-model-name a")
-    assert "does not serve a, but b" in by_address[other].what
+    assert by_address[other].level is Level.ERROR
+    assert "does not list a, but b" in by_address[other].what
     assert by_address[mute].level is Level.WARNING
-    assert "waiting, running, kv_usage of vllm" in by_address[mute].what
+    assert "has no numbers of vllm" in by_address[mute].what
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
     assert "no answer at" in by_address[gone].what
@@ -151,7 +153,6 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert any("runs laar 0.0.1" in text for text in texts)
     assert "error: eds: can't be written" in texts
     assert "warning: settings restart: needed to apply listen.admin" in texts
-    assert any("metrics are stale" in text for text in texts)
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
     assert any("1 of 4 decisions were made without a part" in text for text in texts)
@@ -570,6 +571,64 @@ async def test_a_key_that_all_want_is_no_fault(tmp_path):
     assert "--key-env" in denied.remedy
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "words", "remedy"),
+    [
+        (402, b"no credit", "answers 402 to a chat request: no credit", "your account"),
+        (404, b"no model m", "answers 404 to a chat request: no model m", "a name that it accepts"),
+        (302, b"Found", "answers 302 and nothing of use", "a page or a proxy"),
+    ],
+)
+async def test_a_model_that_answers_only_refusals_is_not_fine(
+    tmp_path, status, body, words, remedy
+):
+    async with answering(status, body) as address:
+        loaded = settings(tmp_path, (address, "m", {}))
+        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+    [summary] = [finding for finding in found if finding.where == "model m"]
+    assert summary.level is not Level.OK
+    assert "key" not in summary.remedy
+    [refusal] = [finding for finding in found if words in finding.what]
+    assert remedy in refusal.remedy
+
+
+async def test_a_long_list_of_models_is_cut_and_other_engines_may_accept_more(tmp_path):
+    hosted = endpoint(*(f"model-{n}" for n in range(400)))
+    async with serving(hosted) as address:
+        _, found = await examine(settings(tmp_path, (address, "mine", {"metrics_url": ""})))
+    [named] = [finding for finding in found if "does not list mine" in finding.what]
+    assert named.level is Level.WARNING
+    assert named.what.endswith("model-4, ...")
+
+
+async def test_a_page_is_read_as_the_picker_reads_it(tmp_path):
+    async def moved(request):
+        if request.path != "/metrics/":
+            raise web.HTTPTemporaryRedirect("/metrics/")
+        return web.Response(text=PAGE)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", moved)
+    async with TestServer(application) as server, serving(endpoint("a", page=TGI_PAGE)) as tgi:
+        url = {"metrics_url": f"http://me:secret@127.0.0.1:{server.port}/metrics"}
+        _, found = await examine(settings(tmp_path, (tgi, "a", {"engine": "tgi"})))
+        assert not [finding for finding in found if "/metrics" in finding.what], found
+        given = settings(tmp_path, (f"127.0.0.1:{server.port}", "a", url))
+        _, found = await examine(given)
+    [page] = [finding for finding in found if "/metrics" in finding.what]
+    assert re.match(r"http://127.0.0.1:\d+/metrics answers 307", page.what)
+    assert "secret" not in str(found)
+
+
+async def test_a_laar_given_as_an_engine_is_an_error(tmp_path):
+    own = {"data": [{"id": "m", "object": "model", "created": 0, "owned_by": "laar"}]}
+    listed = {"/v1/models": json.dumps(own, separators=(",", ":"))}
+    async with serving(listed) as address:
+        _, found = await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
+    [loop] = [finding for finding in found if "is a laar, not an engine" in finding.what]
+    assert loop.level is Level.ERROR
+
+
 async def test_a_key_is_for_endpoints_alone(tmp_path):
     seen = []
 
@@ -593,6 +652,8 @@ async def test_an_engine_that_does_not_chat_is_named_until_its_label_says_so(tmp
         labels = {"labels": {"laar.dev/task": "embed"}}
         given = settings(tmp_path, (silent, "e", {}), (labelled, "f", labels))
         _, found = await examine(given)
-    (warning,) = [finding for finding in found if finding.level is Level.WARNING]
-    assert warning.where == f"endpoint {silent}"
+    [warning] = [finding for finding in found if "chat request" in finding.what]
+    assert (warning.level, warning.where) == (Level.WARNING, f"endpoint {silent}")
     assert "laar.dev/task: embed" in warning.remedy
+    models = {finding.where: finding.level for finding in found}
+    assert (models["model e"], models["model f"]) == (Level.WARNING, Level.OK)

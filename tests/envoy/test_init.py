@@ -52,7 +52,7 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
         left_out = f"1 of 3 engines left out: complete {directory / 'endpoints.yaml'}"
         assert ran.text.splitlines()[-1] == left_out
         written = (directory / "endpoints.yaml").read_text()
-        heading, entry = written.split(f"# 127.0.0.1:{nothing} named no model.")
+        heading, entry = written.split(f"# 127.0.0.1:{nothing} is left out.")
         completed = heading + entry.partition("\n")[2].replace("# ", "").replace("#", "")
         completed = completed.replace("models: []", "models: [other]")
         last = yaml.safe_load(completed)["endpoints"][-1]
@@ -337,6 +337,23 @@ def test_an_envoy_yaml_of_other_settings_is_refused(
         done = CliRunner().invoke(app, shlex.split(arguments)[1:])
         written.write_text(done.output)
         assert bootstrap_beside(load(config), config)
+
+
+async def test_an_entry_to_complete_says_which_engine_it_is(tmp_path: Path) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/metrics":
+            return web.Response(text="tgi_queue_size 0\n")
+        lists = request.path == "/v1/models" and request.host.startswith("localhost")
+        return web.json_response({"data": [{"id": "m"}]}) if lists else web.Response(status=404)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", engine)
+    async with TestServer(application) as server:
+        names = ("-e", f"localhost:{server.port}", "-e", f"127.0.0.1:{server.port}")
+        ran = await run_beside("init", *names, "-d", tmp_path)
+    assert ran.status == 1, ran.text
+    written = (tmp_path / "endpoints.yaml").read_text()
+    assert written.count("\n#   engine: tgi\n") == 1
 
 
 async def test_adapters_that_the_picker_reads_itself_are_not_written(tmp_path: Path) -> None:

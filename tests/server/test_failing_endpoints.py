@@ -106,6 +106,41 @@ async def test_no_client_sees_the_one_endpoint_that_resets(gateway, http, shape)
     assert Counter(answer.status for answer, _ in answers) == {200: 40}
 
 
+async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_requests(gateway, http):
+    """It answers faster than any engine."""
+    proxy, *good = [await gateway.upstream() for _ in range(3)]
+    proxy.chat_answer = Answer(status=302, headers={"location": "/login"}, body=b"Found")
+    message = {"role": "assistant", "content": "four"}
+    engine = orjson.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
+    for each in good:
+        each.chat_answer = Answer(body=engine, wait_s=0.05)
+    gateway.members(*((u.address, "m") for u in (proxy, *good)))
+    await gateway.picker(bodies={"sample_answers": 1.0})
+    envoy = await gateway.envoy("standalone")
+
+    async def statuses():
+        async def one():
+            async with http.post(
+                envoy.url() + "/v1/chat/completions",
+                data=chat(),
+                headers={"content-type": "application/json"},
+                allow_redirects=False,
+            ) as answer:
+                return answer.status
+
+        return Counter(await asyncio.gather(*(one() for _ in range(6))))
+
+    async def is_out():
+        await statuses()
+        async with http.get(gateway.url("admin", "/fleet")) as answer:
+            rows = (await answer.json())["fleet"]
+        [row] = [row for row in rows if row["endpoint"] == proxy.address]
+        return row["health"] != "ok" and "neither JSON nor events" in row["fault"]
+
+    await eventually(is_out, what="the endpoint to be out")
+    assert await statuses() == {200: 6}
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_404(
     gateway, http, shape

@@ -21,6 +21,13 @@ def test_a_problem_is_logged_once_and_so_is_its_end(logged):
     assert not problems
 
 
+def test_a_password_in_a_url_is_not_shown(logged):
+    problems = Problems()
+    problems.report("scrape a:1", "http://me:secret@a:1/metrics answered 401, not 200")
+    assert [*problems.values()] == ["http://a:1/metrics answered 401, not 200"]
+    assert "secret" not in "".join(logged())
+
+
 def test_a_removed_source_is_not_reported_as_recovered(logged):
     problems = Problems()
     for message in ("no answer", "", ""):

@@ -131,15 +131,15 @@ def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_k
         for name in ("ca_file", "key_file"):
             if (file := getattr(endpoint, name)) is not None:
                 entry[name] = str(file)
+        if engine.kind and engine.kind != "vllm":
+            entry["engine"] = engine.kind
         if not engine.models:
             lines = yaml.safe_dump([entry], sort_keys=False).replace("\n", "\n# ")
             commented.append(
-                f"# {engine.address} named no model. Add its models, and remove the '#':\n"
-                f"# {lines.removesuffix('# ')}"
+                f"# {engine.address} is left out. To add it, write its models, and remove the "
+                f"'#':\n# {lines.removesuffix('# ')}"
             )
             continue
-        if engine.kind and engine.kind != "vllm":
-            entry["engine"] = engine.kind
         if not engine.kind:
             entry["metrics_url"] = ""
         if engine.max_model_len is not None:

@@ -111,10 +111,11 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     text = b""
     found = None
     # Accept both types, since an engine that ignores `stream` answers in one piece.
-    if answer.status == 200 and all(
-        flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False)
+    if 300 <= answer.status < 400 or (
+        answer.status == 200
+        and all(flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False))
     ):
-        found = Reply(status=200, found=Kind.TYPE, detail=given)
+        found = Reply(status=answer.status, found=Kind.TYPE, detail=given or "a redirect")
     is_readable = answer.status == 200 and not answer.headers.get("content-encoding")
     reader = AnswerReader(
         events=given == "text/event-stream" if given else None,
@@ -127,7 +128,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
         found = reader.feed(piece) if piece else reader.end()
         if not piece:
             break
-    if answer.status == 200 and found is not None:
+    if answer.status < 400 and found is not None:
         if goes_by(found.model, spec.models):
             found.model = ""
         return found

@@ -20,6 +20,8 @@ from laar.datalayer.served_names import read_served
 
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
+LISTED_BY_LAAR = b'"owned_by":"laar"'  # in a picker's answer to `GET /v1/models`
+OTHER_LAAR = "is a laar, not an engine: name its engines. As its own endpoint it would make a loop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +68,11 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     if status is None:
         remark = f"no answer at /v1/models ({body.decode()}); is the engine running?"
         return Engine(address=address, remarks=(remark,))
-    page, kind = b"", ""
-    for path in dict.fromkeys(names.path for names in ENGINES.values()):
-        answered, found = await _get(http, spec, path)
-        found = found if answered is not None else b""
-        kind = next((name for name, names in ENGINES.items() if names.prefix in found), "")
-        page = page or found
-        if kind:
-            break
+    if LISTED_BY_LAAR in body:
+        return Engine(address=address, remarks=(OTHER_LAAR,))
+    paths = {names.path for names in ENGINES.values()}
+    page = b"".join([(await _get(http, spec, path))[1] for path in paths])
+    kind = next((name for name, names in ENGINES.items() if names.prefix in page), "")
     served, remarks = Served(), []
     if status in (401, 403):
         remarks.append(
@@ -81,16 +80,19 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
             "clients send theirs and laar forwards it, with --key-env"
         )
     elif status != 200:
-        remarks.append(f"/v1/models answers {status}")
+        why = "; it may still be loading its model" if status == 503 else body.decode()
+        remarks.append(f"/v1/models answers {status}{why}")
     else:
         try:
             served = read_served(body)
         except ValueError as error:
             remarks.append(f"/v1/models: {error}")
-    if not page:
-        remarks.append("no metrics page at /metrics: queues and caches stay estimates")
-    elif not kind:
-        remarks.append("the metrics page is from an unknown engine: only its latency is used")
+    if not kind:
+        remarks.append(
+            "no metrics page that laar can read: queues and caches stay estimates. llama.cpp has "
+            "one with --metrics, SGLang and LMDeploy with --enable-metrics; for one at another "
+            "address set `engine` and `metrics_url`"
+        )
     roots = set(served.weights.values())
     if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
         remarks.append(
@@ -99,8 +101,12 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
         )
     elif served.weights and "auto" not in served.weights:
         remarks.append(
-            "it does not serve `auto`: while no picker answers, requests for that get 404. Start "
-            f"vLLM with --served-model-name {next(iter(served.weights))} auto"
+            "it does not serve `auto`: while no picker answers, requests for that get 404"
+            + (
+                f". Start vLLM with --served-model-name {next(iter(served.weights))} auto"
+                if kind == "vllm"
+                else ", unless it accepts any name"
+            )
         )
     return Engine(
         address=address,
@@ -115,11 +121,13 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
 async def _get(
     http: aiohttp.ClientSession, spec: EndpointSpec, path: str
 ) -> tuple[int | None, bytes]:
-    """Return status and body; without a response, None and the reason."""
+    """Return status and body, or where a redirect leads; without a response, None and why."""
     try:
         options = options_for(spec)
         async with http.get(spec.url(path), allow_redirects=False, **options) as response:
-            body = await read_capped(response.content, _MAX_ANSWER_BYTES)
-            return response.status, body if response.status == 200 else b""
+            if response.status == 200:
+                return 200, await read_capped(response.content, _MAX_ANSWER_BYTES)
+            location = response.headers.get("location")
+            return response.status, f", a redirect to {location}".encode() if location else b""
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         return None, fault_of(error).encode()

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 
 from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
-from laar.doctor.findings import Finding, Level, warning
+from laar.doctor.findings import Finding, Level
 from laar.health import GOOD, USELESS, Kind, judge
 
 _AT_ONCE = 20
 _SHOWN_CHARS = 200
-_REMEDIES = {
+_REMEDIES: Mapping[Kind | str | None, str] = {
+    None: "compare its options with others', and see the engine's log, or your account there",
     Kind.STATUS: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
@@ -29,11 +30,14 @@ _REMEDIES = {
         "check what listens there: a page or a proxy may be in front of the engine, its chat "
         "template may be broken, or it may not serve the other endpoints' model",
     ),
-    Kind.FULL: "it is full: add replicas, or limit the traffic (`flow`)",
+    Kind.FULL: "it is full, or limits its clients: add replicas, or limit the traffic (`flow`)",
 }
-
-
+_WANTS_KEY = (401, 403)
 _NO_CHAT = (404, 405)
+_DOES_NOT_CHAT = (
+    "if it generates, write a name that it accepts first under `models`; if not, as engines for "
+    f"embeddings, label it so that no alias means it: labels: {{{TASK_LABEL}: embed}}"
+)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
@@ -60,30 +64,28 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
     some_answer = any(_verdict(answer) == GOOD for _, answer in asked)
-    hints, faults = [], []
+    faults = []
     for spec, answer in asked:
-        verdict = _verdict(answer)
-        if verdict == GOOD:
+        verdict, status = _verdict(answer), answer.reply.status if answer.reply else 0
+        does_not_chat = status in _NO_CHAT and not some_answer
+        if (
+            verdict == GOOD
+            or (status in _WANTS_KEY and not some_answer)  # all require a key: nothing to compare
+            or (does_not_chat and TASK_LABEL in spec.labels)
+        ):
             continue
-        if not some_answer and verdict in (None, Kind.DENIED):
-            # All require a key, or none serves chat: there is nothing to compare.
-            if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
-                hints.append(_does_not_chat(spec, answer.reply.status))
-            continue
-        differs = "; others with its model answer" if some_answer else ""
+        excused = does_not_chat or (verdict is None and not some_answer)
         faults.append(
             Finding(
-                level=Level.WARNING if verdict is Kind.FULL else Level.ERROR,
+                level=Level.WARNING if excused or verdict is Kind.FULL else Level.ERROR,
                 where=f"endpoint {spec.address}",
-                what=f"{_long(answer)}{differs}",
-                remedy=_REMEDIES.get(Kind(verdict), "")
-                if verdict is not None
-                else "compare its options with those of the others",
+                what=_long(answer) + ("; others with its model answer" if some_answer else ""),
+                remedy=_DOES_NOT_CHAT if does_not_chat else _REMEDIES.get(verdict, ""),
             )
         )
     worst = min((fault.level for fault in faults), key=list(Level).index, default=Level.OK)
     level, remedy = Level.OK if some_answer else worst, "see its endpoints"
-    denied = any(_verdict(answer) is Kind.DENIED for _, answer in asked)
+    denied = any(answer.reply and answer.reply.status in _WANTS_KEY for _, answer in asked)
     if level is Level.OK and not some_answer and denied:
         level, remedy = Level.WARNING, "nothing was tested: give a client's key with --key-env NAME"
     summary = Finding(
@@ -92,16 +94,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         what=f"asked for a few tokens, its endpoints answer: {shown}",
         remedy="" if level is Level.OK else remedy,
     )
-    return [summary, *hints, *faults]
-
-
-def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:
-    return warning(
-        f"endpoint {spec.address}",
-        f"answers {status} to a chat request, as embedding engines do; unless its routes "
-        "show this, the picker may choose it for chats that name an alias such as `auto`",
-        f"if it does not generate, label it with its task: labels: {{{TASK_LABEL}: embed}}",
-    )
+    return [summary, *faults]
 
 
 def _verdict(answer: Asked) -> Kind | str | None:

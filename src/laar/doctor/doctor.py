@@ -21,6 +21,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
+from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
@@ -35,11 +36,12 @@ from laar.settings import Settings
 from laar.settings.ignored import endpoint_cas
 from laar.settings.listening import dialled
 from laar.telemetry.page_model import MAX_FLEET
+from laar.telemetry.problems import PASSWORD
 
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
-_MAX_CELLS_SHOWN = 5
+_MAX_SHOWN = 5
 _SERVER_FAULT = 500
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
@@ -79,14 +81,11 @@ class _Answer:
     status: int
     body: bytes
 
-    def json(self) -> Any:
-        return orjson.loads(self.body)
-
 
 def _shown(answer: _Answer | None) -> dict[str, Any] | None:
     """Return the JSON object in a successful answer; None for any other answer."""
     try:
-        found = answer.json() if answer is not None and answer.status == 200 else None
+        found = orjson.loads(answer.body) if answer and answer.status == 200 else None
     except orjson.JSONDecodeError:
         return None
     return found if isinstance(found, dict) else None
@@ -135,10 +134,10 @@ class Doctor:
                 yield warning(
                     "Envoy",
                     f"fails open, but {len(at)} of {len(self._served)} endpoints do not serve "
-                    f"`{alias}` ({', '.join(at[:_MAX_CELLS_SHOWN])}): while no picker answers, "
+                    f"`{alias}` ({', '.join(at[:_MAX_SHOWN])}): while no picker answers, "
                     "requests for it get 404 there",
-                    f"start vLLM with --served-model-name NAME {alias}; or let requests fail with "
-                    "`laar envoy --no-fail-open`",
+                    f"start vLLM with --served-model-name NAME {alias}; for engines that accept no "
+                    "further names, let requests fail with `laar envoy --no-fail-open`",
                 )
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -221,7 +220,8 @@ async def _get(
     try:
         options = {} if spec is None else options_for(spec, url)
         headers = {**(headers or {}), **options.pop("headers", {})}
-        async with http.get(url, headers=headers, **options) as answer:
+        # The picker follows no redirects either.
+        async with http.get(url, headers=headers, allow_redirects=False, **options) as answer:
             return _Answer(answer.status, await answer.read())
     except (aiohttp.ClientError, OSError, ValueError):
         return None
@@ -236,9 +236,11 @@ def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
         what = f"only the first {_MAX_ENDPOINTS} of {declared} are checked"
         yield warning("endpoints", what, "check the others with separate settings (-c)")
     if settings.kubernetes:
-        what = "the endpoints of `kubernetes` are not checked; only the picker's view is shown"
-        remedy = "to check some, list them under `endpoints` in separate settings (-c)"
-        yield warning("endpoints", what, remedy)
+        yield warning(
+            "endpoints",
+            "the endpoints of `kubernetes` are not checked; only the picker's view is shown",
+            "to check some, list them under `endpoints` in separate settings (-c)",
+        )
 
 
 async def _endpoint(
@@ -249,26 +251,26 @@ async def _endpoint(
     url = spec.url("/v1/models")
     models = await _get(http, url, key, spec)
     if models is None:
-        what = f"no answer at {url} within {_TIMEOUT_S:g} s"
-        return [error(where, what, "start it, make it reachable, or remove it from the settings")]
+        remedy = "start it, make it reachable, or remove it from the settings"
+        return [error(where, f"no answer at {url} within {_TIMEOUT_S:g} s", remedy)]
     found = []
     if models.status >= _SERVER_FAULT:
         remedy = "see the engine's log; it may still be loading its model"
         found.append(error(where, f"answers {models.status} at {url}", remedy))
     served = names[spec.address] = _names(models)
-    if missing := [n for n in spec.models if served is not None and n not in served]:
-        found.append(
-            error(
-                where,
-                f"does not serve {', '.join(missing)}, but {', '.join(served or ())}",
-                "write the names it serves under `models`, or start vLLM with "
-                f"--served-model-name {' '.join(spec.models)}",
-            )
-        )
+    if LISTED_BY_LAAR in models.body:
+        return [error(where, OTHER_LAAR, "list its engines instead")]
+    if served and (missing := [n for n in spec.models if n not in served]):
+        # Other engines, or proxies, may accept names that they do not list.
+        finding = error if spec.engine == "vllm" and spec.metrics_url != "" else warning
+        some = ", ".join([*served[:_MAX_SHOWN], *(["..."] if len(served) > _MAX_SHOWN else ())])
+        remedy = f"or start vLLM with --served-model-name {' '.join(spec.models)}"
+        what = f"does not list {', '.join(missing)}, but {some}"
+        found.append(finding(where, what, f"write the names it serves under `models`, {remedy}"))
     if spec.metrics_url != "":
         found += await _metrics(http, spec, where)
     seen = f"serves {', '.join(spec.models)}"
-    if served is None:
+    if not served:
         seen = f"lists no models (it answers {models.status} at /v1/models)"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
     return found or [fine(where, f"{seen}; {read}")]
@@ -276,22 +278,22 @@ async def _endpoint(
 
 def _names(models: _Answer) -> list[str] | None:
     try:
-        return [str(model["id"]) for model in models.json()["data"]]
+        return [str(model["id"]) for model in orjson.loads(models.body)["data"]]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
-    url = page_url(spec)
-    page = await _get(http, url, spec=spec)
+    page = await _get(http, page_url(spec), spec=spec)
+    url = PASSWORD.sub("", page_url(spec))
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"
         return [
             error(where, f"{url} {says}: its queue is unknown", "set metrics_url, or '' for none")
         ]
     reading, _ = read_page(page.body, spec.engine, None)
-    if unknown := [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]:
-        what = f"{url} has no {', '.join(unknown)} of {spec.engine}"
+    if isnan(reading.waiting) and isnan(reading.running):  # some have no kv_usage
+        what = f"{url} has no numbers of {spec.engine}"
         return [warning(where, what, f"set `engine` to what runs there: {', '.join(ENGINES)}")]
     return []
 
@@ -331,11 +333,6 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
             else error(where, what, "correct it; the picker retries on its own")
         )
     states = Counter(row["health"] for row in shown["fleet"])
-    for row in shown["fleet"]:
-        if row["health"] in ("stale", "not read") and row.get("has_metrics", True):
-            what = f"its metrics are {row['health']}: its queue and cache count as unknown"
-            remedy = "make sure that the picker reaches its metrics_url; '' if it has none"
-            found.append(warning(f"endpoint {row['endpoint']}", what, remedy))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "once you trust them, set routing.mode: enforce and routing.enforce_share: 1"
@@ -365,7 +362,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[
             f"{bucket} tokens, and some model has no outcome for them",
             "report outcomes (POST /outcomes), or use `laar measure` and `laar fit`",
         )
-        for (language, bucket, task), count in bare.most_common(_MAX_CELLS_SHOWN)
+        for (language, bucket, task), count in bare.most_common(_MAX_SHOWN)
         if bucket
     ]
     if calibrated and not bare:

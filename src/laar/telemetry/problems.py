@@ -9,6 +9,7 @@ remembered nor logged.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,8 @@ _LOG = logging.getLogger(__name__)
 MAX_PROBLEMS = 1000
 """Maximum problems remembered, one per source; more would probably share a cause."""
 
-
 _EVENTS = 40
+PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")  # in a metrics_url
 
 
 class Events(logging.Handler):
@@ -57,6 +58,7 @@ class Problems(Mapping[str, str]):
                     "%s: %s", source, "works again" if message is None else "no longer watched"
                 )
             return
+        message = PASSWORD.sub("", message)
         self.counts[source.partition(" ")[0]] += 1
         if known is None and len(self._messages) >= MAX_PROBLEMS:
             return

@@ -73,11 +73,12 @@ class Answer:
             reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
             if event.status == 503 and read and reply.retry_after_s is None:
                 self._refusal = reply
-        if not self.accepted or request.api is Api.OPAQUE:
+        redirects = 300 <= event.status < 400  # no engine does; a login page in front of it may
+        if request.api is Api.OPAQUE or not (self.accepted or redirects):
             pass
         elif event.end:
             reply = Reply(status=event.status, found=Kind.EMPTY)
-        elif flaw_of_type(event.media_type, request.api, stream=request.stream):
+        elif redirects or flaw_of_type(event.media_type, request.api, stream=request.stream):
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif read and event.encoded:  # a compressed body can't be read
             reply = Reply(status=event.status, found=GOOD)
