@@ -239,9 +239,10 @@ def test_an_engine_that_sleeps_is_passed_over_unless_all_do():
     assert {d.decide(request(text="x"), 105.0).address for _ in range(20)} == {"a:1"}
 
 
-def test_stale_readings_exclude_no_endpoint():
+@pytest.mark.parametrize("reading", [Reading(waiting=500.0), Reading(asleep=True)])
+def test_stale_readings_exclude_no_endpoint(reading):
     d = director(("a:1", "m"), ("b:1", "m"))
-    d.table.read("a:1", Reading(waiting=500.0), 0.0)
+    d.table.read("a:1", reading, 0.0)
     assert "a:1" in {d.decide(request(text="x" * 500), 1000.0).address for _ in range(20)}
 
 

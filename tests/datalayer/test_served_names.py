@@ -130,7 +130,7 @@ async def test_an_engine_that_wants_a_key_proves_nothing(
     assert (recorder.names, recorder.past_problems) == ([], [])
 
 
-async def test_a_list_of_too_many_names_is_a_problem(
+async def test_a_list_of_too_many_adapters_is_a_problem(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     listed = [BASE, *({**LORA, "id": f"l{n}"} for n in range(MAX_NAMES))]
@@ -144,6 +144,20 @@ async def test_a_list_of_too_many_names_is_a_problem(
     await until(lambda: recorder.past_problems)
     assert f"only the first {MAX_NAMES} names count" in recorder.past_problems[0]
     assert len(recorder.names[0][1].adapters) == MAX_NAMES - 1
+
+
+async def test_a_service_with_many_models_has_no_problem(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            listed = [BASE, *({"id": f"m{n}"} for n in range(MAX_NAMES))]
+            return web.json_response({"object": "list", "data": listed})
+        return web.Response(status=405)
+
+    start(names(recorder, await serve(engine)).run())
+    await until(lambda: recorder.names)
+    assert not recorder.past_problems
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def test_without_a_tokenizer_cached_tokens_reveal_the_template():
     assert beliefs.templates.of("alias", ("m",)) == Template(tools_first=True)
 
 
+def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
+    templates = PrefixBeliefs(EndpointTable()).templates
+    late = {"a": Template(tools_last=True), "b": Template(tools_last=True, tools_weight=0.8)}
+    templates.known |= late
+    assert templates.of("alias", ("a", "b")) == late["a"]
+    templates.known["c"] = Template()
+    assert templates.of("alias", ("a", "b", "c")) == Template()
+
+
 async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again(caplog):
     caplog.set_level("INFO", "laar.datalayer.chat_templates")
     asked = []

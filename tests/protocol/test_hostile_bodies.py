@@ -148,7 +148,7 @@ def test_other_encodings_are_refused(encoding):
     """Python's JSON reads them, and RFC 8259 forbids to send them."""
     body = '{"model":"auto","messages":[{"role":"user","content":"a question"}]}'
     for api in (Api.CHAT, Api.OPAQUE):
-        with pytest.raises(RequestError, match="not in UTF-8") as refused:
+        with pytest.raises(RequestError, match="not UTF-8") as refused:
             read_body(api, body.encode(encoding))
         assert refused.value.status == 415
 
@@ -187,7 +187,7 @@ def test_an_absurd_limit_is_cut():
 
 def test_more_members_than_any_api_has_are_refused_where_they_cannot_be_built():
     members = b",".join(b'"k%d":1' % i for i in range(jsonscan.MAX_MEMBERS + 1))
-    with pytest.raises(RequestError, match="sensible number"):
+    with pytest.raises(RequestError, match="fewer members"):
         read_body(Api.CHAT, b'{"x":%b,%b}' % (DEEP, members))
 
 

@@ -31,6 +31,12 @@ def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
     assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
 
 
+def test_a_codex_sub_agent_is_a_session_of_its_own():
+    root = {"session-id": "s", "thread-id": "s"}
+    assert read_head(root).session == "s"
+    assert read_head({**root, "thread-id": "t"}).session == "t"
+
+
 def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine():
     attributes = attributes_read()
     for header in SESSION_HEADERS:
@@ -42,7 +48,12 @@ def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine
     ("fields", "session"),
     [
         ({"prompt_cache_key": "k"}, "k"),
-        ({"prompt_cache_key": 7, "metadata": {"user_id": "u"}}, "u"),
+        ({"session_id": "s", "prompt_cache_key": "k"}, "s"),
+        ({"session_id": 7, "prompt_cache_key": "k"}, "k"),
+        ({"prompt_cache_key": 7, "metadata": {"user_id": "_session_u"}}, "u"),
+        ({"metadata": {"user_id": "alice"}}, ""),
+        ({"metadata": {"user_id": "7"}}, ""),
+        ({"user": "alice", "safety_identifier": "alice"}, ""),
         ({"metadata": {"user_id": f"user_{'ab' * 32}_account__session_12-34"}}, "12-34"),
         ({"metadata": {"user_id": '{"device_id": "d", "session_id": "s-1"}'}}, "s-1"),
         ({"metadata": {"user_id": "{" + "[" * 900}}, ""),
@@ -53,7 +64,7 @@ def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine
         ({"vllm_xargs": {"agentic_context": {"session_id": "s", "agent_id": "a"}}}, "s/a"),
         ({"vllm_xargs": {"agentic_context": {"task_id": "t", "program_id": 7}}}, "t"),
         ({"vllm_xargs": {"agentic_context": ["p"]}}, ""),
-        ({"vllm_xargs": "p", "metadata": {"user_id": "u"}}, "u"),
+        ({"vllm_xargs": "p", "metadata": {"user_id": "_session_u"}}, "u"),
         ({"cache_salt": "tenant"}, ""),
         ({}, ""),
     ],

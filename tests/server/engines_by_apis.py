@@ -233,8 +233,9 @@ _REACH = """
 _TAIL = """
 *hosted* is any service with OpenAI's API behind https, a base path and a key: `address:
 https://HOST/openai/v1`, `ca_file`, `sni` and `key_file`
-([how](../guides/vllm.md#engines-with-https-a-base-path-or-a-key)). A client's `authorization`
-and `x-api-key` never reach it, and its key reaches no other engine; the same test checks both.
+([how](../guides/vllm.md#engines-with-https-a-base-path-or-a-key)). A client's `authorization`,
+`x-api-key` and `api-key` never reach it, and its key reaches no other engine; the same test checks
+both.
 One endpoints file may list all eight, even for the same model.
 
 LM Studio, NVIDIA NIM, Ray Serve, Dynamo, LiteLLM and Azure OpenAI are in [In front of

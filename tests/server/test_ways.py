@@ -115,7 +115,7 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
     )
     runner = await gateway.picker()
     running = await envoy(gateway, shape, endpoint_cas=(str(authority.path),))
-    client = {"authorization": "Bearer client", "x-api-key": "client"}
+    client = {"authorization": "Bearer client", "x-api-key": "client", "api-key": "client"}
     async with httpx.AsyncClient(base_url=running.url(), headers=client, timeout=20) as http:
         answer = await http.post("/v1/chat/completions?x=1", json=CHAT)
         assert (answer.status_code, answer.headers["x-laar-model"]) == (200, "m"), answer.text

@@ -134,7 +134,7 @@ class Candidates:
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
-        reached = unless_none(reached, awake(table, reached))
+        reached = unless_none(reached, awake(table, reached, now))
         slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
         models = self._models(able)
         group = Group(
@@ -167,7 +167,7 @@ class Candidates:
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """Return the healthy endpoints that may prefill; without any, no request is split."""
         table, health = self._table, self._health
-        slots = slots[reachable(table, slots) & awake(table, slots)]
+        slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
         answers, trials = None, Standing()
         if health is not None:

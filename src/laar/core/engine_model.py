@@ -82,8 +82,7 @@ class Sample(NamedTuple):
 
     `first` is true for the time to the first token, false for the time after it. `features` are the
     line's inputs. `took_s` is the measured time, `even_s` the time at an endpoint of average pace.
-    `weight` is the noise in seconds for a first token, and the weight of the sample for an
-    answer.
+    `weight` is the noise in seconds for a first token, and the sample's weight for an answer.
     """
 
     first: bool

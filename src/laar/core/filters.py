@@ -26,7 +26,7 @@ MAX_KV_USAGE = 0.98
 preempt."""
 
 STALE_S = 10.0
-"""Seconds after which a reading no longer counts for saturation: ten missed scrapes."""
+"""Seconds after which a reading no longer counts: ten missed scrapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
     return keep
 
 
-def awake(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines are not asleep; sleeping ones answer only once woken."""
-    keep: Mask = table.asleep[slots] == 0.0
+def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
+    """Return the candidates without a fresh reading that their engines are asleep."""
+    keep: Mask = (table.asleep[slots] == 0.0) | (now - table.read_at[slots] > STALE_S)
     return keep
 
 

@@ -4,8 +4,7 @@ PyYAML's values do not record their lines, so the node tree is kept as well, and
 error is looked up in it. Duplicate keys are an error: PyYAML silently picks one.
 
 Depth, number of values and length of numbers are capped, since files are reloaded while serving.
-An alias counts as all the values it refers to: a few lines of aliases can expand beyond any
-memory.
+An alias counts as all the values it refers to: a few lines of aliases can exceed any memory.
 """
 
 from __future__ import annotations

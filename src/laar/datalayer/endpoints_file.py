@@ -91,7 +91,7 @@ def endpoint_address(address: str) -> str:
         host_port += _PORTS[scheme]
     base = f"/{path.rstrip('/')}"
     if not _BASE.fullmatch(base):
-        raise ValueError(f"{address!r}: the path after the port may have no query and no blanks")
+        raise ValueError(f"{address!r}: the path after the port must not have a query or spaces")
     found = join_address(*split_address(host_port))
     base = "" if base in ("/", PLAIN.base) else base
     return f"https://{found}{base}" if scheme == "https" else f"{found}{base}"
@@ -99,7 +99,7 @@ def endpoint_address(address: str) -> str:
 
 def _metrics_url(url: str) -> str:
     if url and not re.match(r"https?://[^/\s]+", url):
-        raise ValueError(f"{url!r} is no http:// or https:// address; leave it empty for no page")
+        raise ValueError(f"{url!r} is not an http or https URL; leave it empty for no page")
     return url
 
 
@@ -111,7 +111,7 @@ def check_model_name(name: str) -> str:
     """
     if not name.isprintable() or "," in name or name != name.strip():
         raise ValueError(
-            f"{name[:40]!r}: model names travel in headers; no commas, no surrounding blanks,"
+            f"{name[:40]!r}: model names travel in headers; no commas, no surrounding spaces,"
             " no control characters"
         )
     if not 0 < len(name) <= MAX_MODEL_NAME_CHARS:

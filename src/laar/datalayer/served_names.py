@@ -121,7 +121,7 @@ class ServedNames:
                 self._generates[address] = known
         except ValueError as error:
             self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
-            self._names_none(spec, "is no list of models")
+            self._names_none(spec, "is not a list of models")
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._generates.pop(address, None)
@@ -129,7 +129,8 @@ class ServedNames:
             self._names_none(spec, f"does not answer: {type(error).__name__}")
             return
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
-        full = len(served.weights) + len(served.adapters) >= MAX_NAMES
+        # Other models of a service are not this endpoint's: only adapters can be missing.
+        full = served.adapters and len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names count"
         self._sink.problem(source, remark if full else None)
 
@@ -173,7 +174,7 @@ def read_served(body: bytes) -> Served:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         entries = None
     if not isinstance(entries, list):
-        raise ValueError("the answer is no list of models")
+        raise ValueError("the answer is not a list of models")
     weights: dict[str, str] = {}
     adapters: dict[str, str] = {}
     longest: list[int] = []

@@ -24,7 +24,7 @@ _FAULTS = {
     Kind.STATUS: "answers 502, 503 or 504",
     Kind.ERROR: "answers 500",
     Kind.EVENT: "answers end in an error",
-    Kind.DENIED: "denies what its siblings accept (401, 403, 404)",
+    Kind.DENIED: "denies what its siblings accept (401 to 404)",
     Kind.CUT: "answers are cut off",
     Kind.HANG: "does not answer in time",
     Kind.RETRIED: "fails before it answers",

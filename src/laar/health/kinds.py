@@ -6,7 +6,7 @@ endpoint. A full engine is healthy and needs a pause, not an investigation: brea
 are failures.
 
 An apparent client error may still be the fault of one endpoint: a missing model, or a different API
-key (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
+key (401 to 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     EVENT = "error-event"
     """An error in an answer that began with 200."""
     DENIED = "denied"
-    """401, 403 or 404 while siblings accept."""
+    """401, 402, 403 or 404 while siblings accept."""
     CUT = "cut"
     """An answer that was cut off, while siblings' are not."""
     EMPTY = "empty"
@@ -87,7 +87,7 @@ _FULL = re.compile(
     re.IGNORECASE,
 )
 _CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)
-_DENIALS = (401, 403, 404)
+_DENIALS = (401, 402, 403, 404)
 _FULL_STATUSES = (429, 529)
 _NOT_IMPLEMENTED = 501
 

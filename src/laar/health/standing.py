@@ -137,12 +137,12 @@ def _why_out(endpoint: Endpoint, now: float) -> str:
     if breaker.state is State.HALF_OPEN:
         return f"failing ({fault}): a request is on trial there"
     if breaker.state is State.SUSPECT:
-        return f"suspect ({fault}): the picker asks it a question first"
+        return f"suspect ({fault}): the picker probes it first"
     wait_s = max(0.0, breaker.trial_at - now)
     return f"failing ({fault}): the next trial is due in {wait_s:.1f} s"
 
 
 def _why_full(wait_s: float) -> str:
     if wait_s <= 0.0:
-        return "full: it has as many requests in flight as its refusals show that it takes"
+        return "full: it has as many requests in flight as it can take, judging by its refusals"
     return f"full: it refused a request; the next one is sent in {wait_s:.1f} s"

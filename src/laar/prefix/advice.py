@@ -366,35 +366,35 @@ def _advice(agent: _Agent) -> Advice:
             continue
         where = _WHERE.get(found.role, _WHERE[""])
         if found.role == "tools":
-            said.append("The tools differ by prompt, and come before what all prompts share.")
+            said.append("The tools differ between prompts, and precede what all prompts share.")
         elif found.causes:
             cause = found.causes.most_common(1)[0][0]
-            said.append(f"Prompts differ from character {found.at} of {where} on: {cause}.")
+            said.append(f"Prompts differ after character {found.at} of {where}: {cause}.")
     sets = Counter([unordered for unordered, _ in agent.tools])
     if sets and max(sets.values()) > 1:
         said.append(f"The same tools come in {max(sets.values())} orders: sort them.")
     if said and could - now >= _WORTH:
         saved = (could - now) / max(1.0 - now, _WORTH)
         said.append(
-            f"Such lines in the last message, and tools sorted, would save {saved:.0%} of the "
-            "prefill."
+            f"Moving such lines to the last message and sorting tools would save {saved:.0%} "
+            "of the prefill."
         )
     if counts["parts", "tools"] >= usual:
-        said.append(f"The tools differ by prompt ({len(sets)} lists): nothing after is shared.")
+        said.append(f"Tools differ between prompts ({len(sets)} lists): nothing after is shared.")
     begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
     part = max(begun, key=lambda role: counts["parts", role], default="user")
     if part == "image":
-        said.append("Prompts part at an image: nothing after it is shared by conversations.")
+        said.append("Prompts diverge at an image: conversations share nothing after it.")
     if counts["question"] >= _FEW * total:
         share = counts["question"] / total
         said.append(
-            f"The user's text stands before {share:.0%} of the prompt that came before: documents "
+            f"The user's text precedes {share:.0%} of the prompt, seen before: documents "
             "and tool results are shared only if they come before the question."
         )
     if counts["order"] >= _FEW * total:
         share = counts["order"] / total
         said.append(
-            f"{share:.0%} of the prompt came before in another order; where these are documents, "
+            f"{share:.0%} of the prompt was seen in another order; if these are documents, "
             "the context hook can order them (`context.routes`)."
         )
     if counts["billing"] >= usual:
@@ -409,5 +409,5 @@ def _advice(agent: _Agent) -> Advice:
             f"prefilled again: {share:.0%} of the prompt."
         )
     if not said:
-        said.append(f"Nothing breaks them; they part where {_WHERE[part]} begins.")
+        said.append(f"Nothing breaks the prefixes; they diverge where {_WHERE[part]} begins.")
     return Advice(agent.name, counts["prompts"], now, could, tuple(said))

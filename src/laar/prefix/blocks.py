@@ -1,8 +1,7 @@
 """Prompts as chains of block hashes, so that "same prefix" is a single integer comparison.
 
 The text of the *effective* prompt (as the engine sees it, in order: system prompt, tools, role
-markers, texts) is cut into blocks, and each block is hashed with the hash of everything before it
-as the seed.
+markers, texts) is cut into blocks; the seed of a block's hash is the hash of everything before it.
 Hence equal hashes at index ``i`` mean equal text up to and including block ``i``, and the longest
 common prefix of two chains can be found by bisection.
 

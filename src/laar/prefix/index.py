@@ -56,8 +56,7 @@ LEAST_MISS_BYTES = 4096
 
 MISS_RATIO = 0.5
 """A report below this share of the estimate is a miss. Tokens per byte differ between the parts of
-a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be a conversion
-error."""
+a prompt (English 4 bytes, Japanese or code under 3); a smaller gap may be a conversion error."""
 
 
 _MOST_SPARED = 8

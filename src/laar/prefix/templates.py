@@ -115,11 +115,10 @@ class Templates:
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def of(self, name: str, models: Sequence[str]) -> Template:
-        """Return the template of a model; for another name, the one that all models share."""
-        if name in models:
-            return self.known.get(name) or self._learned.get(name) or _POSSIBLE[0]
-        named = {self.known.get(m) or self._learned.get(m) for m in self._named(name, models)}
-        return (named.pop() if len(named) == 1 else None) or _POSSIBLE[0]
+        """Return the template of a model; for an alias, one that all share but for weights."""
+        named = [self.known.get(m) or self._learned.get(m) for m in self._named(name, models)]
+        shared = {template and template[:-1] for template in named}
+        return (named[0] if len(shared) == 1 else None) or _POSSIBLE[0]
 
     def to_learn(self, name: str, models: Sequence[str]) -> Sequence[Template]:
         """Return the arrangements to compare; empty if the template is known."""

@@ -101,7 +101,7 @@ ENGINE_HEADERS = frozenset(
 """Headers that control engines: locations of parts of a prompt, rank, priority. Clients may not set
 them."""
 
-CREDENTIALS = ("authorization", "x-api-key")
+CREDENTIALS = ("authorization", "x-api-key", "api-key")
 """Headers with the client's credentials, which engines check, or the engine's key instead."""
 
 PATH = "x-laar-path"

@@ -2,8 +2,8 @@
 
 laar's header takes precedence. Coding agents name the session in one header and a sub-agent in
 another. A sub-agent's prompts share little with those of the session, so it counts as a separate
-session. The APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and
-``metadata.user_id`` (Anthropic), which Claude Code fills with a text that ends with the session.
+session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
+``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id`` that ends with it.
 Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
 A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
@@ -22,6 +22,7 @@ SESSION = "x-laar-session"
 
 SESSION_HEADERS = (
     "x-claude-code-session-id",
+    "thread-id",
     "session-id",
     "session_id",
     "x-session-affinity",
@@ -29,11 +30,10 @@ SESSION_HEADERS = (
     "x-dynamo-session-id",
     "x-switchyard-session-id",
     "x-smg-routing-key",
-    "thread-id",
 )
 """Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and headers of clients
-of Dynamo, Switchyard and SMG and of agents with threads. The first one present is used. All are
-forwarded, since engines may read them too."""
+of Dynamo, Switchyard and SMG. The first one present is used: Codex's sub-agents share the session
+and have threads of their own. All are forwarded, since engines may read them too."""
 
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none."""
@@ -50,7 +50,7 @@ NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
-SESSION_MEMBERS = frozenset(("prompt_cache_key", "metadata", "vllm_xargs"))
+SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm_xargs"))
 """Members of a body that may name a session."""
 
 
@@ -72,9 +72,10 @@ def session_of_headers(headers: Mapping[str, str]) -> str:
 
 def session_of_body(document: Mapping[str, Any]) -> str:
     """Return the session named in a body; empty if none."""
-    key = document.get("prompt_cache_key")
-    if isinstance(key, str) and (key := _checked(key)):
-        return key
+    for member in ("session_id", "prompt_cache_key"):
+        key = document.get(member)
+        if isinstance(key, str) and (key := _checked(key)):
+            return key
     if session := _session_of_agent(document.get("vllm_xargs")):
         return session
     metadata = document.get("metadata")
@@ -95,20 +96,17 @@ def _session_of_agent(xargs: object) -> str:
 
 
 def _session_of_user(user: str) -> str:
-    """Return the session in a user id, else the user id, which at least groups a user's chats."""
+    """Return the session in a user id; empty if it names only a user, who may have many."""
     if len(user) > 4 * MAX_SESSION_CHARS:
         return ""
-    found = _SESSION_IN_USER.search(user)
-    if found:
+    if found := _SESSION_IN_USER.search(user):
         return _checked(found[1])
-    if user.startswith("{"):
-        try:
-            inner = orjson.loads(user)
-        except orjson.JSONDecodeError:
-            return ""
-        session = inner.get("session_id") if isinstance(inner, dict) else None
-        return _checked(session) if isinstance(session, str) else ""
-    return _checked(user)
+    try:
+        inner = orjson.loads(user)
+    except orjson.JSONDecodeError:
+        return ""
+    session = inner.get("session_id") if isinstance(inner, dict) else None
+    return _checked(session) if isinstance(session, str) else ""
 
 
 def _checked(value: str) -> str:

@@ -106,14 +106,14 @@ def fit(
     ]
     models = len({outcome.model for outcome in judged})
     if models > MAX_MODELS:
-        raise SettingError(f"{models} models; an artifact holds {MAX_MODELS}: fit a part of them")
+        raise SettingError(f"{models} models; an artifact holds {MAX_MODELS}: fit some of them")
     try:
         return _fit(judged, created, data_sha256, hold_out)
     except ValidationError as fault:
         wrong = fault.errors(include_url=False, include_input=False)[0]
         where = ".".join([fault.title, *(str(part) for part in wrong["loc"])])
         raise SettingError(
-            f"no artifact can hold this, {where}: {wrong['msg']}; fit fewer languages, tasks or "
+            f"too large for an artifact: {where}: {wrong['msg']}; fit fewer languages, tasks or "
             "queries at once"
         ) from None
 

@@ -42,14 +42,14 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     """
     timed, seconds = _timed(shared)
     if not timed:
-        return "no answer shows its length and its time"
+        return "no answer has both a prompt length and a time"
     tokens = np.array([float(outcome.prompt_tokens or 0) for outcome in timed])
     cached = np.array([float(outcome.cached_tokens or 0) for outcome in timed])
     x, _ = _medians(tokens - cached, seconds)
     if len(_apart(x)[0]) < _LEAST_PAIRS:
         return (
             f"{len(timed)} timed answers to prompts of {x[0]:.0f} to {x[-1]:.0f} tokens are too "
-            "alike in length, or too few, to show the seconds of a token"
+            "alike in length, or too few, to show the time per token"
         )
     lines = {bend: _line(_work(tokens, cached, bend), seconds) for bend in _BENDS}
     best = min(lines, key=lambda bend: lines[bend].error)
@@ -67,7 +67,7 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     if slope <= 0.0 or not speed.sure:
         return (
             f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is no "
-            "measurement: the times of first tokens vary more than lengths explain"
+            "measurement: times to first token vary more than prompt lengths explain"
         )
     return speed
 

@@ -442,7 +442,7 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
     if way.base != PLAIN.base:
         found.append((":path", way.path(path)))
     if way.key:
-        found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key), strict=True)
+        found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
     if decision.engine_priority is not None:
