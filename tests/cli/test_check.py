@@ -88,7 +88,7 @@ WRONG = [
     wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints
     wrong("no name", "endpoints: [{address: 'https://127.0.0.1', model: m}]", "needs `sni`"),
-    wrong("query", "endpoints: [{address: 'a:1/v1?x', model: m}]", "may have no query"),
+    wrong("query", "endpoints: [{address: 'a:1/v1?x', model: m}]", "must not have a query"),
     wrong("scheme", "endpoints: [{address: 'ftp://a:1', model: m}]", "write host:port, http://"),
     wrong("plain", "endpoints: [{address: 'a:1', model: m, sni: b}]", "address with https://"),
     wrong(
@@ -106,7 +106,12 @@ WRONG = [
         "[1] has the address a:1 of [0]; keep one",
     ),
     wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: exl}]", "'exl'", "'vllm'"),
-    wrong("metrics", "endpoints: [{address: 'a:1', model: m, metrics_url: /m}]", "'/m'", "http://"),
+    wrong(
+        "metrics",
+        "endpoints: [{address: 'a:1', model: m, metrics_url: /m}]",
+        "'/m'",
+        "http or https URL",
+    ),
     wrong(
         "no endpoints file",
         "endpoints_file: none.yaml",
@@ -320,7 +325,7 @@ def test_a_missing_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
     missing = tmp_path / "ca.pem"
     done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
     assert done.exit_code == 0
-    assert f"warning: --picker-ca {missing} is no file here" in done.stderr
+    assert f"warning: --picker-ca {missing} is not a file here" in done.stderr
     missing.touch()
     done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
     assert done.stderr == ""

@@ -328,7 +328,7 @@ def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     assert addresses_of(d, 1.1) == {B, C}
-    assert "asks it a question" in d.preview(request(), 1.1).left_out[slot]
+    assert "probes it first" in d.preview(request(), 1.1).left_out[slot]
     assert d.health.state(slot, 1.1) == "on trial"
     assert d.health.questions.due(1.1, 16) == [slot]
     assert d.health.questions.due(1.1, 16) == []

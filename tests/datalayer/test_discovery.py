@@ -47,7 +47,7 @@ async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
 
     [found] = await look_at([Endpoint(address=await serve(proxy), model="m")])
     assert found.models == ()
-    assert found.remarks[0] == "/v1/models: the answer is no list of models"
+    assert found.remarks[0] == "/v1/models: the answer is not a list of models"
 
 
 @pytest.mark.parametrize(

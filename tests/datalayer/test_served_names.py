@@ -111,7 +111,7 @@ async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
 
     start(names(recorder, await serve(engine)).run())
     await until(lambda: recorder.past_problems)
-    assert "no list of models" in recorder.past_problems[0]
+    assert "not a list of models" in recorder.past_problems[0]
     assert recorder.names == []
 
 
@@ -172,7 +172,7 @@ def test_the_longest_prompt_that_an_engine_takes_is_on_its_list(given: Any, take
     ("answer", "reason"),
     [
         (web.Response(status=401), "answers 401"),
-        (web.Response(text="hello"), "is no list of models"),
+        (web.Response(text="hello"), "is not a list of models"),
         (web.json_response({"data": [LORA]}), "lists no model"),
         (None, "does not answer"),
     ],

@@ -112,7 +112,7 @@ async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter
             *("--seconds", 20, "--max-tokens", 4),
         )
     assert ran.status == 0, ran.text
-    held_out = ran.text.partition("Predicted / seen time to first token")[2]
+    held_out = ran.text.partition("Predicted / actual time to first token")[2]
     found = [float(each) for each in re.findall(r"(\d+\.\d\d)\s*\(\d+\)", held_out)]
     assert len(found) == 5, ran.text
     assert all(0.8 <= each <= 1.25 for each in found), ran.text

@@ -155,7 +155,7 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert "warning: settings restart: needed to apply listen.admin" in texts
     assert any(text.startswith("warning: enforces 25%") for text in texts)
     assert any("2 of 4 requests were code tasks in ja up to 8192 tokens" in text for text in texts)
-    assert any("1 of 4 decisions were made without a part" in text for text in texts)
+    assert any("1 of 4 decisions are degraded" in text for text in texts)
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
@@ -169,7 +169,7 @@ async def test_without_an_artifact_its_coverage_is_no_finding(tmp_path):
     async with serving(routes) as address:
         _, found = await examine(given, picker=f"http://{address}")
     assert any(finding.what.startswith("not calibrated") for finding in found)
-    assert any("1 of 2 decisions were made without a part" in finding.what for finding in found)
+    assert any("1 of 2 decisions are degraded" in finding.what for finding in found)
     assert not [finding for finding in found if finding.where == "artifact"]
 
 
@@ -338,7 +338,7 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for row in (line.split() for line in text.splitlines() if line.strip()[:1].isdigit()):
         *parts, _, risk, cost = row[7:]
         assert sum(map(float, parts)) + float(risk) == pytest.approx(float(cost), abs=0.003), row
-    assert "No outcome is known of these models" in text
+    assert "No outcomes are known for these models" in text
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
@@ -415,7 +415,7 @@ def test_explain_speaks_of_places_only_where_a_session_has_or_needs_one(tmp_path
     shown["sessions"]["inside"] = [{"session": "one"}]
     assert "there is room for its context; 1 sessions have a place" in printed(shown)
     shown["sessions"] |= {"inside": [], "price_s": 0.5}
-    assert "room for its context costs the others 0.5 s" in printed(shown)
+    assert "room for its context costs others 0.5 s" in printed(shown)
 
 
 def test_every_column_of_explain_is_whole_where_its_output_is_piped(tmp_path):
@@ -448,7 +448,7 @@ def test_commands_exit_as_they_promise(tmp_path):
     (tmp_path / "faulty.yaml").write_text("routng: {}")
     faulty = run(app, ["doctor", "-c", str(tmp_path / "faulty.yaml")])
     assert faulty.exit_code == 2
-    assert faulty.stderr.endswith("A running picker ignores this file meanwhile\n")
+    assert faulty.stderr.endswith("A running picker ignores this file until then\n")
     ill = run(app, ["doctor", *config, "--envoy", "http://127.0.0.1:1", "--json"])
     assert ill.exit_code == 1
     assert {finding["level"] for finding in json.loads(ill.stdout)} == {"error"}
@@ -549,7 +549,7 @@ async def test_endpoints_that_are_not_asked_are_reported(tmp_path, monkeypatch):
         _, found = await examine(given)
     assert not any(b in finding.where for finding in found)
     whats = [finding.what for finding in found if finding.where == "endpoints"]
-    assert whats[0] == "only the first 1 of 2 are asked"
+    assert whats[0] == "only the first 1 of 2 are checked"
     assert "endpoints of `kubernetes` are not asked" in whats[1]
 
 
@@ -576,7 +576,7 @@ async def test_a_key_that_all_want_is_no_fault(tmp_path):
     [
         (402, b"no credit", "answers 402 to a chat request: no credit", "your account"),
         (404, b"no model m", "answers 404 to a chat request: no model m", "a name that it accepts"),
-        (302, b"Found", "answers 302 and nothing of use", "a page or a proxy"),
+        (302, b"Found", "answers 302 and nothing usable", "a page or a proxy"),
     ],
 )
 async def test_a_model_that_answers_only_refusals_is_not_fine(

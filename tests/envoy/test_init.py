@@ -189,7 +189,7 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         (("-e", "https://127.0.0.1"), "without a name needs `sni`"),
         (("-e", "engine"), "has no port"),
         (("-e", "http://[::1"), "--endpoint http://[::1: "),
-        (("-e", "http://127.0.0.1:1/openai/v1?x=1"), "may have no query"),
+        (("-e", "http://127.0.0.1:1/openai/v1?x=1"), "must not have a query"),
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )

@@ -125,7 +125,9 @@ def test_the_sentence_says_that_time_alone_decided_among_models_of_no_outcomes()
 
     times = {"granite": (0.5, 2e-5, 0.5), "phi": (0.5, 1e-5, 0.5)}
     said = told(fleet(Unknown(**times), *TWO))["sentence"]
-    assert said.endswith("No outcome is known of these models, so time decided: short answers win.")
+    assert said.endswith(
+        "No outcomes are known for these models, so time decided: short answers win."
+    )
     assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
 
 
@@ -243,7 +245,7 @@ def test_everybody_left_out_has_a_reason():
         "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
         "10.0.0.3:80": "saturated: 500 requests wait in its engine",
         "10.0.0.4:80": "outside the gateway's subset",
-        "10.0.0.5:80": "asleep: its engine waits to be woken",
+        "10.0.0.5:80": "asleep: its engine is waiting to be woken",
         "10.0.0.6:80": "unreachable: it refuses connections",
         "10.0.0.8:80": "does not serve a",
         "10.0.0.9:80": "not in the pool p",
@@ -260,7 +262,7 @@ def test_an_engine_of_another_task_is_left_out_for_that():
     [row] = told(director, request("auto"))["filtered"]
     assert row["why"] == "writes no text"
     [row] = told(director, embedding)["filtered"]
-    assert row["why"] == "writes text, and the request asks for none"
+    assert row["why"] == "generates text, but the request needs none"
     only = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.3:80", "a"))
     only.table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
     [row] = told(only, embedding)["filtered"]

@@ -140,7 +140,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
          "makes a Even; it must make a `laar.Policy`"),
         ({"baselines": {"mine": {"x": 1}}}, "unknown parameter `x`; known: share"),
         ({"policies": {"random": {"scorers": [{"name": "even"}]}}}, "laar has a policy `random`"),
-        ({"policies": {"A b": {"scorers": [{"name": "even"}]}}}, "`A b` is no name of a policy"),
+        ({"policies": {"A b": {"scorers": [{"name": "even"}]}}}, "`A b` is not a policy name"),
         ({"policies": {"p": {"scorers": []}}}, "routing.policies: p: give at least one scorer"),
         ({"policies": {"p": {"scorers": [{"name": "even", "heavy": 1}]}}}, "unknown key"),
         ({"policies": {"p": {"scorers": [{"name": "even", "weight": 0}]}}}, "it must be above 0"),

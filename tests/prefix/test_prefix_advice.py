@@ -47,15 +47,19 @@ RULES = "\n".join(f"Rule {n}: keep the {n}th shelf of the archive in order." for
 @pytest.mark.parametrize(
     ("kind", "named", "saves"),
     [
-        ("same system and tools", "Nothing breaks them; they part where the user's text", False),
-        ("system differs at its top", "character 19 of the system prompt on: a path", True),
-        ("date on top of the system", "character 13 of the system prompt on: an id", True),
-        ("date at its end", "character 6014 of the system prompt on: an id", True),
+        (
+            "same system and tools",
+            "Nothing breaks the prefixes; they diverge where the user's text",
+            False,
+        ),
+        ("system differs at its top", "character 19 of the system prompt: a path", True),
+        ("date on top of the system", "character 13 of the system prompt: an id", True),
+        ("date at its end", "character 6014 of the system prompt: an id", True),
         ("tools in changing order", "The same tools come in 3", True),
-        ("other tools for each user", "The tools differ by prompt", None),
+        ("other tools for each user", "ools differ between prompts", None),
         ("reasoning in history", "leaves reasoning out of earlier answers", False),
         ("billing line, /v1/messages", "x-anthropic-billing-header changes", False),
-        ("image in the first message", "part at an image", False),
+        ("image in the first message", "diverge at an image", False),
     ],
 )
 def test_it_names_the_breaking_line_of_nine_kinds_of_agents(kind, named, saves, arranged):
@@ -69,10 +73,10 @@ def test_it_names_the_breaking_line_of_nine_kinds_of_agents(kind, named, saves, 
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        (lambda n: f"Current date: 2026-11-{n + 1:02d}", "14 of the system prompt on: a date"),
-        (lambda n: f"It is now {n % 24:02d}:{n:02d}:00.", "10 of the system prompt on: a time"),
+        (lambda n: f"Current date: 2026-11-{n + 1:02d}", "14 of the system prompt: a date"),
+        (lambda n: f"It is now {n % 24:02d}:{n:02d}:00.", "10 of the system prompt: a time"),
         (lambda n: f"Heute ist {['Montag', 'Dienstag'][n % 2]}, der {n + 1}. Mai", "a number"),
-        (lambda n: f"今日は2026年11月{n + 1}日です。", "of the system prompt on: "),
+        (lambda n: f"今日は2026年11月{n + 1}日です。", "of the system prompt: "),
         (lambda n: f"You talk to {('Ada', 'Bob', 'Eve')[n % 3]}-{'x' * n}.", "12 of the system"),
         (lambda n: f"Dir: C:\\work\\p{n}\nBranch: b{n}\n M a{n}.py\n?? b.py", "5 of the system"),
         (lambda n: f'{{"session": "{n:08x}-1a2b", "n": {n}}}', "an id"),
@@ -91,30 +95,32 @@ def test_a_line_that_differs_is_named_wherever_it_stands(line, named, place):
     (told,) = advice(chats(made, lambda n: f"How many are there of {n}?", tools=tools))
     if place == "top":
         assert named in told.sentences[0]
-    assert "system prompt on: " in told.sentences[0]
+    assert "system prompt: " in told.sentences[0]
     assert told.could > 0.85 > 0.75 > told.found
 
 
 def test_a_sentence_that_differs_is_named_in_a_prompt_of_one_line():
     rules = RULES.replace("\n", " ")
     (told,) = advice(chats(lambda n: f"{rules} It is {n % 12:02d}:{n:02d}. {rules}", "{}?".format))
-    assert f"character {len(rules) + 7} of the system prompt on: a time" in told.sentences[0]
+    assert f"character {len(rules) + 7} of the system prompt: a time" in told.sentences[0]
     assert told.could > 0.9 > 0.6 > told.found
 
 
 def test_a_prompt_that_changes_once_breaks_nothing():
     (told,) = advice(chats(lambda n: f"Date: day {n // 30}\n{RULES}", "What of {}?".format, 60))
-    assert told.sentences == ("Nothing breaks them; they part where the user's text begins.",)
+    assert told.sentences == (
+        "Nothing breaks the prefixes; they diverge where the user's text begins.",
+    )
 
 
 @pytest.mark.parametrize(
     ("template", "named"),
     [
-        ("langchain hub", "The user's text stands before"),
-        ("langchain retriever tool", "The user's text stands before"),
-        ("mcp parts", "The user's text stands before"),
-        ("langchain stuff", "came before in another order"),
-        ("open webui", "came before in another order"),
+        ("langchain hub", "The user's text precedes"),
+        ("langchain retriever tool", "The user's text precedes"),
+        ("mcp parts", "The user's text precedes"),
+        ("langchain stuff", "was seen in another order"),
+        ("open webui", "was seen in another order"),
     ],
 )
 def test_documents_that_cannot_be_shared_are_named(template, named):

@@ -473,7 +473,7 @@ async def test_the_line_that_breaks_prefixes_is_named_without_any_route(place, s
     assert (told["agent"], told["prompts"]) == ("m", 12)
     assert told["could"] > 0.8 > 0.1 > told["found"]
     first, saves = told["sentences"]
-    assert first == "Prompts differ from character 33 of the system prompt on: a path."
+    assert first == "Prompts differ after character 33 of the system prompt: a path."
     assert "% of the prefill" in saves
     words = ["context", "advise", "--url", there.gateway.url("admin", "").rstrip("/")]
     done = await asyncio.to_thread(CliRunner().invoke, app, words)

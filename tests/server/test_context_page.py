@@ -37,7 +37,7 @@ async def test_it_shows_what_breaks_prefixes(tmp_path, chromium):
         await browser.open(url)
 
         async def shown():
-            return "character 6 of the system prompt on: a date" in await browser.text("#breaks")
+            return "character 6 of the system prompt: a date" in await browser.text("#breaks")
 
         await eventually(shown, what="the advice")
         assert await browser.errors() == []

@@ -88,11 +88,11 @@ def test_settings_with_the_same_meaning_are_converted_and_others_named(tmp_path)
     done, absent = got.output.split("# No equal:")
     assert "policy `profile-default`" in done
     assert "utilization-detector.kvCacheUtilThreshold: fixed in laar" in done
-    assert "`routing: {apart: threshold, apart_tokens: 10}` is the old rule" in done
+    assert "`routing: {apart: threshold, apart_tokens: 10}` sets llm-d's rule" in done
     assert "of-our-own: not known" in absent
     assert "waiting prompts may take 1,024 MiB" in done
     assert "`laar envoy --longest-hold 90`" in done
-    assert "single priority bands" in absent
+    assert "individual priority bands" in absent
     (tmp_path / "laar.yaml").write_text(got.output)
     settings = load_settings(tmp_path / "laar.yaml")
     assert settings.flow.enabled
@@ -154,7 +154,7 @@ def test_plugins_that_laar_needs_no_counterpart_for_are_not_called_unknown(tmp_p
 )  # fmt: skip
 def test_the_old_rule_for_prefill_apart_is_the_one_that_their_plugin_has(tmp_path, plugin, rule):
     got = converted(tmp_path, HEAD + f"plugins: [{plugin}]\n")
-    assert f"`routing: {rule}` is the old rule" in got.output
+    assert f"`routing: {rule}` sets llm-d's rule" in got.output
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,9 @@ schedulingProfiles:
     got = converted(tmp_path, HEAD + text)
     policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-decode"]
     assert "filters" not in policy
-    assert "decoders: roles in the label" in got.output.partition("# No equal:")[0]
+    assert (
+        "the policy `laar` follows the roles in the label" in got.output.partition("# No equal:")[0]
+    )
 
 
 def test_the_detectors_limits_are_taken_over_and_the_rest_of_them_is_named(tmp_path):
@@ -231,7 +233,8 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
     [
         ("kind: Pod\napiVersion: v1\n", "not an EndpointPickerConfig"),
         ("router: {epp: {replicas: 1}}\n", "has no EndpointPickerConfig"),
-        (yaml.safe_dump({"a": HEAD, "b": [HEAD + "plugins: []\n"]}), "has several, a, b[0]"),
+        (yaml.safe_dump({"a": HEAD, "b": [HEAD + "plugins: []\n"]}),
+         "has several configurations: a, b[0]"),
         (yaml.safe_dump({"a": HEAD + "plugins: {"}), "a: not valid YAML"),
         (HEAD + "flowControl: {maxBytes: many}\n", "maxBytes: 'many' is not a quantity"),
         (HEAD + "flowControl: {defaultRequestTTL: soon}\n", "is not a duration"),
@@ -239,7 +242,7 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
         (HEAD + "plugins: [{type: utilization-detector, parameters: {queueDepthThreshold: x}}]\n",
          "is not a number"),
         (HEAD + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 0}}]\n",
-         "laar takes no such flow.max_requests"),
+         "laar does not accept this flow.max_requests"),
         (HEAD + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: .inf}}]\n",
          "concurrency-detector.maxConcurrency: inf is not a number"),
     ],

@@ -19,12 +19,12 @@ from laar.health import GOOD, USELESS, Kind, judge
 _AT_ONCE = 20
 _SHOWN_CHARS = 200
 _REMEDIES: Mapping[Kind | str | None, str] = {
-    None: "compare its options with others', and see the engine's log, or your account there",
+    None: "compare its options with those of others, and see the engine's log",
     Kind.STATUS: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.ERROR: "see the engine's log; the picker sends it only trials until it recovers",
     Kind.EVENT: "see the engine's log: it sends 200 before it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
-    Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
+    Kind.DENIED: "start all replicas with the same keys and --served-model-name; 402: your account",
     **dict.fromkeys(
         USELESS,
         "check what listens there: a page or a proxy may be in front of the engine, its chat "

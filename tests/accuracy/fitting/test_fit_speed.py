@@ -80,8 +80,8 @@ def test_an_adapter_has_the_speed_of_its_base() -> None:
         ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is no measurement"),
         ({"count": 3, "shorts": 0.0}, "too alike in length, or too few"),
         ({"shorts": 0.0, "longest": 210}, "too alike in length, or too few"),
-        ({"prompt_tokens": None}, "no answer shows its length"),
-        ({"cached_tokens": 10**6}, "no answer shows its length"),
+        ({"prompt_tokens": None}, "no answer has both a prompt length"),
+        ({"cached_tokens": 10**6}, "no answer has both a prompt length"),
     ],
 )
 def test_times_that_show_no_slope_make_no_speed_and_say_why(
