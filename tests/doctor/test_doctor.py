@@ -550,7 +550,7 @@ async def test_endpoints_that_are_not_asked_are_reported(tmp_path, monkeypatch):
     assert not any(b in finding.where for finding in found)
     whats = [finding.what for finding in found if finding.where == "endpoints"]
     assert whats[0] == "only the first 1 of 2 are checked"
-    assert "endpoints of `kubernetes` are not asked" in whats[1]
+    assert "endpoints of `kubernetes` are not checked" in whats[1]
 
 
 async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):

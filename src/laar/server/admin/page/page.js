@@ -310,8 +310,8 @@ function showHeadline(frame) {
 
 // -- what to do -----------------------------------------------------------------------------------
 
-const RUNBOOK = [["endpoint ", "an-endpoint-gets-no-requests-or-only-few"], ["scrape ", "metrics-of-an-endpoint-are-stale"],
-  ["probe ", "an-endpoint-gets-no-requests-or-only-few"], ["settings", "a-changed-setting-has-no-effect"],
+const RUNBOOK = [["endpoint ", "an-endpoint-gets-no-requests-or-only-a-few"], ["scrape ", "metrics-of-an-endpoint-are-stale"],
+  ["probe ", "an-endpoint-gets-no-requests-or-only-a-few"], ["settings", "a-changed-setting-has-no-effect"],
   ["endpoints", "a-changed-setting-has-no-effect"]];
 const OF_STATUS = { 404: "404-unknown-model", 413: "413-on-long-prompts-images-or-videos", 503: "503-no-answer-or-no-picker" };
 
@@ -329,7 +329,7 @@ function showFailures(frame) {
   $("#failures").dataset.told = told;
   table("#failures", frame.failures.map((f) => row([
     f.model, f.endpoint, `${f.status ?? "no answer"}`, `${f.count}`,
-    link(`runbook#${OF_STATUS[f.status] ?? "an-endpoint-gets-no-requests-or-only-few"}`, "Runbook")])));
+    link(`runbook#${OF_STATUS[f.status] ?? "an-endpoint-gets-no-requests-or-only-a-few"}`, "Runbook")])));
 }
 
 function showPredicted(frame) {
