@@ -77,7 +77,7 @@ class TestAdvise:
         path = tmp_path / "bodies.jsonl"
         path.write_text("\n".join(["no json", "[1]", *self.bodies(20), '{"model": 1}']))
         done = CliRunner().invoke(app, ["context", "advise", str(path)])
-        assert "character 9 of the system prompt on: a date" in done.output
+        assert "character 9 of the system prompt: a date" in done.output
         told = CliRunner().invoke(app, ["context", "advise", "-", "--json"], path.read_text())
         assert json.loads(told.output)[0]["prompts"] == 20
 

@@ -577,8 +577,8 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
         rng=random.Random(1),
     )
     start(collector.run())
-    await until(lambda: len([text for text in sink.past_problems if "no list" in text]) >= 2)
-    await until(lambda: len([text for text in sink.past_problems if "no event" in text]) >= 2)
+    await until(lambda: len([text for text in sink.past_problems if "not a list" in text]) >= 2)
+    await until(lambda: len([text for text in sink.past_problems if "malformed event" in text]) >= 2)
     assert sink.addresses == []
 
 

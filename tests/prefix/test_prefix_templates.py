@@ -109,7 +109,7 @@ def test_without_a_tokenizer_cached_tokens_reveal_the_template():
 
 
 def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
-    templates = PrefixBeliefs(EndpointTable()).templates
+    templates = PrefixBeliefs(key=b"k", max_bytes=1 << 20).templates
     late = {"a": Template(tools_last=True), "b": Template(tools_last=True, tools_weight=0.8)}
     templates.known |= late
     assert templates.of("alias", ("a", "b")) == late["a"]

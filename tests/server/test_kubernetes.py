@@ -16,10 +16,8 @@ from typer.testing import CliRunner
 
 from laar.cli import app as laar
 from laar.datalayer import ServedNames
-from laar.datalayer.kubernetes.api import Api
 from laar.errors import SettingError
 from laar.server import fleet
-from laar.server import runner as running
 from support import Answer, eventually, free_port
 from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
@@ -608,46 +606,6 @@ async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluste
         return await readiness(gateway) == SERVING
 
     await eventually(ready, what="readiness")
-
-
-async def test_it_is_ready_once_every_cluster_has_listed_its_pods(
-    gateway, cluster, other_cluster, monkeypatch
-):
-    listed = asyncio.Event()
-    page = Api.list_page
-
-    async def late(api, path, query):
-        if api.access.url == other_cluster.url:
-            await listed.wait()
-        return await page(api, path, query)
-
-    monkeypatch.setattr(Api, "list_page", late)
-    await cluster.put("pods", pod("a", "10.9.0.1"))
-    await other_cluster.put("pods", pod("b", "10.9.0.2"))
-    runner = await picker(gateway, selector(cluster, 8000), selector(other_cluster, 8000))
-    await eventually(lambda: len(runner.picker.table) == 1, what="the first cluster's pod")
-    assert await readiness(gateway) == NOT_SERVING
-    listed.set()
-
-    async def ready():
-        return await readiness(gateway) == SERVING
-
-    await eventually(ready, what="readiness")
-    assert len(runner.picker.table) == 2
-
-
-async def test_a_cluster_that_never_answers_delays_readiness_for_a_while_only(
-    gateway, cluster, other_cluster, monkeypatch
-):
-    monkeypatch.setattr(running, "WAIT_S", 0.2)
-    other_cluster.down = True
-    await cluster.put("pods", pod("a", "10.9.0.1"))
-    await picker(gateway, selector(cluster, 8000), selector(other_cluster, 8000))
-
-    async def ready():
-        return await readiness(gateway) == SERVING
-
-    await eventually(ready, what="readiness", timeout_s=8.0)
 
 
 async def test_outside_a_cluster_the_remedy_is_reported(gateway, monkeypatch):

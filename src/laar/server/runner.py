@@ -21,7 +21,6 @@ from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
 from laar.server.health_service import HealthService
-from laar.server.own_names import WAIT_S
 from laar.server.picker import Picker
 from laar.server.ports import (
     Ports,
@@ -109,7 +108,6 @@ class Runner:
         self._stopping = asyncio.Event()
         self._undrained = False
         self._changed = asyncio.Event()
-        self._listed = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -187,6 +185,7 @@ class Runner:
             for name, part in picker.sharer.tasks().items():
                 tasks.spawn(name, part)
             await picker.sharer.warmed()
+        self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
@@ -259,17 +258,12 @@ class Runner:
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
         self.picker.observability.hit_rates.keep(spec.key for spec in table.specs())
         if self.collectors.have_listed():
-            self._listed.set()
             self.picker.check_artifact()
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)
         self._changed.set()
 
     async def _follow_readiness(self) -> None:
-        """Follow the endpoints, once all clusters' are known: other models would be refused."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                await self._listed.wait()
         while True:
             self._set_ready()
             await self._changed.wait()
