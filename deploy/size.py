@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_645,
-    "statements": 32_960,
+    "lines": 55_639,
+    "statements": 32_953,
     "modules": 238,
-    "lines loaded": 36_625,
+    "lines loaded": 36_621,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

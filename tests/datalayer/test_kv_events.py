@@ -348,6 +348,12 @@ def kinds(recorder: Any) -> list[str]:
     return [kind for kind, *_ in recorder.kv_events]
 
 
+def heard(replay: Replay, recorder: Any) -> list[str]:
+    """Let the replay socket answer; return the kinds of events so far."""
+    replay.answer()
+    return kinds(recorder)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 async def test_events_reach_the_sink_in_order(
     engine: Engine, recorder: Any, start: Any, until: Any, whole: bool
@@ -548,12 +554,7 @@ async def test_a_late_subscriber_replays_all_earlier_events(
     await until(engine.subscribed)
     engine.number = 3
     engine.publish_bytes(removal(3))
-
-    def seen() -> list[str]:
-        replay.answer()
-        return kinds(recorder)
-
-    await until(lambda: seen() == ["lost", "cleared", *["removed"] * 4])
+    await until(lambda: heard(replay, recorder) == ["lost", "cleared", *["removed"] * 4])
     assert recorder.kv_past == [True]
 
 
@@ -564,8 +565,7 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
     await until(engine.subscribed)
 
     def removals() -> int:
-        replay.answer()
-        return kinds(recorder).count("removed")
+        return heard(replay, recorder).count("removed")
 
     engine.publish_bytes(removal(0))
     await until(lambda: removals() == 1)
@@ -606,13 +606,8 @@ async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
     await until(engine.subscribed)
     engine.number = 3
     engine.publish_bytes(removal(3))
-
-    def seen() -> list[str]:
-        replay.answer()
-        return kinds(recorder)
-
     expected = ["lost", "cleared", "removed", "lost", "removed", "removed"]
-    await until(lambda: seen() == expected)
+    await until(lambda: heard(replay, recorder) == expected)
     assert (
         "does not send missed events again: DecodeError"
         in recorder.problems["kv-events-replay 127.0.0.1:8000"]
@@ -763,12 +758,8 @@ async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
     await until(engine.subscribed)
     engine.number = 5
     engine.publish_bytes(removal(5))
-
-    def seen() -> list[str]:
-        replay.answer()
-        return kinds(recorder)
-
-    await until(lambda: seen() == ["lost", "cleared", *["removed"] * 3, "lost", "removed"])
+    expected = ["lost", "cleared", *["removed"] * 3, "lost", "removed"]
+    await until(lambda: heard(replay, recorder) == expected)
     assert recorder.past_problems == []
 
 

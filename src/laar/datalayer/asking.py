@@ -28,7 +28,7 @@ from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
 from laar.protocol.answers import AnswerReader
 from laar.protocol.headers import RANK, media_type, retry_after_s
-from laar.protocol.usefulness import flaw_of_type
+from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
@@ -111,7 +111,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     text = b""
     found = None
     # Accept both types, since an engine that ignores `stream` answers in one piece.
-    if 300 <= answer.status < 400 or (
+    if answer.status in REDIRECTS or (
         answer.status == 200
         and all(flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False))
     ):

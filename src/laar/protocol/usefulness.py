@@ -37,6 +37,8 @@ _OWN_ENDS = frozenset((None, "", "stop", "end_turn", "eos", "eos_token", "comple
 """Finish reasons that do not excuse an empty answer."""
 _LIMITS = frozenset(("length", "max_tokens", "incomplete"))
 _NAME_CHARS = 256
+REDIRECTS = range(300, 400)
+"""Statuses that no engine sends, but a login page in front of it may: they count as `Kind.TYPE`."""
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:

@@ -48,8 +48,6 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
-        self._known: Sequence[EndpointSpec] = ()
-        self._visited: Sequence[EndpointSpec] = ()
         self._out: dict[str, str] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
@@ -169,11 +167,7 @@ class Collectors:
 
     def _targets(self) -> Sequence[EndpointSpec]:
         """Return one endpoint per address, since the ranks there share pages and connections."""
-        specs = self._picker.table.specs()
-        if specs is not self._known:
-            self._known = specs
-            self._visited = tuple(spec for spec in specs if not spec.rank)
-        return self._visited
+        return [spec for spec in self._picker.table.specs() if not spec.rank]
 
     def _report_out(self, now: float) -> None:
         """Report endpoints that stopped receiving requests, and those that receive them again."""

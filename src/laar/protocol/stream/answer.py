@@ -17,7 +17,7 @@ from laar.protocol.answers import (
 )
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 from laar.protocol.ports import Restorer
-from laar.protocol.usefulness import flaw_of_type
+from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 _OK = Reply(status=200)
 _PROGRESS_S = 0.5
@@ -73,7 +73,7 @@ class Answer:
             reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
             if event.status == 503 and read and reply.retry_after_s is None:
                 self._refusal = reply
-        redirects = 300 <= event.status < 400  # no engine does; a login page in front of it may
+        redirects = event.status in REDIRECTS
         if request.api is Api.OPAQUE or not (self.accepted or redirects):
             pass
         elif event.end:
