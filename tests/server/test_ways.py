@@ -136,7 +136,9 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
 
     await eventually(is_read, timeout_s=20, what="the visits of the picker")
     assert slot >= 0
-    assert {each.headers.get("authorization") for each in engine.seen} == {"Bearer s3cret"}
+    assert {
+        (each.path == "/openai/health", each.headers.get("authorization")) for each in engine.seen
+    } == {(False, "Bearer s3cret"), (True, None)}
 
 
 async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
@@ -180,6 +182,9 @@ async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
             await http.post("/v1/chat/completions", json=CHAT)
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
         assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
+        probes = [each for each in engine.seen if each.path == "/health"]  # LiteLLM's calls models
+        assert probes
+        assert not any("authorization" in each.headers for each in probes)
 
 
 async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):

@@ -56,8 +56,8 @@ def test_requests_without_room_wait_and_are_served() -> None:
     waited_s = [exchange.decision.now - exchange.sent_s for exchange in ended]
     assert waited_s[0] == 0.0 < max(waited_s)
     assert all(exchange.sent_s == 0.0 for exchange in ended)
-    assert fleet.flow is not None
-    assert fleet.flow.left == 0
+    assert fleet.flows
+    assert fleet.flows[0].left == 0
     assert not fleet.director.table.in_flight.any()
 
 
@@ -88,6 +88,16 @@ def test_without_flow_control_nothing_waits() -> None:
     assert [exchange.decision.now for exchange in ended] == [0.0] * 20
 
 
-def test_several_pickers_have_no_flow_control_in_the_lab() -> None:
-    with pytest.raises(SettingError, match="single picker"):
-        VirtualFleet([SITE], FleetSettings(pickers=2), seed=1, flow=FlowSettings())
+@pytest.mark.parametrize("share_delay_s", [None, 0.01])
+def test_each_of_several_pickers_has_its_queue(share_delay_s: float | None) -> None:
+    settings = FleetSettings(pickers=2, share_delay_s=share_delay_s)
+    fleet = VirtualFleet([SITE], settings, seed=1, flow=FlowSettings())
+    ended: list[Exchange] = []
+    refused: list[RequestError] = []
+    for number in range(1, 9):
+        arrival = Arrival(at_s=0.0, prompt=other(number), ttft_objective_s=1000.0)
+        fleet.enqueue(request_of(number, arrival), arrival.prompt, ended.append, refused.append)
+    fleet.clock.run()
+    assert (len(ended), refused) == (8, [])
+    assert {exchange.picker for exchange in ended} == {0, 1}
+    assert [flow.left for flow in fleet.flows] == [0, 0]

@@ -1,14 +1,15 @@
-"""The endpoints that store answers: the Responses API continues and fetches answers by id.
+"""What endpoints hold of earlier requests: stored answers, and contexts of sessions.
 
-Engines do not share their answers, so a request that names one can be served only by the engine
-that stores it. If the picker does not know the id it cannot guess: it forwards the request only if
-a single endpoint could have stored the answer.
+The Responses API continues and fetches answers by id. Engines do not share their answers, so a
+request that names one can be served only by the engine that stores it. If the picker does not know
+the id it cannot guess: it forwards the request only if a single endpoint could have stored it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from laar.core.names import is_among
 from laar.core.request import Request
@@ -16,6 +17,22 @@ from laar.errors import RequestError
 
 MAX_STORED = 65_536
 """Answers remembered, about 20 MB; beyond that, the least recently used is forgotten."""
+
+
+class Context(NamedTuple):
+    """The context of a session's turn, in the cache of the endpoint that it was sent to.
+
+    Args:
+        session: key of the session, with its tenant and model.
+        tokens: its length.
+        shared: how many of them others had cached there before.
+        reread_s: cost of prefilling it again, in seconds.
+    """
+
+    session: str
+    tokens: float
+    shared: float
+    reread_s: float
 
 
 class StoredAnswers:

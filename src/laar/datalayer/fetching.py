@@ -47,8 +47,8 @@ def failed_rtt_s(error: Exception) -> float | None:
     return math.inf if isinstance(error, ConnectionRefusedError) else None
 
 
-def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
-    """Return aiohttp's request options for an engine: its key and TLS verification.
+def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[str, Any]:
+    """Return aiohttp's request options for an engine: its key, unless not `key`, and TLS.
 
     Empty for a `url` on another host: the key is for the engine only.
     """
@@ -56,7 +56,7 @@ def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
     if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
         return {}
     headers = {"host": way.name} if way.name else {}
-    if way.key:
+    if way.key and key:
         headers["authorization"] = f"Bearer {way.key}"
     if not way.tls:
         return {"headers": headers}
@@ -185,16 +185,18 @@ class Fetcher:
         await self._session.close()
 
     @asynccontextmanager
-    async def get(self, url: str, spec: EndpointSpec | None = None) -> AsyncIterator[Answer]:
+    async def get(
+        self, url: str, spec: EndpointSpec | None = None, *, key: bool = True
+    ) -> AsyncIterator[Answer]:
         """Get a page from an engine. Redirects are not followed: they could lead anywhere.
 
-        The caller must set a timeout.
+        The caller must set a timeout. Without `key` the engine's key is not sent.
 
         Raises:
             ClientError, OSError, ValueError: there is no response.
         """
         plain = _PLAIN.fullmatch(url)
-        options = {} if spec is None or spec.way is PLAIN else options_for(spec, url)
+        options = {} if spec is None or spec.way is PLAIN else options_for(spec, url, key=key)
         if plain is None or options or int(plain[3]) > _MAX_PORT:
             sent = SimpleNamespace(at=self._clock())
             options |= {"allow_redirects": False, "trace_request_ctx": sent}

@@ -5,7 +5,8 @@ half millisecond an engine takes to answer ``/health``. It starts once a connect
 connection setup never counts, even if the server closes the connection after each response.
 Any response is a round trip, including 404 and 405. But a 5xx counts as a failure, as does no
 response at all: it means that the engine behind the server is dead (vLLM then answers 503). A
-refused connection is reported as an infinite round trip.
+refused connection is reported as an infinite round trip. The engine's key is not sent: vLLM and
+SGLang need none, and LiteLLM calls all of its models for whoever has one.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Prober:
         problem: str | None = None
         assert self._pages is not None
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec) as answer:
+            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec, key=False) as answer:
                 if answer.status < 500:
                     rtt_s = answer.after_s
                 else:

@@ -23,8 +23,9 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
+from laar.core.stored import Context
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
 from laar.flow.prefills import Prefills
@@ -43,6 +45,7 @@ from laar.flow.saturation import Loads
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
+from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
 """The decision, or the error that prevented it: a `RequestError` is an answer for the client, any
@@ -100,6 +103,8 @@ class Admission:
         ready: whether any endpoints are known; until then, all requests wait.
         prefills: the prefills in flight.
         sessions: the sessions whose contexts have a place.
+        on_turn: called with the slot, the prefix receipt and the context of a named turn that is
+            sent, for `heard` of other pickers.
     """
 
     def __init__(self, director: Director, settings: FlowSettings, *, by_load: bool = True) -> None:
@@ -108,6 +113,7 @@ class Admission:
         self.ready = True
         self.prefills = Prefills(director.table)
         self.sessions = Sessions(director.table)
+        self.on_turn: Callable[[int, Receipt | None, Context], None] | None = None
         director.on_left(self.sessions.drop)
         self._director = director
         self._settings = settings
@@ -495,6 +501,12 @@ class Admission:
         if place is not None:
             self.sessions.end(place, now)
 
+    def heard(self, slot: int, context: Context, now: float) -> Callable[[float], None] | None:
+        """Handle a turn that another picker has sent; return what to call when it ends, if any."""
+        session, tokens, shared, reread_s = context
+        place = self.sessions.begin(session, None, slot, tokens, shared, reread_s, now)
+        return None if place is None else partial(self.sessions.end, place)
+
     def moved(self, decision: Decision, now: float) -> None:
         """Handle a request that Envoy sent to another endpoint than the one picked."""
         slot = decision.flight.slot
@@ -536,6 +548,9 @@ class Admission:
         place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
+            if session and self.on_turn is not None:
+                context = Context(session, decision.tokens, place.shared, place.reread_s)
+                self.on_turn(slot, decision.flight.receipt, context)
         else:
             self._turns.pop(decision.id, None)
 

@@ -279,6 +279,9 @@ class Picker:
         if store is not None:
             tag = sharer.sharing.tag
             self.director.new_id = lambda: tag + secrets.token_hex(16)
+            prefixes = sharer.sharing.prefixes
+            if self.admission is not None and prefixes is not None:
+                self.admission.on_turn, prefixes.on_turn = prefixes.turn, self.admission.heard
         return sharer
 
     def _observability(self) -> Observability:

@@ -8,11 +8,14 @@ from hashlib import blake2b
 from typing import Any
 
 from laar.core.endpoints import EndpointTable
+from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
-from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to_bytes
+from laar.sharing.records import Cleared, Ended, Entered, Record, Turn, from_bytes, to_bytes
+
+Ends = Callable[[float], None]
 
 CLEAR_ONCE_S = 5.0
 """Pickers notice an endpoint's restart at different times. Only one clearing in this period counts:
@@ -43,6 +46,9 @@ class SharedPrefixes:
         self.chains = Chains()
         self.now = 0.0
         """The current time, set by `Sharing`: `cleared` is called without a time."""
+        self.on_turn: Callable[[int, Context, float], Ends | None] | None = None
+        """Called with an endpoint's slot, the context of another picker's turn there and the time;
+        returns what to call with the time when it ends."""
         self._table = table
         self._add = add
         self._next = 1
@@ -70,6 +76,12 @@ class SharedPrefixes:
         entry = self._open.pop(receipt, None)
         if entry is not None:
             self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))
+
+    def turn(self, slot: int, receipt: Receipt | None, context: Context) -> None:
+        """Send that a prompt is a turn of a session."""
+        entry = self._open.get(receipt) if receipt is not None else None
+        if entry is not None:
+            self._add(Turn(entry, self._table.spec(slot).key, context))
 
     def cleared(self, slot: int) -> bool:
         """Report an empty cache, unless another picker has just reported the same."""
@@ -106,6 +118,7 @@ class Entries:
     def __init__(self, prefixes: SharedPrefixes) -> None:
         self._prefixes = prefixes
         self._open: OrderedDict[int, Receipt] = OrderedDict()
+        self._turns: dict[int, Ends] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -124,14 +137,22 @@ class Entries:
         chain: Any = Chain(hashes, record.total_bytes)
         self._open[record.entry] = prefixes.beliefs.heard(slot, chain, now)
         if len(self._open) > MAX_OPEN:
-            prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)
+            prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
         return True
+
+    def turn(self, entry: int, slot: int, context: Context) -> None:
+        """Begin a session's turn, which ends with its entry; ignore one of an unknown entry."""
+        on_turn = self._prefixes.on_turn
+        if on_turn is not None and entry in self._open and entry not in self._turns:
+            ends = on_turn(slot, context, self._prefixes.now)
+            if ends is not None:
+                self._turns[entry] = ends
 
     def end(self, record: Ended) -> None:
         """End an entry whose request ended; ignore an unknown one."""
-        receipt = self._open.pop(record.entry, None)
-        if receipt is None:
+        if record.entry not in self._open:
             return
+        receipt = self._close(record.entry)
         if record.ok:
             self._prefixes.beliefs.settle(receipt, record.share)
         else:
@@ -140,9 +161,14 @@ class Entries:
     def end_before(self, oldest_open: int) -> None:
         """Retract all entries before `oldest_open`: they ended, but their result was missed."""
         while self._open and (entry := next(iter(self._open))) < oldest_open:
-            self._prefixes.beliefs.retract(self._open.pop(entry))
+            self._prefixes.beliefs.retract(self._close(entry))
 
     def leave(self) -> None:
         """Settle all entries of a picker that is gone: its requests most likely continued."""
         while self._open:
-            self._prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)
+            self._prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
+
+    def _close(self, entry: int) -> Receipt:
+        if (end_turn := self._turns.pop(entry, None)) is not None:
+            end_turn(self._prefixes.now)
+        return self._open.pop(entry)

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
+from laar.core.stored import Context
 from laar.health import Word
 
 _MAX_TEXT_CHARS = 1024
@@ -129,6 +130,19 @@ class StoredAt(_Record, tag="a"):
     session: Text
 
 
+class Turn(_Record, tag="t"):
+    """The prompt of an entry is a turn of a session; its context takes room."""
+
+    entry: Count
+    address: Text
+    context: Context
+
+    def makes_sense(self) -> bool:
+        """Return whether such a context is possible."""
+        session, *amounts = self.context
+        return len(session) <= _MAX_TEXT_CHARS and all(0.0 <= it < _LARGEST for it in amounts)
+
+
 class Heard(_Record, tag="h"):
     """Evidence about an endpoint's health."""
 
@@ -194,5 +208,15 @@ class Leaving(_Record, tag="x"):
 
 
 Record = (
-    Entered | Ended | Cleared | StoredAt | Heard | Learned | Reported | Judged | Hello | Leaving
+    Entered
+    | Ended
+    | Cleared
+    | StoredAt
+    | Turn
+    | Heard
+    | Learned
+    | Reported
+    | Judged
+    | Hello
+    | Leaving
 )

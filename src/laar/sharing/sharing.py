@@ -31,6 +31,7 @@ from laar.sharing.records import (
     Record,
     Reported,
     StoredAt,
+    Turn,
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
@@ -236,6 +237,10 @@ class Sharing:
                 self._cleared(address)
             case StoredAt(response_id, address, session):
                 self.director.stored.heard(response_id, address, session)
+            case Turn(entry, address, context):
+                slot = self.director.table.slot(address)
+                if slot >= 0 and peer.entries is not None:
+                    peer.entries.turn(entry, slot, context)
             case Heard(address, word):
                 slot = self.director.table.slot(address)
                 if slot >= 0 and self.director.health is not None and is_fresh:

@@ -46,6 +46,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
+_SHARE_DELAY_S = 0.015  # as a store's (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate fills
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
@@ -69,12 +70,16 @@ RULES = {
 class _Run:
     """A run, and what its clients saw."""
 
-    def __init__(self, engines: int, rule: str, seed: int) -> None:
+    def __init__(self, engines: int, rule: str, seed: int, pickers: int) -> None:
         policy, way = RULES[rule]
         name, values = parse_policy(policy)
         self.fleet = VirtualFleet(
             fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS),
-            FleetSettings(policy=name),
+            FleetSettings(
+                policy=name,
+                pickers=pickers,
+                share_delay_s=_SHARE_DELAY_S if pickers > 1 else None,
+            ),
             seed=seed,
             assessor=fleets.nothing([]),
             policies=build_policies(CostWeights(), {name: values}),
@@ -94,10 +99,10 @@ class _Run:
 
 
 def run_cliff(
-    data: Path, half: int, engines: int, load: float, rule: str, seed: int
+    data: Path, half: int, engines: int, load: float, rule: str, seed: int, *, pickers: int = 1
 ) -> dict[str, float]:
     """Run a rule with one half of the sessions, at `load` times what fits in the caches."""
-    run = _Run(engines, rule, seed)
+    run = _Run(engines, rule, seed, pickers)
     hold_sessions(
         run.fleet,
         agents(data, half)(generator(seed, "cliff")),
@@ -168,4 +173,41 @@ def total(runs: Runs, metric: str) -> float:
     return sum(run[metric] for run in runs)
 
 
-EXPERIMENTS = declared(__name__, {"agents-cliff": run})
+def run_several(
+    data: Path, half: int, pickers: int, load: float, rule: str, seed: int
+) -> dict[str, float]:
+    """Run a rule on four engines behind several pickers; each turn goes to a random one."""
+    return run_cliff(data, half, 4, load, rule, seed, pickers=pickers)
+
+
+def run_pickers(scope: Scope) -> Report:
+    """Run the gate behind two and four pickers that share a store, and without it."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    pickers, loads = ((2,), (2.0,)) if scope.quick else ((1, 2, 4), (0.75, 1.5, 2.0))
+    cases = {
+        (count, load, rule): (scope.data, half, count, load, rule)
+        for count, load, rule in product(pickers, loads, ("laar", "laar, gate"))
+    }
+    runs = grid(run_several, cases, scope.seeds, label="agents-pickers")
+    title = "sessions at once, by what the caches hold; pickers that share a store"
+    table = means_table(title, ("pickers", "load", "rule"), runs, _SHOWN, digits=3)
+
+    def turns(least: float, most: float) -> dict[str, Seen]:
+        return {
+            f"{count} pickers, {load}": paired(
+                runs[count, load, "laar, gate"], runs[count, load, "laar"], "turns_per_s"
+            )
+            for count, load in product(pickers, loads)
+            if count > 1 and least <= load <= most
+        }
+
+    held = {
+        f"{count} pickers, {load}": level(runs[count, load, "laar, gate"], "held_s")
+        for count, load in product(pickers, loads)
+    }
+    evidence = {"past": turns(1.5, 2.0), "below": turns(0.0, 1.0), "longest-hold": held}
+    return Report(tables=[table], evidence=evidence)
+
+
+EXPERIMENTS = declared(__name__, {"agents-cliff": run, "agents-pickers": run_pickers})

@@ -148,7 +148,7 @@ def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
         **{kind: within([one for one in load if one.ask.kind == kind]) for kind in CLASSES},
         "shed": sum(one.is_shed for one in load) / len(load),
         "longest_s": max(one.ttft_s for one in load if one.ttft_s < math.inf),
-        "left": float(unanswered + (fleet.flow.left if fleet.flow is not None else 0)),
+        "left": float(unanswered + sum(flow.left for flow in fleet.flows)),
     }
 
 

@@ -11,6 +11,7 @@ from laar.core.director import Director
 from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
 from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.flow import FlowControl
 
 _FLUSH_MS = 5.0  # below a real picker's; most of a record's age is the delay
 _LOOK_S = 0.25  # as in a real picker
@@ -23,12 +24,19 @@ class Channel:
         clock: clock of the run.
         directors: one for each picker.
         delay_s: seconds from sending a batch until the others receive it.
+        flows: flow control of each picker; empty without.
 
     Attributes:
         bytes: total size of all batches.
     """
 
-    def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        directors: Sequence[Director],
+        delay_s: float,
+        flows: Sequence[FlowControl] = (),
+    ) -> None:
         settings = SharingSettings(flush_ms=_FLUSH_MS)
         self.sharings = [
             Sharing(
@@ -40,6 +48,9 @@ class Channel:
             )
             for number, director in enumerate(directors)
         ]
+        for sharing, flow in zip(self.sharings, flows, strict=False):
+            if sharing.prefixes is not None:
+                flow.share(sharing.prefixes)
         self.bytes = 0
         self._clock = clock
         self._delay_s = delay_s

@@ -52,7 +52,7 @@ class Collectors:
         self._probe_s = probe_interval_s
         self._starts = dict.fromkeys(self._sites, 0)
         self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
-        self.on_reading: Callable[[], None] = lambda: None
+        self.on_reading: list[Callable[[], None]] = []
         """Called after each reading."""
         phases = generator(seed, "phases")
         for name in self._sites:
@@ -94,7 +94,8 @@ class Collectors:
                 if starts > before:
                     director.prefixes.restarted(slot)
                 director.prefixes.set_capacity(slot, reading.capacity_tokens)
-        self.on_reading()
+        for on_reading in self.on_reading:
+            on_reading()
 
     def _probe(self, name: str) -> None:
         now, rtt_s = self._clock.now, self._round_trip_s(name)

@@ -56,7 +56,7 @@ class VirtualFleet:
 
     Raises:
         SettingError: there are no endpoints, two share a name, a block size is not a multiple of
-            16, a policy or parameter is unknown, or flow control is set with several pickers.
+            16, or a policy or parameter is unknown.
     """
 
     def __init__(
@@ -72,8 +72,6 @@ class VirtualFleet:
     ) -> None:
         if not sites:
             raise SettingError("the fleet has no endpoints; describe at least one")
-        if flow is not None and settings.pickers > 1:
-            raise SettingError("flow control needs a single picker in the lab")
         for site in sites:
             if site.engine.settings.block_size % BLOCK_TOKENS:
                 raise SettingError(
@@ -121,15 +119,15 @@ class VirtualFleet:
             for number, prefixes in enumerate(self._prefixes)
         ]
         self.director = self.directors[0]
-        self.flow: FlowControl | None = None
-        if flow is not None:
-            self.flow = FlowControl(
-                self.director, self._prefixes[0], flow, self.clock, by_load=by_load
-            )
+        self.flows = [
+            FlowControl(director, prefixes, flow, self.clock, by_load=by_load)
+            for director, prefixes in zip(self.directors, self._prefixes, strict=True)
+            if flow is not None
+        ]
         self._comes_to = generator(seed, "pickers")
         self.channel: Channel | None = None
         if settings.share_delay_s is not None:
-            self.channel = Channel(self.clock, self.directors, settings.share_delay_s)
+            self.channel = Channel(self.clock, self.directors, settings.share_delay_s, self.flows)
         self._collectors = Collectors(
             self.clock,
             sites,
@@ -140,8 +138,8 @@ class VirtualFleet:
             probe_interval_s=settings.probe_interval_s,
             seed=seed,
         )
-        if self.flow is not None:
-            self._collectors.on_reading = self.flow.dispatch
+        for one in self.flows:
+            self._collectors.on_reading.append(one.dispatch)
 
     def send(
         self,
@@ -164,7 +162,7 @@ class VirtualFleet:
         """
         now = self.clock.now
         self._choose_to_read(request)
-        number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
+        number = self._picker()
         self._prefixes[number].upcoming = prompt
         exchange = Exchange(
             request=request,
@@ -188,7 +186,7 @@ class VirtualFleet:
             on_refused: called instead if the picker refuses the request.
         """
         sent_s = self.clock.now
-        if self.flow is None:
+        if not self.flows:
             try:
                 self.send(request, prompt, on_end)
             except RequestError as error:
@@ -196,12 +194,15 @@ class VirtualFleet:
             return
 
         self._choose_to_read(request)
+        number = self._picker()
 
         def decided(decision: Decision) -> None:
-            exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=sent_s)
+            exchange = Exchange(
+                request=request, prompt=prompt, decision=decision, sent_s=sent_s, picker=number
+            )
             self._forward(exchange, on_end, None)
 
-        self.flow.ask(request, prompt, decided, on_refused)
+        self.flows[number].ask(request, prompt, decided, on_refused)
 
     def cancel(self, exchange: Exchange) -> None:
         """Cancel a request of a client that leaves: the engine drops it, and its reservation ends.
@@ -235,6 +236,10 @@ class VirtualFleet:
         self._hosts[address].submit(
             self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
         )
+
+    def _picker(self) -> int:
+        """Return the number of the picker that gets the next request."""
+        return self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
 
     # -- the life of a request -----------------------------------------------------------------
 
@@ -338,8 +343,8 @@ class VirtualFleet:
         self._replied(exchange)
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
-        if self.flow is not None:
-            self.flow.answering(exchange.decision)
+        if self.flows:
+            self.flows[exchange.picker].answering(exchange.decision)
 
     def _touched(self, number: int) -> None:
         if self.channel is not None:
@@ -367,8 +372,8 @@ class VirtualFleet:
         )
         self.directors[exchange.picker].settle(exchange.decision, end)
         self._touched(exchange.picker)
-        if self.flow is not None:
-            self.flow.ended(exchange.decision)
+        if self.flows:
+            self.flows[exchange.picker].ended(exchange.decision)
         on_end(exchange)
 
 

@@ -11,6 +11,7 @@ from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission
 from laar.flow.settings import FlowSettings
+from laar.sharing.prefixes import SharedPrefixes
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.prompts import BlockPrefixes, Prompt
 
@@ -53,6 +54,10 @@ class FlowControl:
     def left(self) -> int:
         """Queued requests, plus prompts that endpoints are thought to be prefilling."""
         return self._admission.queue.waiting + len(self._admission.prefills)
+
+    def share(self, prefixes: SharedPrefixes) -> None:
+        """Share the sessions' places with other pickers."""
+        self._admission.on_turn, prefixes.on_turn = prefixes.turn, self._admission.heard
 
     def ask(
         self,
