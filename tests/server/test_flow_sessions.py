@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from itertools import chain, repeat
 
 import orjson
 import pytest
 
 from support import Answer, eventually, metric
+from support.stores import SERVERS, StoreProcess, binary_of
 
 pytestmark = pytest.mark.envoy
 
@@ -30,16 +32,18 @@ def chat(session):
 class Full:
     """An endpoint whose cache the turn in flight of session `one` fills, until `release`."""
 
-    def __init__(self, gateway, http, shape, **flow):
-        self.gateway, self.http, self.shape, self.flow = gateway, http, shape, flow
+    def __init__(self, gateway, http, shape, share=None, **flow):
+        self.gateway, self.http, self.shape = gateway, http, shape
+        self.sections = {"flow": flow, "share": share or {}}
         self.release = asyncio.Event()
+        self.stack = AsyncExitStack()
 
     async def __aenter__(self):
         gateway = self.gateway
         self.upstream = await gateway.upstream()
         self.upstream.default_answer = Answer(body=CACHE)
         gateway.members((self.upstream.address, "m"))
-        self.runner = await gateway.picker(flow=self.flow)
+        self.runner = await gateway.picker(**self.sections)
         self.envoy = await gateway.envoy(self.shape)
         table = self.runner.picker.table
         await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
@@ -57,6 +61,7 @@ class Full:
     async def __aexit__(self, *_failure):
         self.release.set()
         await asyncio.gather(self.first, return_exceptions=True)
+        await self.stack.aclose()
 
     async def ask(self, session):
         url, named = self.envoy.url() + "/v1/chat/completions", {"x-laar-session": session}
@@ -96,6 +101,29 @@ async def test_a_client_that_leaves_gives_its_turn_to_the_next(gateway, http, sh
         await eventually(lambda: metric(full.runner, WAITING) == 1, what="two to be forgotten")
         full.first.cancel()
         assert await three == 200
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_turn_waits_for_a_session_that_another_picker_serves(
+    gateway, http, tmp_path, server, request
+):
+    """Two pickers, an Envoy in front of each, share a store and an endpoint's cache."""
+    store = StoreProcess(binary_of(server), tmp_path)
+    await store.start()
+    request.addfinalizer(store.stop)
+    share = {"url": store.url}
+    async with Full(gateway, http, "standalone", share=share) as full:
+        (tmp_path / "other").mkdir()
+        other = type(gateway)(tmp_path / "other", full.stack)
+        other.members((full.upstream.address, "m"))
+        runner = await other.picker(share=share)
+        full.envoy = await other.envoy()
+        sessions = runner.picker.admission.sessions
+        await eventually(lambda: len(sessions) == 1, what="the session of the first picker")
+        full.runner = runner
+        two = await full.hold("two")
+        full.release.set()
+        assert {await full.first, await two} == {200}
 
 
 async def test_a_new_picker_knows_no_places_and_lets_all_in(gateway, http):

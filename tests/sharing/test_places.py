@@ -133,9 +133,7 @@ def test_an_impossible_context_is_refused_and_counted(pickers, network, context)
     network.exchange(0.1)
     records = [Turn(1, "a:1", context)]
     settings = two.sharing.settings
-    batch = Batch(
-        3, settings.namespace, "evil", 1, two.sharing.key_id, 0.0, 0, False, {}, records
-    )
+    batch = Batch(3, settings.namespace, "evil", 1, two.sharing.key_id, 0.0, 0, False, {}, records)
     two.sharing.take(write_batch(batch), 0.2)
     assert two.sharing.refused["record"] == 1
     assert [place["session"] for place in two.flow.sessions.shown(0.2, 9)] == ["x"]
