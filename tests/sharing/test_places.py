@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from support.pickers import Network, sharing_picker
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Reading
@@ -14,6 +13,7 @@ from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar.sharing.batches import Batch, write_batch
 from laar.sharing.records import Turn
+from support.pickers import Network, sharing_picker
 
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laar.errors import RequestError, SettingError
+from laar.errors import RequestError
 from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
