@@ -19,8 +19,9 @@ from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.datalayer import Prober, Scraper
 from laar.datalayer.kubernetes.api import ApiAccess
-from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector
-from laar.datalayer.kubernetes.objects import PodRules, Rewrite
+from laar.datalayer.kubernetes.collector import KubernetesEndpoints
+from laar.datalayer.kubernetes.objects import Rewrite
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import read_page
 
 LABELS = 'engine="0",model_name="tiny"'
@@ -194,9 +195,8 @@ async def pods(port: int) -> None:
     collector = KubernetesEndpoints(
         ApiAccess(url=f"http://127.0.0.1:{port}"),
         sink,
-        PodSelector(labels={"app": "vllm"}, ports=(8000,)),
+        KubernetesSource(selector={"app": "vllm"}, ports=(8000,)),
         namespace="ml",
-        rules=PodRules(),
         clock=time.monotonic,
         rng=random.Random(1),
     )

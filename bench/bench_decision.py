@@ -41,9 +41,8 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.garbage import keep_young
 from laar.server.h2 import Code
-from laar.server.memory import keep_freed
+from laar.server.memory import keep_freed, keep_young
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 

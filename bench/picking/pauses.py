@@ -7,7 +7,7 @@ import time
 
 from bench.bench_decision import messages, processor, time_answer
 from bench.figures import Figures
-from laar.server.garbage import keep_young
+from laar.server.memory import keep_young
 
 __all__ = ["pauses"]
 

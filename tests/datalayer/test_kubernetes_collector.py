@@ -11,14 +11,14 @@ from aiohttp import web
 from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
-from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector, PoolName
+from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 from laar.datalayer.kubernetes.objects import rewrite_target
 from laar.datalayer.kubernetes.resources import PERMISSIONS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
 from support.kube_api_server import KubeApiServer, pod, pool
 
-VLLM = PodSelector(labels={"app": "vllm"}, ports=(8000,))
+VLLM = KubernetesSource(selector={"app": "vllm"}, ports=(8000,))
 SOURCE = "kubernetes ml/app=vllm"
 
 
@@ -45,17 +45,16 @@ def sink(recorder: Any) -> Any:
 
 @pytest.fixture
 async def cluster(serve: Any, start: Any, sink: Any) -> Any:
-    """An API server; `cluster.follow(of)` starts a collector of it."""
+    """An API server; `cluster.follow(source)` starts a collector of it."""
     server = KubeApiServer()
     server.url = "http://" + await serve(server.handle)  # type: ignore[attr-defined]
 
-    def follow(of: Any, **access: Any) -> KubernetesEndpoints:
+    def follow(source: KubernetesSource, **access: Any) -> KubernetesEndpoints:
         collector = KubernetesEndpoints(
             ApiAccess(url=server.url, **access),  # type: ignore[attr-defined]
             sink,
-            of,
+            source,
             namespace="ml",
-            rules=KubernetesSource(selector={"app": "engine"}, ports=(8000,)),
             clock=time.monotonic,
             rng=random.Random(1),
         )
@@ -305,7 +304,7 @@ async def test_a_pool_gives_selector_and_ports_and_its_changes_are_followed(
 ) -> None:
     await cluster.put("pods", pod("a", "10.0.0.1"))
     await cluster.put("pods", pod("b", "10.0.0.2", labels={"app": "sglang"}))
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     await until(lambda: sink.problems)
     assert "no such InferencePool" in sink.problems["kubernetes ml/fleet pool"]
     await cluster.put("inferencepools", pool("other", "sglang"))
@@ -336,7 +335,7 @@ async def test_the_problems_of_its_pods_end_with_a_pool(
     await cluster.put("pods", pod("a", "10.0.0.1"))
     await cluster.put("pods", pod("b", "10.0.0.1"))
     cluster.denied["pods"] = "watch"
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: {f"{source} pods", f"{source} pods read"} <= sink.problems.keys())
     await cluster.delete("inferencepools", "fleet")
@@ -363,7 +362,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
         },
     }
     await cluster.put("inferencemodelrewrites", rewrite)
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"urgent": 10, "plain": 0})
     await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
@@ -392,7 +391,7 @@ async def test_the_kinds_of_llm_d_are_followed_beside_the_old_ones(
         "spec": {"poolRef": {"name": "fleet"}, "rules": [{"targets": [{"modelRewrite": "v2"}]}]},
     }
     await cluster.put("inferencemodelrewrites.llm-d.ai", rewrite)
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"old": 1, "both": 3, "new": 4})
     await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
@@ -426,7 +425,7 @@ async def test_an_object_of_llm_ds_v1_counts_by_list_and_by_selector(
         "spec": {"poolRefs": [{"name": "fleet"}], "rules": [{"targets": [{"modelRewrite": "v2"}]}]},
     }
     await cluster.put("inferencemodelrewrites.v1.llm-d.ai", rewrite)
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.priorities.get(source) == {"listed": 1, "gold": 2, "old": 4})
     await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
@@ -445,7 +444,7 @@ async def test_a_version_that_is_served_no_more_loses_nothing_that_another_has(
     await cluster.put("inferencepools", pool())
     for name, priority in (("urgent", 10), ("batch", -1)):
         await cluster.put(v1alpha2, objective(name, priority, poolRef={"name": "fleet"}))
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     seen: list[dict[str, int]] = []
     take = sink.objectives
@@ -477,7 +476,7 @@ async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
     monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.01)
     cluster.absent = {"inferenceobjectives", "inferencemodelrewrites", "inferencepools"}
     await cluster.put("pods", pod("a"))
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     source = "kubernetes ml/fleet"
     await until(lambda: sink.problems)
     assert set(sink.problems) == {f"{source} inferencepools"}
@@ -494,7 +493,7 @@ async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
 async def test_no_call_is_made_beyond_the_permissions(cluster: Any, sink: Any, until: Any) -> None:
     await cluster.put("inferencepools", pool())
     await cluster.put("pods", pod("a"))
-    cluster.follow(PoolName("fleet"))
+    cluster.follow(KubernetesSource(pool="fleet"))
     allowed = {
         (verb, kind.group, kind.plural, "ml") for kind in PERMISSIONS for verb in ("list", "watch")
     }
@@ -572,7 +571,6 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
         sink,
         VLLM,
         namespace="ml",
-        rules=KubernetesSource(selector={"app": "engine"}, ports=(8000,)),
         clock=time.monotonic,
         rng=random.Random(1),
     )

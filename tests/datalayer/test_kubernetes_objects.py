@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
     Objective,
@@ -19,7 +18,6 @@ from laar.datalayer.kubernetes.objects import (
 )
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import page_url
-from laar.errors import SettingError
 from support.kube_api_server import pod
 
 RULES = KubernetesSource(selector={"app": "engine"}, ports=(8000,))
@@ -194,13 +192,6 @@ def test_an_invalid_pod_is_a_fault(part: dict[str, Any]) -> None:
     assert kept.fault.startswith("a is ignored: ")
 
 
-def test_a_selector_that_would_match_everything_is_refused() -> None:
-    with pytest.raises(SettingError, match="matches every pod"):
-        PodSelector(labels={}, ports=(8000,))
-    with pytest.raises(SettingError, match="ports"):
-        PodSelector(labels={"a": "b"}, ports=())
-
-
 def rewrite(name: str, created: str, *rules: dict[str, Any]) -> ModelRewrite:
     made = parse(
         ModelRewrite,
@@ -337,9 +328,8 @@ def test_settings_become_what_the_collector_takes() -> None:
     source = KubernetesSource.model_validate(
         {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
     )
-    assert source.of == PodSelector(labels={"a": "b"}, ports=(1, 2))
+    assert (source.selector, source.ports) == ({"a": "b"}, (1, 2))
     assert source.access().url == "http://x:1"
-    assert KubernetesSource(pool="p").of == PoolName("p")
 
 
 def test_a_model_name_that_no_header_can_carry_is_a_fault_of_its_pod() -> None:

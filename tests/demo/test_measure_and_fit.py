@@ -77,13 +77,13 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
 async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    urls = await sim_endpoints()
+    urls = await sim_endpoints(time_scale=0.2)
     out = tmp_path / "outcomes.jsonl"
     arguments = [
         *("measure", *endpoints(urls), "--out", str(out), "--model", "phi3-mini"),
         *("--task", lookups(tmp_path, per_cell=30, lengths_tokens=[1024])),
     ]
-    process = await start(*arguments, "--rate", "2")
+    process = await start(*arguments)
     await eventually(
         lambda: out.exists() and out.read_bytes().count(b"\n") >= 2,
         what="the first outcomes",

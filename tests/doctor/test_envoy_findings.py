@@ -66,8 +66,6 @@ BREAKS = {
     "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
     "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
     "failure_mode_allow": lambda b: processor(b).update(failure_mode_allow=False, stat_prefix="x"),
-    "observability_mode": lambda b: processor(b).update(observability_mode=True),
-    "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
     "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
         "metadata_options"
     ].pop("forwarding_namespaces"),
@@ -90,7 +88,6 @@ BREAKS = {
     "load_balancing_policy.fallback_policy": lambda b: cluster(b, "laar-endpoints")[
         "load_balancing_policy"
     ]["policies"][0]["typed_extension_config"]["typed_config"].update(fallback_policy=LEAST),
-    "delayed_close_timeout": lambda b: manager(b).pop("delayed_close_timeout"),
     "idle_timeout": lambda b: route(b).update(idle_timeout="30s"),
     "load_balancing_policy": lambda b: cluster(b, "laar-endpoints").pop("load_balancing_policy"),
     "load_balancing_policy.selected_host_key": lambda b: cluster(b, "laar-endpoints")[

@@ -205,19 +205,6 @@ async def test_an_endpoint_that_turns_away_is_asked_again_at_once(
     assert (summary.asked, summary.failed, len(fleet.bodies)) == (1, 0, 3)
 
 
-async def test_the_rate_is_a_limit_over_all_targets(serve: Any, tmp_path: Path) -> None:
-    fleet = await serve(echo, models=("good", "bad"))
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    await measure(
-        await discover([fleet.url]),
-        [question(n) for n in range(5)],
-        tmp_path / "o.jsonl",
-        Asking(rate_per_s=20, concurrency=4),
-    )
-    assert loop.time() - started >= 9 / 20  # ten requests have nine gaps
-
-
 async def test_two_targets_of_a_model_share_its_questions(serve: Any, tmp_path: Path) -> None:
     fleets = [await serve(echo), await serve(echo)]
     targets = [Target(base_url=fleet.url, model="good") for fleet in fleets]

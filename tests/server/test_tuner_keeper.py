@@ -18,7 +18,7 @@ from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.learning import Learning
 from laar.server.picker import Picker
-from laar.server.state_file import StateFile
+from laar.server.whole_file import StateFile
 from laar.settings import Accuracy, Tuning, load_settings
 from laar.telemetry.problems import Problems
 from laar.tuning.windows import Observed

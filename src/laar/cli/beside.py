@@ -59,8 +59,11 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     )
 
 
-def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
-    """Return the reasons that would keep Envoy from starting, each with its remedy."""
+def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
+    """Return the reasons that would keep Envoy from starting, each with its remedy.
+
+    Ports are not checked: Envoy names one that it can't listen on, and `laar serve` prints that.
+    """
     from laar.envoy.process import validate
 
     try:
@@ -79,7 +82,7 @@ def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
                 validate(json.loads(text))
     except SettingError as fault:
         return [str(fault)]
-    return list(_ports_in_use(bootstrap, loaded, config)) if ports else []
+    return []
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -152,7 +155,7 @@ def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
     return listens_at.is_unspecified or listens_at == dialled_at
 
 
-def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
+def _rendered_by(loaded: Loaded, path: Path) -> str:
     """Return the command that writes a bootstrap for these settings."""
     import shlex
 
@@ -162,7 +165,7 @@ def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
     settings = loaded.settings
     command = ["laar", "envoy", "--shape", "sidecar", "--listen-address", "127.0.0.1"]
     command += ["--picker", dialled(settings.listen.ext_proc)]
-    command += ["--eds-file", str(settings.envoy.eds_file), *more]
+    command += ["--eds-file", str(settings.envoy.eds_file)]
     for ca in endpoint_cas(settings):
         command += ["--endpoint-ca", ca]
     if settings.listen.tls is not None:
@@ -177,25 +180,3 @@ def _all(value: Any, key: str) -> Iterator[Any]:
         yield from _all(item, key)
     if isinstance(value, dict) and isinstance(value.get(key), dict):
         yield value[key]
-
-
-def _ports_in_use(bootstrap: Mapping[str, Any], loaded: Loaded, config: Path) -> Iterator[str]:
-    import socket
-
-    path = config.with_name("envoy.yaml")
-    listeners = (bootstrap.get("static_resources") or {}).get("listeners") or ()
-    for owner in (*listeners, bootstrap["admin"]):
-        address = owner.get("address", {}).get("socket_address", {})
-        host, port = address.get("address", "127.0.0.1"), address.get("port_value", 0)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            socket.create_server((host, port), family=family).close()
-        except OSError as error:
-            option = "admin" if owner is bootstrap["admin"] else "listen"
-            option = "ready" if owner.get("name") == "probes" else option
-            why = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
-            yield (
-                f"{path}: Envoy can't listen on {host}:{port} ({why}); stop what listens there, or "
-                "render the file with another port: "
-                f"{_rendered_by(loaded, path, f'--{option}-port', 'PORT')}"
-            )

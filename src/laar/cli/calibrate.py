@@ -47,24 +47,22 @@ def calibrate(
         check_places(out, outcomes)
         import sklearn  # noqa: F401 - fail before spending a minute
 
-        from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S, Calibration
+        from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S
         from laar.measuring.calibrate import calibrate as run
         from laar.measuring.run import key_headers
         from laar.measuring.sets import SETS, made_questions
 
         run(
-            Calibration(
-                endpoints=endpoint,
-                models=model or (),
-                questions=made_questions(sets or tuple(SETS), MAX_QUESTIONS, seed),
-                seconds=seconds,
-                outcomes=outcomes,
-                out=out,
-                asking=Asking(
-                    concurrency=concurrency,
-                    timeout_s=TIMEOUT_S,
-                    max_tokens=max_tokens,
-                    headers=key_headers(key_env),
-                ),
-            )
+            endpoint,
+            model or (),
+            made_questions(sets or tuple(SETS), MAX_QUESTIONS, seed),
+            Asking(
+                concurrency=concurrency,
+                timeout_s=TIMEOUT_S,
+                max_tokens=max_tokens,
+                headers=key_headers(key_env),
+            ),
+            seconds=seconds,
+            outcomes=outcomes,
+            out=out,
         )

@@ -58,7 +58,7 @@ def check(
             if with_envoy and not elsewhere:
                 from laar.cli.beside import envoy_faults
 
-                found += envoy_faults(loaded, config, ports=ports)
+                found += envoy_faults(loaded, config)
             noted = list(remarks(loaded))
         except LaarError as fault:
             if not as_json:

@@ -28,10 +28,6 @@ def measure(
     task: Annotated[Path, typer.Option(help="File of questions with checks (JSONL).")],
     model: Models = None,
     concurrency: Concurrency = _DEFAULTS.concurrency,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Maximum requests started per second. Default: no limit.", min=0.001),
-    ] = _DEFAULTS.rate_per_s,
     stream: Annotated[
         bool, typer.Option(help="Request streamed answers, to measure the time to first token.")
     ] = _DEFAULTS.stream,
@@ -56,7 +52,6 @@ def measure(
                 out,
                 Asking(
                     concurrency=concurrency,
-                    rate_per_s=rate,
                     stream=stream,
                     timeout_s=timeout,
                     max_tokens=max_tokens,

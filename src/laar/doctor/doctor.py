@@ -1,4 +1,4 @@
-"""`laar doctor`: check the endpoints, the picker, its store and Envoy, and suggest remedies.
+"""`laar doctor`: check the endpoints, the picker and Envoy, and suggest remedies.
 
 Everything is read over HTTP with short timeouts. Nothing is changed, and each endpoint generates a
 few tokens at most. Unreachable parts are findings too. The picker's admin port shows the freshness
@@ -28,7 +28,7 @@ from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
-from laar.doctor.sharing import sharing_findings, store_findings
+from laar.doctor.sharing import sharing_findings
 from laar.envoy.options import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
@@ -117,12 +117,11 @@ class Doctor:
         )
 
     async def examine(self) -> list[Finding]:
-        """Check everything; return the findings on endpoints, picker, store and Envoy, in order."""
+        """Check everything; return the findings on endpoints, picker and Envoy, in order."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
             parts = await asyncio.gather(
                 self._endpoints(http),
                 self._picker(http),
-                store_findings(self._settings.share),
                 self._envoy(http),
             )
         return [*(finding for part in parts for finding in part), *self._without_picker()]

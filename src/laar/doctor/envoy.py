@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from laar.doctor.envoy_checks import (
     ENDPOINTS,
-    MANAGER,
     NATIVE_LISTENER,
     OVERRIDE_HOST,
     PICKER_CLUSTER,
@@ -168,7 +167,6 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
     for listener, manager, processor in _processors(config):
         name = f"listener {listener.get('name', '?')}"
         yield f"{name}, ext_proc", processor, PROCESSOR
-        yield name, manager, MANAGER
         if is_native(processor):
             yield name, listener, NATIVE_LISTENER
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")

@@ -14,7 +14,7 @@ from typing import Any
 
 from laar.doctor.findings import Level
 from laar.envoy.clusters import HEALTH_CHECK, fallback, http_options, override_host, tls_matches
-from laar.envoy.listeners import DELAYED_CLOSE_S, STAT_PREFIX
+from laar.envoy.listeners import STAT_PREFIX
 from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOptions
 from laar.envoy.parts import duration, lb_key
 from laar.protocol.agreed import ATTEMPTED, DETAILS, LB_NAMESPACE, SUBSET_NAMESPACE
@@ -31,12 +31,9 @@ _BREAKER_DEFAULT = 1024
 _MIN_ROUTE_S = 600.0
 _DEFAULT_BUFFER_BYTES = 1 << 20
 _DEFAULT_MESSAGE_TIMEOUT_S = 0.2
-_DEFAULT_DELAYED_CLOSE_S = 1.0
 _DEFAULT_ROUTE_TIMEOUT_S = 15.0
 _DEFAULT_IDLE_S = 300.0
 _FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
-_NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)
-"""Namespaces of the metadata that Envoy and the picker exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,38 +84,57 @@ class Check:
     above: str = ""
 
 
-PROCESSOR: list[Check] = []
-"""Checks of the ext_proc filter."""
-MANAGER: list[Check] = []
-"""Checks of the connection manager that has the ext_proc filter."""
-NATIVE_LISTENER: list[Check] = []
-"""Checks of a listener that sends complete bodies to the picker."""
-PICKER_CLUSTER: list[Check] = []
-"""Checks of the cluster that the ext_proc filter calls."""
-ROUTE: list[Check] = []
-"""Checks of a route's action."""
-ENDPOINTS: list[Check] = []
-"""Checks of a cluster of endpoints."""
-OVERRIDE_HOST: list[Check] = []
-"""Checks of the override-host policy of a cluster of endpoints."""
+def _seconds(value: object, default: float) -> float:
+    """Parse a JSON duration (``1.5s``); 0 means no limit."""
+    if not isinstance(value, str) or not value.endswith("s"):
+        return default
+    seconds = float(value[:-1])
+    return seconds or math.inf
 
 
-def _error(checks: list[Check], field: str, **more: Any) -> Callable[[Judge], Judge]:
-    return _check(checks, field, Level.ERROR, **more)
+def _error(field: str, judge: Judge) -> Check:
+    return Check(field=field, level=Level.ERROR, judge=judge)
 
 
-def _warning(checks: list[Check], field: str, **more: Any) -> Callable[[Judge], Judge]:
-    return _check(checks, field, Level.WARNING, **more)
+def _warning(field: str, judge: Judge) -> Check:
+    return Check(field=field, level=Level.WARNING, judge=judge)
 
 
-def _check(checks: list[Check], field: str, level: Level, **more: Any) -> Callable[[Judge], Judge]:
-    """Return a decorator that appends its judge to the checks."""
+def _requires(
+    field: str,
+    fits: Callable[[Json], object],
+    effect: str,
+    wanted: object,
+    *,
+    level: Level = Level.WARNING,
+    above: str = "",
+) -> Check:
+    """Return a check that an object fits."""
+    wrong = Wrong(effect, wanted)
+    return Check(
+        field=field,
+        level=level,
+        judge=lambda subject, _needs: None if fits(subject) else wrong,
+        above=above,
+    )
 
-    def add(judge: Judge) -> Judge:
-        checks.append(Check(field=field, level=level, judge=judge, **more))
-        return judge
 
-    return add
+def _lists(
+    field: str,
+    listed: Callable[[Json], Sequence[str]],
+    needed: Callable[[Json, Needs], Sequence[str]],
+    effect: str,
+    *,
+    level: Level = Level.WARNING,
+) -> Check:
+    """Return a check that a list has all needed names."""
+
+    def judge(subject: Json, needs: Needs) -> Wrong | None:
+        known = listed(subject)
+        missing = [name for name in needed(subject, needs) if name not in known]
+        return Wrong(effect.format(", ".join(missing)), [*known, *missing]) if missing else None
+
+    return Check(field=field, level=level, judge=judge)
 
 
 def is_native(processor: Json) -> bool:
@@ -140,7 +156,7 @@ def _mode(processor: Json) -> Json:
     return processor.get("processing_mode") or {}
 
 
-def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judge:
+def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Check:
     """Require a value for a field of the processing mode, by shape; None allows any."""
     default = "NONE" if field.endswith("body_mode") else "SKIP"
     effects = {
@@ -158,20 +174,9 @@ def _mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judg
             return None
         return Wrong(effects[wanted], wanted)
 
-    return judge
+    return _error(f"processing_mode.{field}", judge)
 
 
-for _field, _native, _full_duplex in (
-    ("request_trailer_mode", None, "SEND"),
-    ("response_trailer_mode", None, "SEND"),
-    ("response_body_mode", "NONE", _FULL_DUPLEX),
-):
-    _error(PROCESSOR, f"processing_mode.{_field}")(
-        _mode_is(_field, native=_native, full_duplex=_full_duplex)
-    )
-
-
-@_error(PROCESSOR, "processing_mode.request_body_mode")
 def _complete_body(processor: Json, _needs: Needs) -> Wrong | None:
     """Require complete request bodies to reach the picker."""
     body = _mode(processor).get("request_body_mode", "NONE")
@@ -180,48 +185,12 @@ def _complete_body(processor: Json, _needs: Needs) -> Wrong | None:
     return Wrong(f"the picker never sees a complete body ({body})", "BUFFERED")
 
 
-@_error(PROCESSOR, "processing_mode.response_header_mode")
-def _response_headers(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require the response headers to reach the picker."""
-    return _headers_sent(processor, "response_header_mode")
+def _attributes_needed(processor: Json, needs: Needs) -> Sequence[str]:
+    """Return the headers to be sent as attributes: all if there are no header messages."""
+    skipped = is_native(processor) and _mode(processor).get("request_header_mode") == "SKIP"
+    return attributes_read(needs.tenant_header) if skipped else ()
 
 
-@_error(PROCESSOR, "processing_mode.request_header_mode")
-def _request_headers(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require request headers to reach the picker as a message, or natively as attributes."""
-    return None if is_native(processor) else _headers_sent(processor, "request_header_mode")
-
-
-def _headers_sent(processor: Json, field: str) -> Wrong | None:
-    skipped = _mode(processor).get(field) == "SKIP"
-    return Wrong("the picker needs these headers", "SEND") if skipped else None
-
-
-@_error(PROCESSOR, "request_attributes")
-def _request_attributes(processor: Json, needs: Needs) -> Wrong | None:
-    """Require the headers as attributes if there are no header messages."""
-    if not is_native(processor) or _mode(processor).get("request_header_mode") != "SKIP":
-        return None
-    known = processor.get("request_attributes", [])
-    effect = "without the headers the picker needs {} as attributes"
-    return _has_all(known, attributes_read(needs.tenant_header), effect)
-
-
-def _has_all(known: Sequence[str], needed: Sequence[str], effect: str) -> Wrong | None:
-    missing = [name for name in needed if name not in known]
-    return Wrong(effect.format(", ".join(missing)), [*known, *missing]) if missing else None
-
-
-@_warning(PROCESSOR, "allow_mode_override")
-def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require that the picker can sample answers in native mode."""
-    if processor.get("allow_mode_override") or not is_native(processor):
-        return None
-    effect = "answers can't be sampled, so TTFT and cached prefixes are not learned from them"
-    return Wrong(effect, True)
-
-
-@_error(PROCESSOR, "message_timeout")
 def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
     """Require Envoy to tolerate a picker that is briefly overloaded."""
     waits_s = _waits_s(processor)
@@ -231,7 +200,6 @@ def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
     return Wrong(effect, duration(MESSAGE_TIMEOUT_S))
 
 
-@_warning(PROCESSOR, "message_timeout")
 def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
     """Require Envoy to give up on a picker that hangs."""
     waits_s = _waits_s(processor)
@@ -241,7 +209,6 @@ def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
     return Wrong(effect, duration(MESSAGE_TIMEOUT_S))
 
 
-@_error(PROCESSOR, "max_message_timeout")
 def _waits_for_held(processor: Json, needs: Needs) -> Wrong | None:
     """Require Envoy to wait for requests held in the picker's queue."""
     most_s = max(_waits_s(processor), _seconds(processor.get("max_message_timeout"), 0.0))
@@ -258,68 +225,82 @@ def _waits_s(processor: Json) -> float:
     return _seconds(processor.get("message_timeout"), _DEFAULT_MESSAGE_TIMEOUT_S)
 
 
-@_warning(PROCESSOR, "response_attributes")
-def _response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require the picker to learn where an error comes from and which attempts failed."""
-    known = processor.get("response_attributes", [])
-    effect = "Envoy's errors look like an endpoint's, and failed attempts are unknown"
-    return _has_all(known, (ATTEMPTED, DETAILS), effect)
-
-
-@_warning(PROCESSOR, "failure_mode_allow")
-def _fails_open(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require requests to pass without a picker, unless rendered with `--no-fail-open`."""
-    if processor.get("failure_mode_allow") or processor.get("stat_prefix") == STAT_PREFIX:
-        return None
-    effect = "if the picker is down, every request fails instead of being routed by Envoy"
-    return Wrong(effect, True)
-
-
-def _is_off(field: str) -> Judge:
-    """Return a judge that requires a field to be unset or false."""
-    wrong = Wrong("the picker's answers are ignored", False)
-    return lambda processor, _needs: wrong if processor.get(field) else None
-
-
-for _field in ("observability_mode", "disable_immediate_response"):
-    _error(PROCESSOR, _field)(_is_off(_field))
-
-
-@_warning(PROCESSOR, "metadata_options.forwarding_namespaces.untyped")
-def _forwards_metadata(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require the picker to get the metadata that Envoy and a gateway set."""
-    effect = "the picker learns neither which endpoint served nor a gateway's subset"
-    return _namespaces(processor, "forwarding_namespaces", _NAMESPACES, effect)
-
-
-@_warning(PROCESSOR, "metadata_options.receiving_namespaces.untyped")
-def _takes_metadata(processor: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to accept the metadata that the picker sets."""
-    effect = "the picker's metadata is rejected"
-    return _namespaces(processor, "receiving_namespaces", _NAMESPACES[:1], effect)
-
-
-def _namespaces(
-    processor: Json, direction: str, needed: Sequence[str], effect: str
-) -> Wrong | None:
+def _namespaces(processor: Json, direction: str) -> Sequence[str]:
     options = processor.get("metadata_options") or {}
-    return _has_all(options.get(direction, {}).get("untyped", []), needed, effect)
+    found: Sequence[str] = options.get(direction, {}).get("untyped", [])
+    return found
 
 
-# -- its manager and listener --------------------------------------------------------------------
+_NO_HEADERS = "the picker needs these headers"
+
+PROCESSOR = (
+    _mode_is("request_trailer_mode", native=None, full_duplex="SEND"),
+    _mode_is("response_trailer_mode", native=None, full_duplex="SEND"),
+    _mode_is("response_body_mode", native="NONE", full_duplex=_FULL_DUPLEX),
+    _error("processing_mode.request_body_mode", _complete_body),
+    _requires(
+        "processing_mode.response_header_mode",
+        lambda p: _mode(p).get("response_header_mode") != "SKIP",
+        _NO_HEADERS,
+        "SEND",
+        level=Level.ERROR,
+    ),
+    # In native mode the headers may come as attributes.
+    _requires(
+        "processing_mode.request_header_mode",
+        lambda p: is_native(p) or _mode(p).get("request_header_mode") != "SKIP",
+        _NO_HEADERS,
+        "SEND",
+        level=Level.ERROR,
+    ),
+    _lists(
+        "request_attributes",
+        lambda p: p.get("request_attributes", []),
+        _attributes_needed,
+        "without the headers the picker needs {} as attributes",
+        level=Level.ERROR,
+    ),
+    _requires(
+        "allow_mode_override",
+        lambda p: p.get("allow_mode_override") or not is_native(p),
+        "answers can't be sampled, so TTFT and cached prefixes are not learned from them",
+        True,
+    ),
+    _error("message_timeout", _waits_long_enough),
+    _warning("message_timeout", _gives_up_in_time),
+    _error("max_message_timeout", _waits_for_held),
+    _lists(
+        "response_attributes",
+        lambda p: p.get("response_attributes", []),
+        lambda _processor, _needs: (ATTEMPTED, DETAILS),
+        "Envoy's errors look like an endpoint's, and failed attempts are unknown",
+    ),
+    # A filter that laar rendered with `--no-fail-open` is to fail closed.
+    _requires(
+        "failure_mode_allow",
+        lambda p: p.get("failure_mode_allow") or p.get("stat_prefix") == STAT_PREFIX,
+        "if the picker is down, every request fails instead of being routed by Envoy",
+        True,
+    ),
+    _lists(
+        "metadata_options.forwarding_namespaces.untyped",
+        lambda p: _namespaces(p, "forwarding_namespaces"),
+        lambda _processor, _needs: (LB_NAMESPACE, SUBSET_NAMESPACE),
+        "the picker learns neither which endpoint served nor a gateway's subset",
+    ),
+    _lists(
+        "metadata_options.receiving_namespaces.untyped",
+        lambda p: _namespaces(p, "receiving_namespaces"),
+        lambda _processor, _needs: (LB_NAMESPACE,),
+        "the picker's metadata is rejected",
+    ),
+)
+"""Checks of the ext_proc filter."""
 
 
-@_warning(MANAGER, "delayed_close_timeout")
-def _breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
-    """Require clients to be told promptly that an answer was cut off."""
-    delay_s = _seconds(manager.get("delayed_close_timeout"), _DEFAULT_DELAYED_CLOSE_S)
-    if not _DEFAULT_DELAYED_CLOSE_S <= delay_s < math.inf:  # 0 means no delay
-        return None
-    wanted = DELAYED_CLOSE_S
-    return Wrong("clients learn only after this time that an answer was cut off", duration(wanted))
+# -- its listener --------------------------------------------------------------------------------
 
 
-@_error(NATIVE_LISTENER, "per_connection_buffer_limit_bytes")
 def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
     """Require Envoy to buffer the longest body that the picker accepts."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
@@ -330,10 +311,14 @@ def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
     return Wrong(effect, needs.max_body_bytes)
 
 
+NATIVE_LISTENER = (_error("per_connection_buffer_limit_bytes", _buffers_bodies),)
+"""Checks of a listener that sends complete bodies to the picker."""
+
+
 # -- the picker's cluster ------------------------------------------------------------------------
 
 
-def _breakers(effect: str) -> Judge:
+def _breakers(effect: str) -> Check:
     """Require the cluster's circuit breakers to allow enough requests in flight."""
 
     def judge(cluster: Json, _needs: Needs) -> Wrong | None:
@@ -344,16 +329,9 @@ def _breakers(effect: str) -> Judge:
         raised = first | dict.fromkeys(_BREAKERS, _IN_FLIGHT)
         return Wrong(f"{', '.join(low)} below {_MIN_IN_FLIGHT}: {effect}", [raised, *others])
 
-    return judge
+    return _error("circuit_breakers.thresholds", judge)
 
 
-_error(PICKER_CLUSTER, "circuit_breakers.thresholds")(
-    _breakers("each request in flight holds a stream to the picker; those above it fail")
-)
-_error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 above it"))
-
-
-@_error(PICKER_CLUSTER, "typed_extension_protocol_options")
 def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
     """Require Envoy to speak HTTP/2 to the picker."""
     options = cluster.get("typed_extension_protocol_options") or {}
@@ -367,23 +345,28 @@ def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
     return Wrong("every call to the picker fails, since gRPC needs HTTP/2", wanted)
 
 
-@_warning(PICKER_CLUSTER, "health_checks")
-def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to check the picker's health."""
-    if any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
-        return None
-    effect = "Envoy does not notice that a picker stops or hangs"
-    return Wrong(effect, [HEALTH_CHECK])
-
-
-@_warning(PICKER_CLUSTER, "common_lb_config.healthy_panic_threshold")
-def _leaves_dead_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to send nothing to a picker whose health check fails."""
+def _leaves_dead_picker(cluster: Json) -> bool:
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
-    if not cluster.get("health_checks") or (panic is not None and not panic.get("value", 0)):
-        return None
-    effect = "Envoy keeps calling a picker whose health check has failed"
-    return Wrong(effect, {"value": 0})
+    return not cluster.get("health_checks") or (panic is not None and not panic.get("value", 0))
+
+
+PICKER_CLUSTER = (
+    _breakers("each request in flight holds a stream to the picker; those above it fail"),
+    _error("typed_extension_protocol_options", _speaks_http2),
+    _requires(
+        "health_checks",
+        lambda cluster: any("grpc_health_check" in c for c in cluster.get("health_checks", [])),
+        "Envoy does not notice that a picker stops or hangs",
+        [HEALTH_CHECK],
+    ),
+    _requires(
+        "common_lb_config.healthy_panic_threshold",
+        _leaves_dead_picker,
+        "Envoy keeps calling a picker whose health check has failed",
+        {"value": 0},
+    ),
+)
+"""Checks of the cluster that the ext_proc filter calls."""
 
 
 # -- routes and endpoints ------------------------------------------------------------------------
@@ -401,37 +384,31 @@ def _lasts(field: str, default_s: float, effect: str) -> Judge:
     return judge
 
 
-_error(ROUTE, "timeout")(_lasts("timeout", _DEFAULT_ROUTE_TIMEOUT_S, "longer answers are cut off"))
-_warning(ROUTE, "idle_timeout")(
-    _lasts("idle_timeout", _DEFAULT_IDLE_S, "answers to long prompts take longer to begin")
-)
-
-
-@_warning(ROUTE, "retry_policy")
-def _retries(action: Json, _needs: Needs) -> Wrong | None:
-    """Require the route to try the fallbacks that the picker names."""
-    if "connect-failure" in str(action.get("retry_policy", {}).get("retry_on", "")):
-        return None
-    return Wrong(
+ROUTE = (
+    _error("timeout", _lasts("timeout", _DEFAULT_ROUTE_TIMEOUT_S, "longer answers are cut off")),
+    _warning(
+        "idle_timeout",
+        _lasts("idle_timeout", _DEFAULT_IDLE_S, "answers to long prompts take longer to begin"),
+    ),
+    _requires(
+        "retry_policy",
+        lambda a: "connect-failure" in str(a.get("retry_policy", {}).get("retry_on", "")),
         "the fallbacks that the picker names are never tried",
         {
             "retry_on": RETRY_ON,
             "retriable_status_codes": list(RETRIED),
             "num_retries": _RENDERED.retries,
         },
-    )
+    ),
+)
+"""Checks of a route's action."""
 
 
-@_error(ENDPOINTS, "load_balancing_policy")
-def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Require the cluster to follow the picker's choice."""
+def _follows_picker(cluster: Json) -> bool:
     by_header = cluster.get("original_dst_lb_config", {}).get("use_http_header", False)
-    if override_of(cluster) is not None or by_header:
-        return None
-    return Wrong(f"nothing reads {DESTINATION}: the picker's choice is ignored", override_host())
+    return by_header or override_of(cluster) is not None
 
 
-@_error(ENDPOINTS, "transport_socket_matches")
 def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
     """Require every https endpoint to be verified with its CA."""
     matches = cluster.get("transport_socket_matches", ())
@@ -443,27 +420,33 @@ def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
     return Wrong(effect, tls_matches(needs.endpoint_cas))
 
 
-@_warning(OVERRIDE_HOST, "fallback_policy", above="load_balancing_policy.")
-def _falls_back_rightly(override: Json, _needs: Needs) -> Wrong | None:
-    """Require that Envoy does not choose another model's endpoint after the picker's list."""
-    if "least_request" not in str(override.get("fallback_policy"))[:200]:
-        return None
-    effect = "when the picker's list is exhausted, Envoy tries endpoints of other models"
-    return Wrong(effect, fallback())
+ENDPOINTS = (
+    _breakers("Envoy answers 503 above it"),
+    _requires(
+        "load_balancing_policy",
+        _follows_picker,
+        f"nothing reads {DESTINATION}: the picker's choice is ignored",
+        override_host(),
+        level=Level.ERROR,
+    ),
+    _error("transport_socket_matches", _verifies_endpoints),
+)
+"""Checks of a cluster of endpoints."""
 
-
-@_warning(OVERRIDE_HOST, "selected_host_key", above="load_balancing_policy.")
-def _names_server(override: Json, _needs: Needs) -> Wrong | None:
-    """Require Envoy to tell the picker which endpoint served a request."""
-    if override.get("selected_host_key"):
-        return None
-    effect = "the picker does not learn which endpoint served after a retry"
-    return Wrong(effect, lb_key(SERVED))
-
-
-def _seconds(value: object, default: float) -> float:
-    """Parse a JSON duration (``1.5s``); 0 means no limit."""
-    if not isinstance(value, str) or not value.endswith("s"):
-        return default
-    seconds = float(value[:-1])
-    return seconds or math.inf
+OVERRIDE_HOST = (
+    _requires(
+        "fallback_policy",
+        lambda override: "least_request" not in str(override.get("fallback_policy"))[:200],
+        "when the picker's list is exhausted, Envoy tries endpoints of other models",
+        fallback(),
+        above="load_balancing_policy.",
+    ),
+    _requires(
+        "selected_host_key",
+        lambda override: override.get("selected_host_key"),
+        "the picker does not learn which endpoint served after a retry",
+        lb_key(SERVED),
+        above="load_balancing_policy.",
+    ),
+)
+"""Checks of the override-host policy of a cluster of endpoints."""

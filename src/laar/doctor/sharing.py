@@ -1,52 +1,17 @@
-"""Check sharing between pickers: the store, and one picker's view of the others."""
+"""Check sharing between pickers: one picker's view of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from laar.doctor.findings import Finding, Level, error, fine, warning
-from laar.errors import SettingError
-from laar.server.sharing.store import Store, StoreError
-from laar.settings.section import part
-from laar.settings.share import Share
-from laar.sharing.settings import SharingSettings
+from laar.doctor.findings import Finding, Level, fine, warning
 
 _LATE_S = 1.0
 _REFUSED = {
     "key": (Level.ERROR, "give all pickers the same share.secret_file"),
     "schema": (Level.WARNING, "run one version of laar"),
 }
-
-
-async def store_findings(share: Share) -> list[Finding]:
-    """Return findings on the store in the settings; none if there is no store."""
-    if share.url is None:
-        return []
-    where = f"store {share.url}"
-    settings = part(SharingSettings, share)
-    try:
-        store = Store(share, settings, origin="doctor", secret=b"")
-    except SettingError as fault:
-        return [Finding(level=Level.ERROR, where=where, what=str(fault))]
-    try:
-        seen = await store.probe()
-    except StoreError as fault:
-        remedy = "start it, or check share.url, its password and its certificates"
-        what = f"{fault}: each picker continues alone"
-        return [error(where, what, remedy)]
-    finally:
-        await store.close()
-    answers = f"answers in {1e3 * seen.took_s:.1f} ms"
-    if seen.record_age_s is None or seen.record_age_s > settings.lease_s:
-        since = "never" if seen.record_age_s is None else f"{seen.record_age_s:.0f} s ago"
-        what = (
-            f"{answers}, but a picker of namespace {settings.namespace} last wrote to it: {since}"
-        )
-        remedy = "start the pickers, or give them this share.url and share.namespace"
-        return [warning(where, what, remedy)]
-    what = f"{answers}; its last record is {1e3 * seen.record_age_s:.0f} ms old"
-    return [fine(where, what)]
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:

@@ -12,8 +12,6 @@ class Asking:
 
     concurrency: int = 1
     """Requests in flight at each endpoint."""
-    rate_per_s: float | None = None
-    """Requests started per second over all endpoints; None for no limit."""
     stream: bool = True
     """Whether to stream answers, so that the time to first token is measured."""
     timeout_s: float = 600.0

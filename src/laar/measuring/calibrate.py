@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -28,68 +28,55 @@ MAX_QUESTIONS = 3000
 """Maximum questions per model: more than fit in a minute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """The questions, duration and result files of a calibration.
+def calibrate(
+    endpoints: Sequence[str],
+    models: Sequence[str],
+    questions: Sequence[Question],
+    asking: Asking,
+    *,
+    seconds: float,
+    outcomes: Path,
+    out: Path,
+) -> Fit:
+    """Measure, fit, and report the artifact's gain on held-out questions.
 
     Args:
         endpoints: base URLs.
         models: models to ask; empty for all that are served.
         questions: questions, of which any prefix is balanced.
+        asking: how to ask.
         seconds: duration of the measurement; the fit takes a little longer.
         outcomes: JSONL file of the outcomes; continued if it exists.
         out: file for the artifact.
-        asking: how to ask.
-    """
-
-    endpoints: Sequence[str]
-    models: Sequence[str]
-    questions: Sequence[Question]
-    seconds: float
-    outcomes: Path
-    out: Path
-    asking: Asking
-
-
-def calibrate(wanted: Calibration) -> Fit:
-    """Measure, fit, and report the artifact's gain on held-out questions.
 
     Raises:
         SettingError: an endpoint does not answer, or too few answers arrived in time.
     """
     console = Console()
-    if failed := asyncio.run(_ask(wanted, console)):
-        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
+    failed = 0
+
+    async def ask() -> None:
+        """Ask questions until the time is up."""
+        targets = await targets_of(endpoints, models, asking.headers)
+        with Bar(*COLUMNS, console=console) as bar:
+            task = bar.add_task("asking", total=None, note="")
+
+            def show(progress: Progress) -> None:
+                nonlocal failed
+                failed = progress.failed
+                note = f"{progress.correct} right, {progress.failed} without an answer"
+                bar.update(task, completed=progress.done, note=note)
+
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await measure(targets, questions, outcomes, asking, progress=show)
+
+    asyncio.run(ask())
+    if failed:
+        console.print(f"{failed} requests got no answer; {outcomes} says why.", markup=False)
     try:
-        return run_fit([wanted.outcomes], out=wanted.out, json_file=None)
+        return run_fit([outcomes], out=out, json_file=None)
     except SettingError as error:
         raise SettingError(
             f"{error} (--seconds allows more time, --max-tokens limits long answers)"
         ) from None
-
-
-async def _ask(wanted: Calibration, console: Console) -> int:
-    """Ask questions until the time is up; return the number of requests without an answer."""
-    targets = await targets_of(wanted.endpoints, wanted.models, wanted.asking.headers)
-    failed = 0
-    with Bar(*COLUMNS, console=console) as bar:
-        task = bar.add_task("asking", total=None, note="")
-
-        def show(progress: Progress) -> None:
-            nonlocal failed
-            failed = progress.failed
-            note = f"{progress.correct} right, {progress.failed} without an answer"
-            bar.update(task, completed=progress.done, note=note)
-
-        try:
-            async with asyncio.timeout(wanted.seconds):
-                await measure(
-                    targets,
-                    wanted.questions,
-                    wanted.outcomes,
-                    wanted.asking,
-                    progress=show,
-                )
-        except TimeoutError:
-            pass
-    return failed

@@ -172,7 +172,6 @@ async def measure(
                 file=file,
                 session=session,
                 asking=asking,
-                pace=_Pace(asking.rate_per_s),
                 progress=progress,
             )
             left: dict[str, Iterator[Question]] = {}
@@ -251,21 +250,6 @@ async def _open(out: Path) -> AsyncIterator[BinaryIO]:
         raise SettingError(f"{out}: {fault.strerror or fault}") from fault
 
 
-class _Pace:
-    """Spaces requests evenly, with at most `rate_per_s` per second."""
-
-    def __init__(self, rate_per_s: float | None) -> None:
-        self._gap_s = 1 / rate_per_s if rate_per_s else 0.0
-        self._next_s = 0.0
-
-    async def turn(self) -> None:
-        if self._gap_s:
-            now = asyncio.get_running_loop().time()
-            start_s = max(self._next_s, now)
-            self._next_s = start_s + self._gap_s
-            await asyncio.sleep(start_s - now)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """One run and its counters."""
@@ -273,7 +257,6 @@ class _Run:
     file: BinaryIO
     session: aiohttp.ClientSession
     asking: Asking
-    pace: _Pace
     progress: Callable[[Progress], None] | None
     total: int = 0
     asked: int = 0
@@ -335,7 +318,6 @@ class _Run:
     async def _reply(self, target: Target, send: Send) -> Reply:
         url = completions_url(target.base_url)
         for number in range(_TRIES):
-            await self.pace.turn()
             reply = await post(self.session, url, send, self.asking.timeout_s)
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break

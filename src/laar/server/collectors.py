@@ -108,9 +108,8 @@ class Collectors:
             cluster = KubernetesEndpoints(
                 access,
                 self._fleet,
-                source.of,
+                source,
                 namespace=source.namespace or access.namespace,
-                rules=source,
                 clock=self._clock,
                 rng=self._picker.rng,
             )

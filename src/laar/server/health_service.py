@@ -1,7 +1,8 @@
 """gRPC health service for the service names that gateways and probes use.
 
 Liveness reports only that the process runs. Most names report readiness: an endpoint is known and
-no shutdown was requested. `Watch` is supported, so that clients see a drain begin.
+no shutdown was requested. `Watch` is not implemented, as in the reference endpoint picker: Envoy
+and kubelet call `Check`.
 
 laar's own Envoys check another name, which stays healthy after the first endpoint is known: without
 endpoints, an error from laar is more informative than Envoy's. It becomes unhealthy with the drain,
@@ -41,13 +42,11 @@ class HealthService:
         self.laars_ask = False
         """Whether one of laar's own Envoys has checked the health."""
         self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
-        self._watches: set[_Watch] = set()
         self.leave()
 
     def serve_on(self, server: H2Server) -> None:
-        """Add the methods to a server."""
+        """Add the method to a server."""
         server.add_method(_SERVICE, "Check", partial(_Check, self))
-        server.add_method(_SERVICE, "Watch", partial(_Watch, self))
 
     def leave(self) -> None:
         """Report not ready, including to laar's own Envoys."""
@@ -55,37 +54,25 @@ class HealthService:
         self.set_ready(False)
 
     def set_ready(self, ready: bool) -> None:
-        """Set the readiness, and notify watches."""
+        """Set the readiness."""
         self.ready = ready
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
             self._statuses[name] = status
-        for watch in tuple(self._watches):  # writing may end a watch
-            watch.answer()
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
-        """Return the status for a single check; None if the name is unknown."""
+        """Return the status for a check; None if the name is unknown."""
         self.laars_ask = self.laars_ask or name == PICKING_SERVICE
         return self._statuses.get(name)
 
-    def watched(self, watch: _Watch) -> HealthCheckResponse.ServingStatus:
-        """Return the status for a watch, and register it for changes."""
-        self._watches.add(watch)
-        return self._statuses.get(watch.name, HealthCheckResponse.SERVICE_UNKNOWN)
 
-    def left(self, watch: _Watch) -> None:
-        """Forget a watch."""
-        self._watches.discard(watch)
-
-
-class _Question(Handler):
-    """A call with a single request message."""
+class _Check(Handler):
+    """A call of `Check`, with a single request message."""
 
     def __init__(self, health: HealthService, call: Call) -> None:
         self._health = health
         self._call = call
         self._has_asked = False
-        self.name = ""
 
     def receive(self, message: bytes) -> None:
         if self._has_asked:
@@ -93,43 +80,19 @@ class _Question(Handler):
             return
         self._has_asked = True
         try:
-            self.name = HealthCheckRequest.FromString(message).service
+            name = HealthCheckRequest.FromString(message).service
         except DecodeError:
             self._call.end(Code.INVALID_ARGUMENT, "not a HealthCheckRequest")
             return
-        self.answer()
+        status = self._health.checked(name)
+        if status is None:
+            self._call.end(Code.NOT_FOUND, "unknown service")
+        else:
+            self._call.send(HealthCheckResponse(status=status).SerializeToString())
+            self._call.end()
 
     def half_closed(self) -> None:
         if not self._has_asked:
             self._call.end(Code.INTERNAL, "the method takes one message")
 
     def closed(self) -> None: ...
-
-    def answer(self) -> None:
-        raise NotImplementedError
-
-    def _send(self, status: HealthCheckResponse.ServingStatus) -> None:
-        self._call.send(HealthCheckResponse(status=status).SerializeToString())
-
-
-class _Check(_Question):
-    def answer(self) -> None:
-        status = self._health.checked(self.name)
-        if status is None:
-            self._call.end(Code.NOT_FOUND, "unknown service")
-        else:
-            self._send(status)
-            self._call.end()
-
-
-class _Watch(_Question):
-    _sent: HealthCheckResponse.ServingStatus | None = None
-
-    def closed(self) -> None:
-        self._health.left(self)
-
-    def answer(self) -> None:
-        status = self._health.watched(self)
-        if status != self._sent:
-            self._sent = status
-            self._send(status)

@@ -29,7 +29,7 @@ from laar.core.engine_model import Seen
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
-from laar.server.state_file import StateFile
+from laar.server.whole_file import StateFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
 

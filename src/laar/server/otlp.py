@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from laar.errors import SettingError, install
 from laar.settings import Settings
-from laar.settings.otlp import ENVIRONMENT
+from laar.settings.reading import ENVIRONMENT
 
 if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans

@@ -6,8 +6,7 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
-from laar.server.garbage import collect_at_rest, keep_young
-from laar.server.memory import keep_freed
+from laar.server.memory import collect_at_rest, keep_freed, keep_young
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel

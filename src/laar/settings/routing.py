@@ -1,4 +1,4 @@
-"""Settings for choosing endpoints: policies, weights, estimates."""
+"""Settings for choosing endpoints: policies, weights, estimates, health, flow control."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.declaring import Applies
 from laar.errors import SettingError, unknown
+from laar.flow.settings import FlowSettings
+from laar.health import HealthSettings
 from laar.policies import Profile, check_parameters, check_profile
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
@@ -178,3 +180,35 @@ class Tuning(Section):
     def climb(self) -> TunerSettings:
         """Return the tuner's settings."""
         return part(TunerSettings, self)
+
+
+@declared(HealthSettings)
+class HealthSection(Section):
+    """Failing endpoints: learning from outcomes, and the circuit breaker."""
+
+    @property
+    def breaker(self) -> HealthSettings:
+        """Return the circuit breaker's settings."""
+        return part(HealthSettings, self)
+
+
+@declared(FlowSettings)
+@declared(StreamSettings, "tenant_header")
+class Flow(Section):
+    """Flow control: requests wait in slack order while the fleet is full.
+
+    Even when it is off, turns of named sessions wait until the caches have room for their contexts;
+    `flow.max_hold_s: 0` disables that.
+    """
+
+    applies: ClassVar = Applies.AT_ONCE
+
+    enabled: Annotated[bool, Applies.AFTER_RESTART] = False
+    """Whether requests wait in the picker while every endpoint is full. Otherwise each is sent at
+    once and waits in an engine, in order of arrival, except turns of sessions whose contexts do not
+    fit into any cache."""
+
+    @property
+    def admission(self) -> FlowSettings:
+        """Return the settings of admission."""
+        return part(FlowSettings, self)

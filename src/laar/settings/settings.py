@@ -21,12 +21,9 @@ from laar.declaring import Applies
 from laar.errors import SettingError
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
-from laar.settings.flow import Flow
-from laar.settings.health import HealthSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
-from laar.settings.otlp import Otlp
-from laar.settings.reading import Bodies, Decisions, Headers, Readings
-from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
+from laar.settings.reading import Bodies, Decisions, Headers, Otlp, Readings
+from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing, Tuning
 from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 

@@ -13,8 +13,7 @@ import asyncio
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -41,7 +40,6 @@ from laar.datalayer.kubernetes.resources import (
     Resource,
 )
 from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.errors import SettingError
 
 REPORT_EVERY_S = 0.1
 FAULTS_SHOWN = 3
@@ -60,26 +58,11 @@ class KubernetesSink(EndpointSink, Protocol):
         """Set the model rewrites of a pool, in order of precedence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSelector:
-    """A selector of pods by labels, and the ports that they serve on."""
+class _Selection(NamedTuple):
+    """The labels of the pods, and the ports that they serve on."""
 
     labels: Mapping[str, str]
     ports: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        """Reject a selector that would match everything or nothing."""
-        if not self.labels:
-            raise SettingError("a pod selector needs a label; without one it matches every pod")
-        if not self.ports:
-            raise SettingError("a pod selector needs the ports that the pods serve on")
-
-
-@dataclass(frozen=True, slots=True)
-class PoolName:
-    """The name of an InferencePool, which defines labels and ports."""
-
-    name: str
 
 
 class KubernetesEndpoints:
@@ -88,9 +71,8 @@ class KubernetesEndpoints:
     Args:
         access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
-        of: the pool or the selector.
+        source: the settings: the pool or the selector, and what applies to the pods.
         namespace: namespace of the pods.
-        rules: the settings that apply to the pods.
         clock: monotonic seconds.
         rng: jitters the waits after failures.
     """
@@ -99,24 +81,21 @@ class KubernetesEndpoints:
         self,
         access: ApiAccess,
         sink: KubernetesSink,
-        of: PodSelector | PoolName,
+        source: KubernetesSource,
         *,
         namespace: str,
-        rules: KubernetesSource,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        name = of.name if isinstance(of, PoolName) else _query(of.labels)
-        self.source = f"kubernetes {namespace}/{name}"
+        self.source = f"kubernetes {namespace}/{source.pool or _query(source.selector)}"
         self._access = access
         self._sink = sink
-        self._of = of
         self._namespace = namespace
-        self._rules = rules
+        self._rules = source
         self._clock = clock
         self._rng = rng
         self._pods: Mirror[PodEndpoints] | None = None
-        self._following: PodSelector | None = None
+        self._following: _Selection | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._labels: Mapping[str, str] = {}
         """Labels of the pool object."""
@@ -128,10 +107,10 @@ class KubernetesEndpoints:
         self._changed.clear()
         async with Api(self._access) as api, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report(), name=f"{self.source} report")
-            if isinstance(self._of, PodSelector):
-                self._follow(self._of, api, tasks)
+            if self._rules.pool:
+                self._follow_pool(self._rules.pool, api, tasks)
             else:
-                self._follow_pool(self._of.name, api, tasks)
+                self._follow(_Selection(self._rules.selector, self._rules.ports), api, tasks)
 
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
@@ -200,12 +179,10 @@ class KubernetesEndpoints:
             if (lost := mirror.lost - known.keys())
         ]
         self._faults(part, faults)
-        assert isinstance(self._of, PoolName)
-        pool = self._of.name
         return [
             resource
             for resource in known.values()
-            if isinstance(resource, model) and resource.spec.of(pool, self._labels)
+            if isinstance(resource, model) and resource.spec.of(self._rules.pool, self._labels)
         ]
 
     def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:
@@ -219,15 +196,13 @@ class KubernetesEndpoints:
             self._changed.set()
             return
         problem(None)
-        selector = PodSelector(
-            labels=pool.spec.selector.matchLabels,
-            ports=tuple(port.number for port in pool.spec.targetPorts),
-        )
+        ports = tuple(port.number for port in pool.spec.targetPorts)
+        selector = _Selection(pool.spec.selector.matchLabels, ports)
         if selector != self._following:
             self._stop_pods()
             self._follow(selector, api, tasks)
 
-    def _follow(self, selector: PodSelector, api: Api, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, selector: _Selection, api: Api, tasks: asyncio.TaskGroup) -> None:
         """Mirror a selector's pods; endpoints reported earlier stay until the pods are listed."""
         self._following = selector
         self._pods = Mirror(

@@ -15,7 +15,6 @@ from laar.datalayer.metrics_page import Engine
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
-    from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -144,15 +143,6 @@ class KubernetesSource(BaseModel):
         )
         way = one.way()
         return replace(way, name=dns_name(one.host_port)) if way.tls else way
-
-    @property
-    def of(self) -> PodSelector | PoolName:
-        """The pool, or the selector and ports, that define the pods."""
-        from laar.datalayer.kubernetes.collector import PodSelector, PoolName
-
-        if self.pool:
-            return PoolName(self.pool)
-        return PodSelector(labels=self.selector, ports=self.ports)
 
     def access(self) -> ApiAccess:
         """Return the access to the API server.

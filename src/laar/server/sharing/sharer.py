@@ -335,11 +335,5 @@ class Sharer:
 
     async def _save(self, file: WholeFile) -> None:
         write = snapshot(self.sharing, self._online, self._clock(), with_key=True)
-        try:
-            await asyncio.to_thread(file.write, write)
-            self._problems.report("share.snapshot_file", None)
-        except OSError as fault:
-            self._problems.report(
-                "share.snapshot_file",
-                f"{file.path} can't be written ({fault.strerror}); the next start will be cold",
-            )
+        lost = "the next start will be cold"
+        await file.save(write, self._problems, "share.snapshot_file", lost)

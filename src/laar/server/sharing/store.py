@@ -18,7 +18,6 @@ import contextlib
 import logging
 import re
 import ssl
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -68,13 +67,6 @@ class Received(NamedTuple):
 
     data: bytes
     age_s: float
-
-
-class StoreState(NamedTuple):
-    """A store's state: seconds to reply, and seconds since its last record (None without one)."""
-
-    took_s: float
-    record_age_s: float | None
 
 
 class Store:
@@ -184,14 +176,6 @@ class Store:
             return key
         await self._ask("SET", self._key, key.hex(), "NX")
         return _key(await self._ask("GET", self._key))
-
-    async def probe(self) -> StoreState:
-        """Return the store's state without changing it."""
-        began = time.perf_counter()
-        now_ms = await self._time_ms()
-        took_s = time.perf_counter() - began
-        last = await self._last()
-        return StoreState(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
 
     async def _last(self) -> tuple[int, int] | None:
         """Return the position of the last entry; None without entries."""
