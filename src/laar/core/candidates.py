@@ -14,7 +14,15 @@ import numpy as np
 from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings, awake, in_subset, reachable, unless_none, unsaturated
+from laar.core.filters import (
+    FilterSettings,
+    awake,
+    in_subset,
+    reachable,
+    unless_none,
+    unsaturated,
+    wakeable,
+)
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -134,7 +142,14 @@ class Candidates:
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
-        reached = unless_none(reached, awake(table, reached, now))
+        reached = reached[awake(table, reached, now) | wakeable(table, reached)]
+        if not len(reached):
+            raise RequestError(
+                503,
+                "asleep",
+                "every engine that may serve this request is asleep until it is woken",
+                retry_after_s=1,
+            )
         slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
         models = self._models(able)
         group = Group(

@@ -24,6 +24,7 @@ from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
+from laar.core.filters import unless_none
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
@@ -251,6 +252,8 @@ class Chooser:
         kept, scores = _score(policy, view)
         able = able_to_take(view, room) if room is not None or self._table.windowed else None
         eligible = able
+        if view.wake_s is not None and view.terms is None:
+            eligible = prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
             eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
         if kept is not None:
@@ -284,6 +287,7 @@ class Chooser:
 
         All requests count as load: engines interleave scores and vectors with generated tokens.
         """
+        slots = unless_none(slots, self._table.asleep[slots] == 0.0)
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         table, drawn = self._table, slots[order]
         reported = table.waiting[drawn] + table.running[drawn]
@@ -409,8 +413,9 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
 
-        Envoy retries with the same headers, so fallbacks must share the first endpoint's rank, key
-        and base path and, if there is a prefiller, be other endpoints with the prefiller's model.
+        Nothing would wake an engine for a retry. Envoy retries with the same headers, so fallbacks
+        must share the first endpoint's rank, key and base path and, if there is a prefiller, be
+        other endpoints with the prefiller's model.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot
@@ -421,6 +426,8 @@ class Chooser:
             slot = slots.item(position)
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
+                continue
+            if table.asleep[slot]:
                 continue
             if spec.way is not first.way and not spec.way.is_asked_like(first.way):
                 continue

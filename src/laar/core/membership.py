@@ -26,6 +26,9 @@ TASK_LABEL = "laar.dev/task"
 ROLE_LABEL = "llm-d.ai/role"
 """Label for an endpoint's role in disaggregated prefill; values are llm-d's."""
 
+WAKE_LABEL = "laar.dev/wake"
+"""Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
+
 SYSTEM_CA = "system"
 """Value in place of a PEM file: use the system's certificate authorities."""
 
@@ -140,6 +143,11 @@ class EndpointSpec:
     def role(self) -> str:
         """Its role in disaggregated prefill; empty for an ordinary endpoint."""
         return self.labels.get(ROLE_LABEL, "")
+
+    @property
+    def may_be_woken(self) -> bool:
+        """Whether the picker may wake its engine."""
+        return self.labels.get(WAKE_LABEL) == "true"
 
     @property
     def pools(self) -> Sequence[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from laar.core.endpoints import Reading
+from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import EndpointSpec
 
 
@@ -66,6 +66,7 @@ class EngineNames:
     started: bytes = b""
     refused: tuple[bytes, bytes] | None = None
     awake: tuple[bytes, bytes] | None = None
+    offloaded: tuple[bytes, bytes] | None = None
     rank: bytes = b""
     ranks_path: str = ""
     path: str = "/metrics"
@@ -91,6 +92,7 @@ ENGINES: Mapping[str, EngineNames] = {
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
+        offloaded=(b"vllm:engine_sleep_state", b'sleep_state="weights_offloaded"'),
         rank=b"engine",
     ),
     # Each scheduler of a group may report, and each priority besides the total (`_once`).
@@ -275,7 +277,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         restarted=before is not None and counters.restarted_since(before),
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
-        asleep=_labelled(page, names.awake) == 0.0,
+        asleep=_asleep(page, names),
         has_tiers=_total(page, names.tiers_tokens) > 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)
@@ -305,6 +307,13 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
     if series is None or not (samples := _samples(page, series[0])):
         return math.nan
     return sum(_number(value) for labels, value in samples if series[1] in labels)
+
+
+def _asleep(page: bytes, names: EngineNames) -> float:
+    """Return `Reading.asleep`: an engine sleeps once all its ranks do."""
+    if _labelled(page, names.awake) != 0.0:
+        return 0.0
+    return OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
 
 
 def _finite(value: float) -> float:

@@ -30,7 +30,15 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
-    return _who_won(record) + _read_elsewhere(record)
+    return _who_won(record) + _woken(record) + _read_elsewhere(record)
+
+
+def _woken(record: DecisionRecord) -> str:
+    """Return how long waking the picked endpoint takes; empty if it is awake."""
+    wake_s = None if record.view is None else record.view.wake_s
+    if wake_s is None or not wake_s[record.position]:
+        return ""
+    return f" It is asleep; waking it takes about {_seconds(float(wake_s[record.position]))}."
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
@@ -71,7 +79,7 @@ def _who_won(record: DecisionRecord) -> str:
     rival = ranking(record)[1]
     name = _name(record, view, rival)
     cause, why = why_not(record, rival)
-    if cause in ("tried", "policy"):
+    if cause in ("asleep", "tried", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
@@ -201,12 +209,19 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, "its model takes longer to answer"),
+        (terms.base_s, _of_base(view, rival)),
         (terms.all_slow_s, "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))
     return f"; {reasons[largest][1]}" if extra[largest] > 0.0 else ""
+
+
+def _of_base(view: View, rival: int) -> str:
+    """Return what makes the rival's base longer."""
+    if view.wake_s is not None and view.wake_s[rival]:
+        return "it is asleep"
+    return "its model takes longer to answer"
 
 
 def _tokens(count: float) -> str:
@@ -238,7 +253,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
         assert record.view is not None
         limit = record.specs[int(record.view.slots[at])].max_model_len
         return cause, f"takes no more than {_tokens(limit or 0)} tokens"
-    words = {"room": "has no room", "tried": "was tried already"}
+    words = {"room": "has no room", "asleep": "is asleep", "tried": "was tried already"}
     words["policy"] = f"was left out by a filter of {record.policy}"
     return cause, words.get(cause or "", "")
 
