@@ -81,6 +81,7 @@ _OF_SPEC = {
     "generates": True,
     "takes": True,
     "prefills": False,
+    "encodes": False,
     "fetches": False,
     "may_wake": False,
 }
@@ -129,6 +130,8 @@ class EndpointTable:
     """Whether the endpoint accepts clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
+    encodes: Mask
+    """Whether the endpoint encodes images, sound and videos, by slot."""
     fetches: Mask
     """Whether the endpoint can fetch KV of prompts prefilled elsewhere, by slot."""
     may_wake: Mask
@@ -275,7 +278,7 @@ class EndpointTable:
             )
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
-            self.may_wake[slot] = spec.may_be_woken
+            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.encodes
         self.wakes = any(spec.may_be_woken for _, spec in specs)
         self.roles = any(spec.role for _, spec in specs)
         self.active = np.array([slot for slot, _ in specs], np.intp)

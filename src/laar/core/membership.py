@@ -34,6 +34,7 @@ SYSTEM_CA = "system"
 
 _READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
 _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
+_ENCODES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
@@ -158,6 +159,11 @@ class EndpointSpec:
     def prefills_for_others(self) -> bool:
         """Whether it may prefill for other endpoints."""
         return self.role in _READS
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it encodes images, sound and videos, for itself or for other endpoints."""
+        return self.role in _ENCODES
 
     @property
     def fetches(self) -> bool:

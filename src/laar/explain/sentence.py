@@ -30,7 +30,15 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
-    return _who_won(record) + _woken(record) + _read_elsewhere(record)
+    return _who_won(record) + _woken(record) + _read_elsewhere(record) + _encoded(record)
+
+
+def _encoded(record: DecisionRecord) -> str:
+    """Return where the prompt's images, sound and videos are encoded; empty if not elsewhere."""
+    if not record.encoders:
+        return ""
+    where = " and ".join(dict.fromkeys(encoder.address for encoder in record.encoders))
+    return f" Images and other media of the prompt are encoded at {where}."
 
 
 def _woken(record: DecisionRecord) -> str:
