@@ -73,7 +73,8 @@ class Attempts:
             self._send(health, decision, now, timed=False)
 
     def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
-        flight = decision.flight
+        flight, view = decision.flight, decision.view
+        wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
@@ -81,9 +82,9 @@ class Attempts:
             predicted_s=usual_s(decision),
             tokens=decision.tokens,
             now=now,
-            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
+            rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
-            timed=timed,
+            timed=timed and not wakes,  # it is no slower for that
         )
         flight.read = health.wants_read(attempt, now)
 

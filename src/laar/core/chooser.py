@@ -188,7 +188,7 @@ class Chooser:
             prefiller = choose_prefiller(view, at, self._health, now)
         health, encoded = self._health, tuple[Encoder, ...]()
         if encoders is not None:
-            encoded = choose_encoders(self._table, encoders, request, slot, health, now)
+            encoded = choose_encoders(self._table, *encoders, request, slot, health, now)
         blames = health is not None and len(health.culprits) > 0
         once = blames and self._is_culprit(request, chain, group, now)
         return Decision(

@@ -96,7 +96,8 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
 
 def choose_encoders(
     table: EndpointTable,
-    able: tuple[Slots, Standing],
+    slots: Slots,
+    trials: Standing,
     request: Request,
     own: int,
     health: Health | None,
@@ -112,7 +113,6 @@ def choose_encoders(
     if not spec.fetches or spec.encodes or request.api is not Api.CHAT:
         return ()
     items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
-    slots, trials = able
     due = health.due(trials, now) if health is not None and items else None
     of = {
         slot: other

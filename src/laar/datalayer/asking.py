@@ -112,8 +112,8 @@ async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock)
     began, options = clock(), options_for(spec)
     try:
         async with session.post(spec.url("/wake_up"), allow_redirects=False, **options) as answer:
-            problem = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
-            return Asked(problem=problem, seconds=clock() - began)
+            said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
+            return Asked(problem=said, seconds=clock() - began)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"POST /wake_up fails: {fault_of(error)}")
 

@@ -213,23 +213,17 @@ def _on(view: View) -> str:
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
     """Return in words the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
+    is_asleep = view.wake_s is not None and view.wake_s[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, _of_base(view, rival)),
+        (terms.base_s, "it is asleep" if is_asleep else "its model takes longer to answer"),
         (terms.all_slow_s, "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))
     return f"; {reasons[largest][1]}" if extra[largest] > 0.0 else ""
-
-
-def _of_base(view: View, rival: int) -> str:
-    """Return what makes the rival's base longer."""
-    if view.wake_s is not None and view.wake_s[rival]:
-        return "it is asleep"
-    return "its model takes longer to answer"
 
 
 def _tokens(count: float) -> str:

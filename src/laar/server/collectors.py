@@ -217,25 +217,24 @@ class Collectors:
 
     def _to_wake(self, most: int) -> list[EndpointSpec]:
         """Return the engines that requests wait for and that are asleep."""
-        table, now, due = self._picker.table, self._clock(), dict[str, EndpointSpec]()
+        table, now = self._picker.table, self._clock()
         if not table.wakes or not self._picker.settings.routing.enforcement.share:
             return []
         self._woken_until = {a: until for a, until in self._woken_until.items() if until > now}
         wanted = wakeable(table, table.active) & (table.in_flight[table.active] > 0.0)
-        for slot in table.active[wanted].tolist():
-            spec = table.spec(slot)
-            if spec.address not in self._woken_until and len(due) < most:
-                due[spec.address] = spec
+        specs = {spec.address: spec for spec in map(table.spec, table.active[wanted].tolist())}
+        due = sorted(specs.keys() - self._woken_until.keys())[:most]  # once for all ranks there
         self._woken_until |= dict.fromkeys(due, math.inf)
-        return list(due.values())
+        return [specs[address] for address in due]
 
     def _woken(self, key: str, asked: Asked) -> None:
         address = key.partition("#")[0]
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S
         failed = asked.problem and f"{address} stays asleep: {asked.problem}"
         self._fleet.problem("wake", failed or None)
-        wake_s = WAKE_TIMEOUT_S if failed else asked.seconds
-        self._picker.table.woken(address, wake_s, awake=not failed)
+        self._picker.table.woken(
+            address, WAKE_TIMEOUT_S if failed else asked.seconds, awake=not failed
+        )
 
 
 def _no_kv_events(labelled: Sequence[str]) -> str:
