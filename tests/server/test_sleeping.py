@@ -26,7 +26,8 @@ class Sleeper(ServedEngine):
 
     def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2):
         self.state, self.wake, self.took_s = state, wake, took_s
-        self.awake = asyncio.Event()
+        self.awake, self.busy = asyncio.Event(), asyncio.Event()
+        self.busy.set()
         self.answered, self.woken = 0, 0
 
     async def _handle(self, request):
@@ -48,6 +49,7 @@ class Sleeper(ServedEngine):
             return web.Response(text="{}")
         await request.read()
         await self.awake.wait()
+        await self.busy.wait()
         self.answered += 1
         return web.Response(body=GOOD, content_type="application/json")
 
@@ -106,6 +108,26 @@ async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
     ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(10)]
     assert [status for status, _ in ended] == [200] * 10
     assert (awake.answered, asleep.woken) == (10, 0)
+
+
+@pytest.mark.parametrize("policy", ["laar", "least-loaded"])
+async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gateway, http, policy):
+    awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
+    awake.awake.set()
+    runner = await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
+    gateway.change(routing={"policy": policy})
+    await eventually(lambda: runner.picker.settings.routing.policy == policy)
+    envoy = await gateway.envoy()
+    awake.busy = asyncio.Event()
+    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(30)]
+    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
+    if policy == "laar":
+        await eventually(lambda: asleep.answered > 0, what="an answer of the one woken")
+    else:  # it computes no seconds
+        await eventually(lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all there")
+    awake.busy.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 30
+    assert asleep.woken == (policy == "laar")
 
 
 @pytest.mark.parametrize(("labels", "state"), [({}, "weights_offloaded"), (None, "discard_all")])

@@ -265,6 +265,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     )
     kv_usage = _mean(page, names.kv_usage)
     adapters, max_adapters = _adapters(page, names)
+    asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
     reading = Reading(
         waiting=_total(page, names.waiting),
         running=_total(page, names.running),
@@ -277,7 +278,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         restarted=before is not None and counters.restarted_since(before),
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
-        asleep=_asleep(page, names),
+        asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=_total(page, names.tiers_tokens) > 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)
@@ -307,13 +308,6 @@ def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
     if series is None or not (samples := _samples(page, series[0])):
         return math.nan
     return sum(_number(value) for labels, value in samples if series[1] in labels)
-
-
-def _asleep(page: bytes, names: EngineNames) -> float:
-    """Return `Reading.asleep`: an engine sleeps once all its ranks do."""
-    if _labelled(page, names.awake) != 0.0:
-        return 0.0
-    return OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
 
 
 def _finite(value: float) -> float:
