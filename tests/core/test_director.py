@@ -10,9 +10,9 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import OFFLOADED, WAKE_S, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.membership import EndpointSpec, Served
+from laar.core.membership import WAKE_LABEL, EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
@@ -43,7 +43,7 @@ def director(*endpoints, settings=None, **parts):
 def request(model="auto", text="hello " * 50, **fields):
     return Request(
         id="r",
-        api=Api.CHAT,
+        api=fields.pop("api", Api.CHAT),
         model=model,
         spans=("\x1euser\x1f", text),
         question=text,
@@ -228,18 +228,56 @@ def test_saturated_endpoints_are_passed_over_unless_all_are():
     assert {d.decide(request(text="x"), 101.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
-def test_an_engine_that_sleeps_is_passed_over_unless_all_do():
+def test_an_engine_that_sleeps_and_may_not_be_woken_gets_nothing():
     d = director(("a:1", "m"), ("b:1", "m"))
-    d.table.read("a:1", Reading(asleep=True), 100.0)
+    d.table.read("a:1", Reading(asleep=OFFLOADED), 100.0)
     d.table.read("b:1", Reading(waiting=500.0), 100.0)
     assert {d.decide(request(text="x"), 101.0).address for _ in range(20)} == {"b:1"}
-    d.table.read("b:1", Reading(asleep=True), 102.0)
-    assert {d.decide(request(text="x"), 103.0).address for _ in range(60)} == {"a:1", "b:1"}
+    d.table.read("b:1", Reading(asleep=OFFLOADED), 102.0)
+    with pytest.raises(RequestError) as refused:
+        d.decide(request(text="x"), 103.0)
+    assert (refused.value.status, refused.value.reason) == (503, "asleep")
     d.table.read("a:1", Reading(), 104.0)
     assert {d.decide(request(text="x"), 105.0).address for _ in range(20)} == {"a:1"}
 
 
-@pytest.mark.parametrize("reading", [Reading(waiting=500.0), Reading(asleep=True)])
+def with_sleepers(policy="laar"):
+    """A director with an endpoint that is awake and two that sleep and may be woken."""
+    d = director(("awake:1", "m"), settings=DirectorSettings(policy=policy))
+    labels = {WAKE_LABEL: "true"}
+    sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
+    d.table.replace("sleepers", sleepers)
+    for name, level in (("awake", 0.0), ("a", OFFLOADED), ("b", 2.0)):
+        d.table.read(f"{name}:1", Reading(asleep=level), 100.0)
+    return d
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
+@pytest.mark.parametrize("policy", ["laar", "least-loaded"])
+def test_an_engine_is_not_woken_while_another_answers_sooner(api, policy):
+    d = with_sleepers(policy)
+    for _ in range(20):
+        decision = d.decide(request(text="x", api=api), 101.0)
+        assert (decision.address, decision.fallbacks) == ("awake:1", ())
+
+
+def test_an_engine_is_woken_once_the_others_queue_for_longer_than_that_takes():
+    d = with_sleepers()
+    for _ in range(200):
+        decision = d.decide(request(text="word " * 3000), 101.0)
+        if decision.address != "awake:1":
+            break
+    assert decision.address == "a:1"
+    terms = decision.view.terms
+    assert terms.ttft_s[decision.position] >= WAKE_S
+    assert terms.cost_s.argmin() == decision.position
+    assert d.table.in_flight[0] > 3
+    assert decision.view.slots.tolist() == [0, 1]
+    d.table.woken("a:1", 0.1, awake=False)
+    assert d.decide(request(text="word " * 3000), 101.0).view.wake_s.tolist() == [0.0, 0.1]
+
+
+@pytest.mark.parametrize("reading", [Reading(waiting=500.0), Reading(asleep=OFFLOADED)])
 def test_stale_readings_exclude_no_endpoint(reading):
     d = director(("a:1", "m"), ("b:1", "m"))
     d.table.read("a:1", reading, 0.0)

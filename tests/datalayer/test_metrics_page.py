@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import TypeAdapter, ValidationError
 
+from laar.core.endpoints import OFFLOADED
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.objects import ENGINE_NAMES
 from laar.datalayer.kubernetes.settings import KubernetesSource
@@ -397,7 +398,7 @@ def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
 _LABELS = (
     b"dp_rank",
     *(b"running_lora_adapters", b"max_lora", b"engine"),
-    *(b'reason="max_num_queued_', b'sleep_state="awake"'),
+    *(b'reason="max_num_queued_', b'sleep_state="awake"', b'sleep_state="weights_offloaded"'),
 )
 
 
@@ -432,7 +433,7 @@ def test_an_engine_that_fetched_cached_tokens_has_tiers(fetched, has_tiers) -> N
 
 
 @pytest.mark.parametrize(
-    ("awake", "asleep"), [((1,), False), ((0,), True), ((0, 1), False), ((0, 0), True), ((), False)]
+    ("awake", "asleep"), [((1,), 0), ((0,), OFFLOADED), ((0, 1), 0), ((0, 0), OFFLOADED), ((), 0)]
 )
 def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
     line = 'vllm:engine_sleep_state{engine="%d",model_name="m",sleep_state="%s"} %d.0\n'
@@ -440,4 +441,14 @@ def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
         line % (rank, "awake", value) + line % (rank, "weights_offloaded", 1 - value)
         for rank, value in enumerate(awake)
     )
-    assert PageReader().read(page.encode(), "vllm").asleep is asleep
+    assert PageReader().read(page.encode(), "vllm").asleep == asleep
+
+
+@pytest.mark.parametrize("state", ["discard_all", "awake"])
+def test_an_engine_that_needs_more_than_its_weights_copied_back_is_told_apart(state) -> None:
+    states = {"awake": 0, "weights_offloaded": 0, "discard_all": 0, state: state != "awake"}
+    page = "".join(
+        f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {int(value)}.0\n'
+        for name, value in states.items()
+    )
+    assert PageReader().read(page.encode(), "vllm").asleep > OFFLOADED

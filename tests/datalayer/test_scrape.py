@@ -100,7 +100,12 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     monkeypatch.setattr(scrape, "TIMEOUT_S", 0.5)
     start(scraper(recorder, specs).run())
     failing = {f"scrape {one.address}" for one in specs}
-    words = ["answered 500, not 200", "answered 302, not 200", "has no vllm numbers", "Timeout"]
+    words = [
+        "answered 500, not 200",
+        "answered 302, not 200",
+        "has no vllm:num_requests_waiting",
+        "Timeout",
+    ]
 
     def named() -> bool:  # any page may come late once, on a busy machine
         said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]

@@ -236,7 +236,7 @@ def test_everybody_left_out_has_a_reason():
     table.round_trip("10.0.0.6:80", math.inf, 0.0)
     table.read("10.0.0.2:80", Reading(kv_usage=0.99), 0.0)
     table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
-    table.read("10.0.0.5:80", Reading(asleep=True), 0.0)
+    table.read("10.0.0.5:80", Reading(asleep=1.0), 0.0)
     subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 5, 6, 8, 9))
     shown = told(director, request("a", subset=subset, pool="p"))
     assert [row["endpoint"] for row in shown["candidates"]] == ["10.0.0.0:80"]

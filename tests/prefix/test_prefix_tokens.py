@@ -5,6 +5,7 @@ from array import array
 from random import Random
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import PromptHasher
 from laar.prefix.tiers import HOST
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+from laar.protocol.openai import read_body
 from support.exploring import examples
 
 SIZE = 16
@@ -505,6 +507,7 @@ class BruteForce:
     def __init__(self, beliefs: PrefixBeliefs, slot: int, size: int) -> None:
         self.beliefs, self.slot, self.size = beliefs, slot, size
         self.held: set[bytes] = set()
+        self.unsent: list[Stored] = []
 
     def leading(self, ids: list[int]) -> int:
         """Return the leading blocks that are held."""
@@ -528,22 +531,30 @@ class BruteForce:
                 block_size=size,
                 session=session,
             )
+            self.unsent.append(event)
+
+    def publish(self) -> None:
+        """Send the events of what was stored since."""
+        for event in self.unsent:
             self.beliefs.stored(self.slot, "m", event)
+        self.unsent.clear()
 
 
+@pytest.mark.parametrize("late", [1, 4], ids=["at once", "late"])
 @pytest.mark.parametrize("size", [16, 32, 128])
 @pytest.mark.parametrize("seed", range(3))
-def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int) -> None:
+def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int, late: int) -> None:
     random, beliefs = Random(seed), beliefs_of(2)
     engines = [BruteForce(beliefs, slot, size) for slot in range(2)]
     for engine in engines:
         engine.store([1] * size)
+        engine.publish()
     talks: list[list[int]] = [[n] for n in range(8)]
     total = off = 0.0
     for number in range(80):
         talk, engine = random.choice(talks), random.choice(engines)
         talk += random.choices(range(5, 250), k=random.choice([0, size, random.randint(40, 200)]))
-        spans = (str(talk),)
+        spans = read_body(Api.COMPLETIONS, orjson.dumps({"prompt": talk})).spans
         prompt = Request(id="r", api=Api.COMPLETIONS, spans=spans, chars=0, tokens=len(talk))
         match = beliefs.look_up(prompt, "", ["m"], np.full(1, float(len(talk))), 2, float(number))
         found, session = engine.found(talk), f"s{number}"
@@ -555,6 +566,8 @@ def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int) 
         engine.store(talk + random.choices(range(5, 250), k=9), session)  # as it is generated
         beliefs.blocks_held.answered(session, "m", len(talk))
         beliefs.settle(receipt, found / len(talk), len(talk), "m")
+        for engine in engines if number % late == 0 else ():
+            engine.publish()
     assert abs(off) <= 0.01 * total
 
 

@@ -166,8 +166,8 @@ def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
 
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
     assert share_after(Reading()) > 0.9
-    assert share_after(Reading(asleep=True)) == 0.0
+    assert share_after(Reading(asleep=1.0)) == 0.0
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # when it was awake again
-    assert share_after(Reading(asleep=True)) > 0.9
+    assert share_after(Reading(asleep=1.0)) > 0.9
     assert share_after(Reading()) > 0.9
     assert emptied == ["a:1"]

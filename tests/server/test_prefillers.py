@@ -156,3 +156,92 @@ def number(page, name):
     """The sum of a metric's samples."""
     lines = [line for line in page.splitlines() if line.startswith(name + b"{")]
     return sum(float(line.rpartition(b" ")[2]) for line in lines)
+
+
+ENCODERS = "x-encoder-hosts-ports"
+
+
+def with_media(text, *seen):
+    """A chat with an image for each name in `seen`, or with sound for a name in capitals."""
+    parts = [{"type": "text", "text": text}]
+    for name in seen:
+        if name.isupper():
+            parts.append({"type": "input_audio", "input_audio": {"data": name, "format": "wav"}})
+        else:
+            parts.append({"type": "image_url", "image_url": {"url": f"https://x/{name}.png"}})
+    return {"model": "m", "messages": [{"role": "user", "content": parts}]}
+
+
+@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway", "full-duplex"])
+async def test_the_sidecar_gets_an_encoder_for_each_image_and_none_for_text(gateway, http, shape):
+    p, d, *encoders = [await gateway.upstream() for _ in range(5)]
+    roles = {p.address: "prefill", d.address: "decode"}
+    write(gateway, **roles, **{e.address: "encode" for e in encoders})
+    runner = await gateway.picker(routing={"apart": "threshold", "apart_tokens": 10**6})
+    url = (await gateway.envoy(shape)).url()
+    bodies = [
+        chat("no image"),
+        with_media("two images and a sound", "cat", "dog", "PURR"),
+        with_media("one of them", "dog"),
+    ]
+    for body in bodies:
+        answer = await ask(http, url, body, **{ENCODERS: "10.9.9.9:1"})
+        assert answer.headers["x-upstream"] == d.address
+    none, three, one = [request.headers.getall(ENCODERS, []) for request in d.asked]
+    assert none == []
+    (three,), (one,) = three, one
+    assert set(three.split(",")) == {e.address for e in encoders}, "one each, while all are idle"
+    assert one in three.split(",")
+    assert [orjson.loads(request.body) for request in d.asked] == bodies
+    assert not any(e.asked for e in encoders)
+    shown = await decided(http, gateway, answer)
+    assert shown["encoders"] == [one]
+    assert f"are encoded at {one}." in shown["sentence"]
+    await eventually(lambda: not runner.picker.table.in_flight.any())
+    assert not runner.picker.table.visiting.any()
+
+
+async def decided(http, gateway, answer):
+    decision = answer.headers["x-laar-decision-id"]
+    return orjson.loads(await fetched(http, gateway.url("admin", f"/decisions/{decision}")))
+
+
+@pytest.mark.parametrize("role", ["decode", "encode-prefill-decode", ""])
+async def test_images_are_encoded_elsewhere_only_for_endpoints_with_a_sidecar(gateway, http, role):
+    d, e = await gateway.upstream(), await gateway.upstream()
+    write(gateway, **{d.address: role, e.address: "encode"})
+    runner = await gateway.picker()
+    url = (await gateway.envoy()).url()
+    for apart, told in (("by-cost", [e.address] if role == "decode" else []), ("never", [])):
+        gateway.change(routing={"apart": apart})
+        await eventually(lambda wanted=apart: runner.picker.director.settings.apart == wanted)
+        await ask(http, url, with_media("look", "cat"))
+        assert d.asked[-1].headers.getall(ENCODERS, []) == told
+
+
+class EncodingSidecar(RecordingUpstream):
+    """One that answers 502 if any encoder it was given is broken."""
+
+    broken = ""
+
+    async def _handle(self, request):
+        is_broken = self.broken and self.broken in request.headers.get(ENCODERS, "")
+        self.default_answer = Answer(status=502 if is_broken else 200)
+        return await super()._handle(request)
+
+
+async def test_an_encoder_that_fails_gets_no_more_images(gateway, http):
+    d, f = [await gateway.enter(EncodingSidecar()) for _ in range(2)]
+    encoders = [await gateway.upstream() for _ in range(3)]
+    for sidecar in (d, f):
+        sidecar.broken = encoders[0].address
+    encoders[0].default_answer = Answer(status=503)
+    roles = {d.address: "decode", f.address: "decode"}
+    write(gateway, **roles, **{e.address: "encode" for e in encoders})
+    await gateway.picker()
+    url = (await gateway.envoy()).url()
+    statuses = [(await ask(http, url, with_media("look", f"cat{n}"))).status for n in range(60)]
+    assert statuses.count(502) < 15
+    assert statuses[-20:].count(200) >= 19
+    told = [r.headers[ENCODERS] for r in (*d.asked, *f.asked) if ENCODERS in r.headers]
+    assert {e.address for e in encoders} == set(told)

@@ -202,6 +202,18 @@ schedulingProfiles:
     )
 
 
+def test_encoders_apart_need_no_setting(tmp_path):
+    text = """plugins:
+  - {type: encode-filter}
+  - {type: always-disagg-multimodal-decider}
+schedulingProfiles:
+  - {name: encode, plugins: [{pluginRef: encode-filter}]}
+"""
+    got = converted(tmp_path, HEAD + text)
+    assert "encode-filter: the policy `laar` follows the roles in the label" in got.output
+    assert "# No equal:" not in got.output
+
+
 def test_the_detectors_limits_are_taken_over_and_the_rest_of_them_is_named(tmp_path):
     text = """\
 plugins:

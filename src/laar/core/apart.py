@@ -9,7 +9,7 @@ the best is the decoding endpoint itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,17 @@ _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 
 NO_POSITION = -1
 """Marks "none" in arrays of positions."""
+
+
+class Encoder(NamedTuple):
+    """The endpoint that encodes one image, sound or video of a prompt for the one that answers.
+
+    `trial` is true if it is excluded, and the request tests whether it has recovered.
+    """
+
+    slot: int
+    address: str
+    trial: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

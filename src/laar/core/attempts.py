@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec
 
-from laar.core.apart import Prefiller
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.guards import Faults, guarded
@@ -49,8 +48,8 @@ class Attempts:
 
             return guarded(partial(call, health), "health", faults)
 
-        self.begin_prefill = part(self._begin_prefill)
-        """Begin the attempt at the prefiller, if there is one."""
+        self.begin_helper = part(self._begin_helper)
+        """Begin the attempt at a prefiller or encoder."""
         self.begin_at_server = part(self._begin_at_server)
         """Begin the attempt at the endpoint that Envoy reports as serving."""
         self.passed_over = part(self._passed_over)
@@ -59,8 +58,8 @@ class Attempts:
         """End the attempt at an endpoint that does not answer after all."""
         self.answering = part(self._answering)
         """Record that an answer other than a refusal has begun or continues."""
-        self.prefilled = part(self._prefilled)
-        """Record that the prefiller of a request that another endpoint answers has finished."""
+        self.helped = part(self._helped)
+        """Record that the prefiller and encoders of a request have finished."""
         self.drop = part(Health.drop)
         """Forget a slot whose endpoint left."""
 
@@ -74,7 +73,8 @@ class Attempts:
             self._send(health, decision, now, timed=False)
 
     def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
-        flight = decision.flight
+        flight, view = decision.flight, decision.view
+        wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
@@ -82,27 +82,26 @@ class Attempts:
             predicted_s=usual_s(decision),
             tokens=decision.tokens,
             now=now,
-            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
+            rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
-            timed=timed,
+            timed=timed and not wakes,  # it is no slower for that
         )
         flight.read = health.wants_read(attempt, now)
 
-    def _begin_prefill(
-        self, health: Health, decision: Decision, prefiller: Prefiller, now: float
+    def _begin_helper(
+        self, health: Health, decision: Decision, slot: int, now: float, *, trial: bool
     ) -> None:
-        held = decision.flight.prefilling
-        if held is not None:
-            held.attempt = health.sent(
-                prefiller.slot,
-                decision.model,
-                stream=decision.request.stream,
-                predicted_s=usual_s(decision),
-                tokens=decision.tokens,
-                now=now,
-                trial=prefiller.trial,
-                timed=False,
-            )
+        attempt = health.sent(
+            slot,
+            decision.model,
+            stream=decision.request.stream,
+            predicted_s=usual_s(decision),
+            tokens=decision.tokens,
+            now=now,
+            trial=trial,
+            timed=False,
+        )
+        decision.flight.helpers += (attempt,)
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Record the status of the answer, or a later error."""
@@ -116,9 +115,9 @@ class Attempts:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
-        # An answer does not show which of the two failed; the faulty one will collect more errors.
-        if flight.prefilling is not None and flight.prefilling.attempt is not None:
-            health.replied(flight.prefilling.attempt, reply, now, excused=excused)
+        # An answer does not show which of them failed; the faulty one will collect more errors.
+        for attempt in flight.helpers:
+            health.replied(attempt, reply, now, excused=excused)
 
     def _passed_over(
         self, health: Health, decision: Decision, failed: tuple[str, ...], now: float
@@ -151,11 +150,10 @@ class Attempts:
         if decision.flight.attempt is not None:
             health.answering(decision.flight.attempt, now)
 
-    def _prefilled(self, health: Health, decision: Decision, now: float) -> None:
-        held = decision.flight.prefilling
-        if held is not None and held.attempt is not None:
-            health.answering(held.attempt, now)
-            health.replied(held.attempt, Reply(status=200, found=GOOD), now)
+    def _helped(self, health: Health, decision: Decision, now: float) -> None:
+        for attempt in decision.flight.helpers:
+            health.answering(attempt, now)
+            health.replied(attempt, Reply(status=200, found=GOOD), now)
 
     def ended(self, decision: Decision, end: Completion) -> None:
         """End all attempts of a request."""
@@ -164,8 +162,8 @@ class Attempts:
             self._judge(health, decision, None, now)
         if flight.attempt is not None:
             health.ended(flight.attempt, end.status, end.cause, now)
-        if flight.prefilling is not None and flight.prefilling.attempt is not None:
-            health.ended(flight.prefilling.attempt, end.status, end.cause, now)
+        for attempt in flight.helpers:
+            health.ended(attempt, end.status, end.cause, now)
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:

@@ -14,7 +14,15 @@ import numpy as np
 from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings, awake, in_subset, reachable, unless_none, unsaturated
+from laar.core.filters import (
+    FilterSettings,
+    awake,
+    in_subset,
+    reachable,
+    unless_none,
+    unsaturated,
+    wakeable,
+)
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -44,6 +52,8 @@ class Group:
         pace: factor by which each is slower than its siblings; None if none is slower.
         typical_s: duration of a whole answer at each, in seconds, if `pace` is known.
         prefillers: the endpoints that may prefill for them; None if there are none.
+        encoders: the endpoints that may encode images for them, and the trials of excluded ones;
+            None if there are none.
         weights: key of the cached prefixes that the name shares (`EndpointTable.weights`).
     """
 
@@ -63,6 +73,7 @@ class Group:
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
     prefillers: Prefillers | None = None
+    encoders: tuple[Slots, Standing] | None = None
     weights: str = ""
 
 
@@ -126,15 +137,23 @@ class Candidates:
             able = able[in_subset(table, able, subset)]
         if generates is not None and (not model or model in self._aliases):
             able = unless_none(able, table.generates[able] == generates)
-        helpers = able[table.prefills[able]] if table.roles else able[:0]
+        prefillers = encoders = able[:0]
         if table.roles:
+            prefillers, encoders = able[table.prefills[able]], able[table.encodes[able]]
             able = able[table.takes[able]]
         if not len(able):
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
-        reached = unless_none(reached, awake(table, reached, now))
+        reached = reached[awake(table, reached, now) | wakeable(table, reached)]
+        if not len(reached):
+            raise RequestError(
+                503,
+                "asleep",
+                "every engine that may serve this request is asleep until it is woken",
+                retry_after_s=1,
+            )
         slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
         models = self._models(able)
         group = Group(
@@ -156,27 +175,36 @@ class Candidates:
                 down = np.isin(reached, list(group.standing.down))
                 group.alive = reached[~down]
                 group.up = self._models(group.alive)
-        if len(helpers):
-            group.prefillers = self._prefillers(group, helpers, now)
+        if len(prefillers):
+            group.prefillers = self._prefillers(group, prefillers, now)
+        if len(encoders):
+            group.encoders = self._set_apart(group, encoders, now)
         return group
 
     def _models(self, slots: Slots) -> frozenset[str]:
         models = self._table.models
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
+    def _set_apart(self, group: Group, slots: Slots, now: float) -> tuple[Slots, Standing] | None:
+        """Return the healthy ones of endpoints that help others, and the trials of the rest."""
+        table, trials = self._table, Standing()
+        slots = slots[reachable(table, slots) & awake(table, slots, now)]
+        slots = slots[unsaturated(table, slots, self._filters, now)]
+        if self._health is not None:
+            trials = self._health.set_apart(slots.tolist(), now)
+            group.until = min(group.until, trials.until)
+            slots = slots if trials.kept is None else slots[trials.kept]
+        return (slots, trials) if len(slots) or trials.trials else None
+
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """Return the healthy endpoints that may prefill; without any, no request is split."""
         table, health = self._table, self._health
-        slots = slots[reachable(table, slots) & awake(table, slots, now)]
-        slots = slots[unsaturated(table, slots, self._filters, now)]
-        answers, trials = None, Standing()
-        if health is not None:
-            trials = health.set_apart(slots.tolist(), now)
-            group.until = min(group.until, trials.until)
-            slots = slots if trials.kept is None else slots[trials.kept]
-            answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
-        if not len(slots) and not trials.trials:
+        found, answers = self._set_apart(group, slots, now), None
+        if found is None:
             return None
+        slots, trials = found
+        if health is not None:
+            answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
         known: dict[tuple[str, str], int] = {}
         kv_group = kv_group_of(table, slots, known)
         on_trial = np.array([slot for _, slot in trials.trials], np.intp)

@@ -15,7 +15,7 @@ import numpy as np
 
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
-from laar.core.apart import Prefiller, may_be_apart
+from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.cost import next_cost_s
@@ -24,10 +24,11 @@ from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
+from laar.core.filters import unless_none
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
-from laar.core.prefiller import choose_prefiller
+from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
 from laar.core.stored import StoredAnswers
 from laar.core.views import Views
@@ -161,9 +162,11 @@ class Chooser:
             trial = self._trial_due(request, earlier, standing, now)
             if trial is not None:
                 group = self.candidates.with_trial(group, trial, now)
-        prefillers = group.prefillers
-        if prefillers is not None and (self.settings.apart == "never" or not may_be_apart(request)):
-            prefillers = None
+        prefillers, encoders = group.prefillers, group.encoders
+        if (prefillers or encoders) and (
+            self.settings.apart == "never" or not may_be_apart(request)
+        ):
+            prefillers = encoders = None
         policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         view, chain, degraded = self._views.view(
@@ -183,7 +186,9 @@ class Chooser:
         prefiller = None
         if view.apart is not None:
             prefiller = choose_prefiller(view, at, self._health, now)
-        health = self._health
+        health, encoded = self._health, tuple[Encoder, ...]()
+        if encoders is not None:
+            encoded = choose_encoders(self._table, *encoders, request, slot, health, now)
         blames = health is not None and len(health.culprits) > 0
         once = blames and self._is_culprit(request, chain, group, now)
         return Decision(
@@ -197,7 +202,9 @@ class Chooser:
             address=spec.address,
             rank=spec.rank,
             way=spec.way,
-            fallbacks=() if once else self._fallbacks(group.slots, ranked.order, served, prefiller),
+            fallbacks=()
+            if once
+            else self._fallbacks(group.slots, ranked.order, served, prefiller, encoded),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
@@ -206,6 +213,7 @@ class Chooser:
             weight=tokens * (1.0 + tokens / self._quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
+            encoders=encoded,
             view=view,
             scores=ranked.scores,
             eligible=ranked.eligible,
@@ -251,6 +259,8 @@ class Chooser:
         kept, scores = _score(policy, view)
         able = able_to_take(view, room) if room is not None or self._table.windowed else None
         eligible = able
+        if view.wake_s is not None and view.terms is None:
+            eligible = prefer(eligible, "asleep", view.wake_s == 0.0)
         if self.settings.retries == NEW_MODEL and view.request.tried:
             eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
         if kept is not None:
@@ -284,6 +294,7 @@ class Chooser:
 
         All requests count as load: engines interleave scores and vectors with generated tokens.
         """
+        slots = unless_none(slots, self._table.asleep[slots] == 0.0)
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         table, drawn = self._table, slots[order]
         reported = table.waiting[drawn] + table.running[drawn]
@@ -406,11 +417,13 @@ class Chooser:
         order: Sequence[int],
         served: str,
         prefiller: Prefiller | None = None,
+        encoders: tuple[Encoder, ...] = (),
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
 
-        Envoy retries with the same headers, so fallbacks must share the first endpoint's rank, key
-        and base path and, if there is a prefiller, be other endpoints with the prefiller's model.
+        Nothing would wake an engine for a retry. Envoy retries with the same headers, so fallbacks
+        must share the first endpoint's rank, key and base path and, if there are a prefiller or
+        encoders, be other endpoints with their model.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot
@@ -422,11 +435,13 @@ class Chooser:
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
                 continue
+            if table.asleep[slot]:
+                continue
             if spec.way is not first.way and not spec.way.is_asked_like(first.way):
                 continue
-            if prefiller is None or (
-                slot != prefiller.slot and table.model_id[slot] == table.model_id[prefiller.slot]
-            ):
+            if (prefiller or encoders) and spec.models[0] != first.models[0]:
+                continue
+            if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)
         return tuple(found)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from laar.core.apart import ApartRule, Prefiller
+from laar.core.apart import ApartRule, Encoder, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
@@ -87,13 +87,11 @@ class Prefilling:
     Args:
         receipt: the prompt's entry in the prefix index there.
         began: the engines' record of the prefill.
-        attempt: health's record of it.
         done: the prefill is complete.
     """
 
     receipt: Receipt | None = None
     began: Began | None = None
-    attempt: Attempt | None = None
     done: bool = False
 
 
@@ -122,6 +120,8 @@ class InFlight:
         settled: the request has ended.
         admitted: flow control counts it until its end.
         prefilling: its records at the endpoint that prefills for it; None if no other one does.
+        encoding: the encoders that still count it, once for each item.
+        helpers: health's records of it at its prefiller and its encoders.
     """
 
     slot: int
@@ -142,6 +142,8 @@ class InFlight:
     settled: bool = False
     admitted: bool = False
     prefilling: Prefilling | None = None
+    encoding: tuple[Encoder, ...] = ()
+    helpers: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,8 @@ class Decision:
         weight: the prompt's cost in a queue (see `quadratic_tokens`).
         uncached_tokens: prompt tokens that the endpoint itself has to prefill.
         prefiller: endpoint that prefills in its place; None if the endpoint prefills itself.
+        encoders: endpoints that encode the prompt's images, sound and videos, in their order; empty
+            if the endpoint does so itself.
         view: the view that the scorers saw; None if the body is not read.
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.
@@ -200,6 +204,7 @@ class Decision:
     weight: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
+    encoders: tuple[Encoder, ...] = ()
     view: View | None = None
     scores: Floats | None = None
     eligible: Eligible | None = None

@@ -204,6 +204,8 @@ class Director:
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
+        if decision.encoders:
+            self._begin_encoding(decision, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
         take(self._on_counted, self.degraded, decision)
@@ -292,6 +294,8 @@ class Director:
         if not flight.settled and not flight.answering:
             flight.answering = True
             self._end_prefill(decision, now, ok=ok)
+            if flight.helpers and ok and now is not None:
+                self._attempts.helped(decision, now)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and now is not None and flight.began is not None:
                 self._feedback.answering(flight.began, now)
@@ -311,7 +315,7 @@ class Director:
         if flight.attempt is not None and flight.attempt.useless:
             end.error = True  # nothing else is learned from a useless answer
         take(self._on_end, self.degraded, decision, end)
-        if flight.prefilling is not None:
+        if flight.prefilling is not None or flight.encoding:
             self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
         if end.response_id:
@@ -338,18 +342,27 @@ class Director:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
         self._feedback.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
-        self._attempts.begin_prefill(decision, prefiller, now)
+        self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
+
+    def _begin_encoding(self, decision: Decision, now: float) -> None:
+        """Count the prompt's images, sound and videos at their encoders."""
+        decision.flight.encoding = decision.encoders
+        for encoder in decision.encoders:
+            self.table.visit(encoder.slot, 0.0, 0.0)
+        for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
+            self._attempts.begin_helper(decision, slot, now, trial=trial)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Remove the prompt from its prefiller's counts: it is prefilled, or never will be."""
+        """Remove the prompt from its prefiller's and encoders' counts: they are done with it."""
+        for encoder in decision.flight.encoding:
+            self.table.leave(encoder.slot, 0.0, 0.0)
+        decision.flight.encoding = ()
         held, prefiller = decision.flight.prefilling, decision.prefiller
         if held is None or prefiller is None or held.done:
             return
         held.done = True
-        if ok and now is not None:
-            if held.began is not None:
-                self._feedback.answering(held.began, now)
-            self._attempts.prefilled(decision, now)
+        if ok and now is not None and held.began is not None:
+            self._feedback.answering(held.began, now)
         self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Fits, NoRoomError, View
 
-Cause = Literal["window", "room", "tried", "policy"]
-"""Prompt too long; no room in flow control; the retry rule; a filter of the policy."""
+Cause = Literal["window", "room", "asleep", "tried", "policy"]
+"""Prompt too long; no room in flow control; asleep, and the policy computes no cost; the retry
+rule; a filter of the policy."""
 
 
 @dataclass(frozen=True, slots=True)

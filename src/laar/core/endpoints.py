@@ -18,12 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import (
-    TASK_LABEL,
-    EndpointSpec,
-    Membership,
-    Served,
-)
+from laar.core.membership import TASK_LABEL, EndpointSpec, Membership, Served
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
 
@@ -43,8 +38,9 @@ class Reading:
     once. `restarted` is true when counters ran backwards since the last scrape: the engine
     restarted, and its cache is empty. `started_s` is its start time by its own clock. `refused`
     counts the requests it refused since the last scrape because its queue was full. `asleep` is
-    true for an engine that has unloaded its weights until it is woken, `has_tiers` for one that has
-    fetched cached tokens from memory behind its KV cache.
+    0 for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
+    memory, 2 for one that sleeps otherwise. `has_tiers` is true for one that has fetched cached
+    tokens from memory behind its KV cache.
     """
 
     waiting: float = math.nan
@@ -58,10 +54,16 @@ class Reading:
     restarted: bool = False
     started_s: float = math.nan
     refused: float = 0.0
-    asleep: bool = False
+    asleep: float = 0.0
     has_tiers: bool = False
 
 
+OFFLOADED = 1.0
+"""`Reading.asleep` of an engine that is ready as soon as its weights are copied back. Otherwise
+something else must be done first: weights are loaded, or a pause has to end."""
+WAKE_S = 6.0
+"""Seconds that waking an engine takes, until it has been seen: the longest of 0.1 to 6 s that
+vLLM's authors measured (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 _FIRST_CAPACITY = 16
 _NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
@@ -69,7 +71,9 @@ COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_toke
 _READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
 _COUNTERS = (*COUNTED, "visiting", "failures", "asleep", "has_tiers")
-_FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
+_FIRST_VALUES = (
+    dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0) | {"wake_s": WAKE_S}
+)
 """Initial values of an endpoint's columns; they replace those of the slot's previous endpoint."""
 _OF_SPEC = {
     "model_id": -1,
@@ -77,7 +81,9 @@ _OF_SPEC = {
     "generates": True,
     "takes": True,
     "prefills": False,
+    "encodes": False,
     "fetches": False,
+    "may_wake": False,
 }
 """Columns derived from the endpoint's spec, and their values in slots without one."""
 
@@ -91,10 +97,10 @@ class EndpointTable:
     them believed not cached, `prefill_tokens` those of the latter whose answers have not begun,
     `in_flight` the requests, `visiting` those only prefilled there for another endpoint (this
     picker's alone), `failures` consecutive failed probes (infinite after a refused connection),
-    `asleep` is 1 for an engine that sleeps, `has_tiers` for one with memory behind its cache.
-    `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
-    `counted`; `elsewhere` is the part of them that other pickers have in flight, 0 for a lone
-    picker.
+    `asleep` is that of the last reading, `wake_s` the seconds that waking the engine takes,
+    `has_tiers` is 1 for one with memory behind its cache. `model_id` indexes `models`, the distinct
+    first names. The `COUNTED` columns are the rows of `counted`; `elsewhere` is the part of them
+    that other pickers have in flight, 0 for a lone picker.
 
     Not thread-safe: one event loop, or one simulation, owns it.
     """
@@ -113,6 +119,7 @@ class EndpointTable:
     visiting: Floats
     failures: Floats
     asleep: Floats
+    wake_s: Floats
     has_tiers: Floats
     model_id: Slots
     window_tokens: Floats
@@ -123,8 +130,12 @@ class EndpointTable:
     """Whether the endpoint accepts clients' requests, by slot."""
     prefills: Mask
     """Whether the endpoint prefills prompts for others, by slot."""
+    encodes: Mask
+    """Whether the endpoint encodes images, sound and videos, by slot."""
     fetches: Mask
     """Whether the endpoint can fetch KV of prompts prefilled elsewhere, by slot."""
+    may_wake: Mask
+    """Whether the picker may wake the endpoint's engine, by slot."""
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -144,6 +155,8 @@ class EndpointTable:
         None for a lone picker."""
         self.windowed = False
         """Whether any endpoint's window is known."""
+        self.wakes = False
+        """Whether the picker may wake any engine."""
         self.roles = False
         """Whether any endpoint has a role in disaggregated prefill."""
         self.active: Slots = np.empty(0, np.intp)
@@ -265,6 +278,8 @@ class EndpointTable:
             )
             self.takes[slot] = spec.takes_requests
             self.prefills[slot], self.fetches[slot] = spec.prefills_for_others, spec.fetches
+            self.may_wake[slot], self.encodes[slot] = spec.may_be_woken, spec.encodes
+        self.wakes = any(spec.may_be_woken for _, spec in specs)
         self.roles = any(spec.role for _, spec in specs)
         self.active = np.array([slot for slot, _ in specs], np.intp)
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
@@ -338,6 +353,14 @@ class EndpointTable:
             if self.failures[slot] == math.inf and self.by_slot[slot].has_own_page:
                 self.failures[slot] = 0.0
         return slot
+
+    def woken(self, address: str, wake_s: float, *, awake: bool) -> None:
+        """Store the seconds that waking an engine took or, if it is not awake, counts as taking."""
+        for slot in self.named(address):
+            self.wake_s[slot] = wake_s
+            self.readings += 1
+            if awake:
+                self.asleep[slot] = 0.0
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Store a probe's round trip; None if it failed, infinity if the connection was refused."""

@@ -1,8 +1,9 @@
 """Filters: which endpoints may serve a request at all.
 
-Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset) may
-exclude all. Soft filters (reachable, awake, not saturated) are skipped if they would
-(`unless_none`), since stale or alarming readings must never lock out a whole fleet.
+Each returns a mask of the candidates that passed the previous one. Hard filters (model, subset,
+awake) may exclude all: an engine that sleeps answers nothing until someone wakes it. Soft filters
+(reachable, not saturated) are skipped if they would (`unless_none`), since stale or alarming
+readings must never lock out a whole fleet.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from laar.core.endpoints import EndpointTable, Mask, Slots
+from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
 MAX_FAILURES = 3
@@ -59,6 +60,12 @@ def reachable(table: EndpointTable, slots: Slots) -> Mask:
 def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
     """Return the candidates without a fresh reading that their engines are asleep."""
     keep: Mask = (table.asleep[slots] == 0.0) | (now - table.read_at[slots] > STALE_S)
+    return keep
+
+
+def wakeable(table: EndpointTable, slots: Slots) -> Mask:
+    """Return the candidates whose engines are asleep and may be woken."""
+    keep: Mask = table.may_wake[slots] & (table.asleep[slots] == OFFLOADED)
     return keep
 
 

@@ -71,7 +71,9 @@ class View:
         answers: P(the endpoint answers); None while all are healthy.
         pace: factor by which each is slower than its siblings; None while none is slower.
         typical_s: duration of a whole answer in seconds, if `pace` is known.
-        load_s: seconds until the requested adapter is loaded; None if all have it.
+        load_s: seconds until the requested adapter is loaded and the engine awake; None if all are
+            ready.
+        wake_s: the part of `load_s` until the engine is awake; None if all are.
         apart: the endpoints that may prefill for a candidate; None if there are none.
         chain: the prompt's prefixes; None if prefixes are not kept.
         fetched_tokens: prefill tokens that take as long as fetching the text cached in slower
@@ -109,6 +111,7 @@ class View:
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
     load_s: Floats | None = None
+    wake_s: Floats | None = None
     apart: Apart | None = None
     chain: Chain | None = None
     fetched_tokens: Floats | None = None
@@ -141,7 +144,7 @@ class View:
 BY_CANDIDATE = (
     *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
-    *("again", "answers", "pace", "typical_s", "load_s", "fetched_tokens"),
+    *("again", "answers", "pace", "typical_s", "load_s", "wake_s", "fetched_tokens"),
 )
 """Fields of a view that are arrays over the candidates, if known."""
 

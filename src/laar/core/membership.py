@@ -26,11 +26,15 @@ TASK_LABEL = "laar.dev/task"
 ROLE_LABEL = "llm-d.ai/role"
 """Label for an endpoint's role in disaggregated prefill; values are llm-d's."""
 
+WAKE_LABEL = "laar.dev/wake"
+"""Label for an engine that the picker may wake when it sleeps; its value is ``true``."""
+
 SYSTEM_CA = "system"
 """Value in place of a PEM file: use the system's certificate authorities."""
 
 _READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
 _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
+_ENCODES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
@@ -142,6 +146,11 @@ class EndpointSpec:
         return self.labels.get(ROLE_LABEL, "")
 
     @property
+    def may_be_woken(self) -> bool:
+        """Whether the picker may wake its engine."""
+        return self.labels.get(WAKE_LABEL) == "true"
+
+    @property
     def pools(self) -> Sequence[str]:
         """The pools it belongs to."""
         return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
@@ -150,6 +159,11 @@ class EndpointSpec:
     def prefills_for_others(self) -> bool:
         """Whether it may prefill for other endpoints."""
         return self.role in _READS
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it encodes images, sound and videos, for itself or for other endpoints."""
+        return self.role in _ENCODES
 
     @property
     def fetches(self) -> bool:

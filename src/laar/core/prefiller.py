@@ -1,19 +1,32 @@
-"""The choice of a prefiller.
+"""The choice of a prefiller, and of encoders.
 
 A policy that computes costs chooses it together with the candidate (`Apart.chosen`); an excluded
-prefiller gets its trial here. `laar.core.apart` describes the cost of a pair.
+prefiller gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are chosen
+once the candidate is: what they cost is not known, but the same at all candidates.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import xxhash
 
 from laar.accuracy.assessor import Assessment
-from laar.core.apart import Apart, Prefiller, Prefillers
+from laar.core.apart import Apart, Encoder, Prefiller, Prefillers
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats
+from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.interfaces import View
-from laar.health import Health
+from laar.core.request import Api, Request
+from laar.health import Health, Standing
+from laar.prefix.lengths import DIGEST
+
+_MAX_ENCODED = 32
+"""Maximum images, sounds and videos of a prompt for which an encoder is chosen: the sidecar uses
+the same encoders for the next ones. 32 addresses are 700 bytes of a header."""
+_EVEN = 1.25
+"""Bound on an encoder's items in flight, as a multiple of the mean: consistent hashing with bounded
+loads (Mirrokni, Thorup and Zadimoghaddam 2016)."""
 
 
 def view_of_prefillers(
@@ -79,6 +92,50 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
         base_s=float(apart.base_s[place]),
         transfer_s=float(apart.transfer_s[at]),
     )
+
+
+def choose_encoders(
+    table: EndpointTable,
+    slots: Slots,
+    trials: Standing,
+    request: Request,
+    own: int,
+    health: Health | None,
+    now: float,
+) -> tuple[Encoder, ...]:
+    """Return who encodes each image, sound or video for the endpoint `own`; empty if it does.
+
+    A prompt's items are encoded by different encoders, as far as there are enough. The same item
+    goes to the same encoder, which caches embeddings, unless that has many more in flight than
+    others. Ordering encoders by a hash with the item needs no memory, and all pickers agree.
+    """
+    spec = table.spec(own)
+    if not spec.fetches or spec.encodes or request.api is not Api.CHAT:
+        return ()
+    items = [span for span in request.spans if span.startswith(DIGEST)][:_MAX_ENCODED]
+    due = health.due(trials, now) if health is not None and items else None
+    of = {
+        slot: other
+        for slot in [*slots.tolist(), *([] if due is None else [due])]
+        if (other := table.spec(slot)).models[0] == spec.models[0] and other.region == spec.region
+    }
+    found = list[Encoder]()
+    if due is not None and due in of:
+        found.append(Encoder(due, of.pop(due).address, trial=True))
+    loads, used = {slot: table.in_flight.item(slot) for slot in of}, dict.fromkeys(of, 0)
+    for item in items[len(found) :] if of else ():
+        most = math.ceil(_EVEN * (sum(loads.values()) + 1.0) / len(loads))
+        slot = max(
+            (slot for slot in of if loads[slot] < most),
+            key=lambda slot: (
+                -used[slot],
+                xxhash.xxh3_64_intdigest(f"{of[slot].key} {item}".encode()),
+            ),
+        )
+        loads[slot] += 1.0
+        used[slot] += 1
+        found.append(Encoder(slot, of[slot].address))
+    return tuple(found)
 
 
 def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:

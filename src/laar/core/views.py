@@ -19,6 +19,7 @@ from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
+from laar.core.filters import awake
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, View
 from laar.core.prefiller import view_of_prefillers
@@ -108,6 +109,12 @@ class Views:
             )
         tokens = by_model[model_id]
         base_s = known.base_s[model_id]
+        load_s = wake_s = None
+        if weights_of:
+            load_s = self._load_s(request.model, slots, base_s, timed=known.timed_answers)
+        if table.wakes and not (awake_now := awake(table, slots, now)).all():
+            wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
+            load_s = wake_s if load_s is None else load_s + wake_s
         view = View(
             request=request,
             now=now,
@@ -136,11 +143,8 @@ class Views:
             answers=group.answers,
             pace=group.pace,
             typical_s=group.typical_s,
-            load_s=(
-                self._load_s(request.model, slots, base_s, timed=known.timed_answers)
-                if weights_of
-                else None
-            ),
+            load_s=load_s,
+            wake_s=wake_s,
             weights=weights,
             chain=chain,
             fetched_tokens=None if fetched is None else fetched[slots] * tokens,

@@ -1,4 +1,4 @@
-"""Send an endpoint one tiny request to see whether it answers.
+"""Send an endpoint one tiny request to see whether it answers, or wake its engine.
 
 `laar doctor` shows the result of `ask`, and the trial of an endpoint that is out starts with it:
 laar's request costs a few tokens, whereas a client's request on trial may fail. The response is
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -22,7 +22,7 @@ import orjson
 from laar.core.membership import EndpointSpec
 from laar.core.naming import goes_by
 from laar.core.request import Api
-from laar.datalayer.fetching import options_for
+from laar.datalayer.fetching import fault_of, options_for
 from laar.datalayer.interface import Clock
 from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
@@ -32,6 +32,8 @@ from laar.protocol.usefulness import REDIRECTS, flaw_of_type
 
 TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
+WAKE_TIMEOUT_S = 60.0
+"""Timeout of a wake-up: ten times the longest that vLLM's authors measured."""
 _MAX_UNDER_WAY = 16
 """Maximum requests in flight: a pool that fails all at once must not be probed all at once."""
 _MAX_BYTES = 4096
@@ -105,6 +107,17 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         return Asked(problem=f"breaks off: {type(error).__name__}")
 
 
+async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
+    """Wake a vLLM engine in development mode, which answers once it is awake."""
+    began, options = clock(), options_for(spec)
+    try:
+        async with session.post(spec.url("/wake_up"), allow_redirects=False, **options) as answer:
+            said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
+            return Asked(problem=said, seconds=clock() - began)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return Asked(problem=f"POST /wake_up fails: {fault_of(error)}")
+
+
 async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     """Read a response until it can be judged."""
     given = media_type(answer.headers.get("content-type", ""))
@@ -140,12 +153,14 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
 
 
 class Asker:
-    """Probes endpoints that are out and due, until cancelled.
+    """Probes or wakes endpoints that are due, until cancelled.
 
     Args:
-        due: returns up to the given number of endpoints that are due and not being probed.
+        due: returns up to the given number of endpoints that are due and not being asked.
         answered: called with the key of an endpoint and the result.
         clock: monotonic seconds.
+        how: `ask` or `wake`.
+        timeout_s: timeout of each request.
     """
 
     def __init__(
@@ -154,14 +169,18 @@ class Asker:
         answered: Callable[[str, Asked], None],
         *,
         clock: Clock,
+        how: Callable[[aiohttp.ClientSession, EndpointSpec, Clock], Awaitable[Asked]] = ask,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
+        self._how = how
+        self._timeout_s = timeout_s
         self._due = due
         self._answered = answered
         self._clock = clock
 
     async def run(self) -> None:
-        """Probe until cancelled."""
-        async with new_session() as session, asyncio.TaskGroup() as tasks:
+        """Ask until cancelled."""
+        async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
             under_way: set[asyncio.Task[None]] = set()
             while True:
                 for spec in self._due(_MAX_UNDER_WAY - len(under_way)):
@@ -171,4 +190,4 @@ class Asker:
                 await asyncio.sleep(until_look_s())
 
     async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
-        self._answered(spec.key, await ask(session, spec, self._clock))
+        self._answered(spec.key, await self._how(session, spec, self._clock))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from xxhash import xxh3_128_digest
 
-from laar.core.endpoints import Reading
+from laar.core.endpoints import OFFLOADED, Reading
 from laar.core.membership import EndpointSpec
 
 
@@ -66,6 +66,7 @@ class EngineNames:
     started: bytes = b""
     refused: tuple[bytes, bytes] | None = None
     awake: tuple[bytes, bytes] | None = None
+    offloaded: tuple[bytes, bytes] | None = None
     rank: bytes = b""
     ranks_path: str = ""
     path: str = "/metrics"
@@ -91,6 +92,7 @@ ENGINES: Mapping[str, EngineNames] = {
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
         awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
+        offloaded=(b"vllm:engine_sleep_state", b'sleep_state="weights_offloaded"'),
         rank=b"engine",
     ),
     # Each scheduler of a group may report, and each priority besides the total (`_once`).
@@ -263,6 +265,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     )
     kv_usage = _mean(page, names.kv_usage)
     adapters, max_adapters = _adapters(page, names)
+    asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
     reading = Reading(
         waiting=_total(page, names.waiting),
         running=_total(page, names.running),
@@ -275,7 +278,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         restarted=before is not None and counters.restarted_since(before),
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
-        asleep=_labelled(page, names.awake) == 0.0,
+        asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
         has_tiers=_total(page, names.tiers_tokens) > 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)

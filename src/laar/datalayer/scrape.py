@@ -120,7 +120,11 @@ class Scraper:
         if len(page) > MAX_PAGE_BYTES:
             problem = f"{url} is longer than {MAX_PAGE_BYTES} bytes: cut off"
         elif math.isnan(reading.waiting) and math.isnan(reading.running):
-            problem = f"{url} has no {spec.engine} numbers; is the endpoint's `engine` right?"
+            of = ENGINES[spec.engine]
+            problem = (
+                f"{url} has no {of.waiting[0].decode()} and no {of.running[0].decode()}; "
+                "is the endpoint's `engine` right?"
+            )
         self._sink.problem(source, problem)
 
     async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laar.core.apart import Encoder
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
@@ -40,11 +41,12 @@ class DecisionRecord:
     `view` is the scorers' view without the request, and read-only; None if the body was not read.
     `specs` are the endpoints known at the time, by slot, and `settings` those in effect. `time_s`
     is wall-clock time. `tuner_window` is the tuner's window in which the outcome counts, 0 for
-    none. `prefiller` is the endpoint that prefills the prompt, if not the picked one. `adapter` is
-    the LoRA adapter of `model` that answers, if one was requested. `left_out` has health's reasons
-    for excluding candidates, by slot. `generates` is copied from the request if there are
-    `readings`; `goes_on`: the request continues an answer stored by an endpoint. `end`, the
-    endpoint that `served`, the model that `answered` and endpoints that `failed` are set later.
+    none. `prefiller` is the endpoint that prefills the prompt, if not the picked one, `encoders`
+    are those that encode its images, sound and videos, in order. `adapter` is the LoRA adapter of
+    `model` that answers, if one was requested. `left_out` has health's reasons for excluding
+    candidates, by slot. `generates` is copied from the request if there are `readings`; `goes_on`:
+    the request continues an answer stored by an endpoint. `end`, the endpoint that `served`, the
+    model that `answered` and endpoints that `failed` are set later.
     """
 
     id: str
@@ -73,6 +75,7 @@ class DecisionRecord:
     trace: Trace | None = None
     tuner_window: int = 0
     prefiller: str = ""
+    encoders: tuple[Encoder, ...] = ()
     adapter: str = ""
     end: Completion | None = None
     served: str = ""

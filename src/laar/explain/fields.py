@@ -92,8 +92,9 @@ TAIL: tuple[Field[DecisionRecord], ...] = (
 
 APART: tuple[Field[DecisionRecord], ...] = (
     Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
+    Field("encoders", lambda of: [it.address for it in of.encoders], "laar.decision.encoders"),
 )
-"""Further fields if an endpoint other than the picked one prefills the prompt."""
+"""Further fields if endpoints other than the picked one prefill the prompt or encode its images."""
 
 ADAPTED: tuple[Field[DecisionRecord], ...] = (
     Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),

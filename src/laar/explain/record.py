@@ -37,7 +37,7 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     fields = values_of(HEAD, record)
     fields["picked"], fields["candidates"] = _rows(record, ranked=ranked)
     fields |= values_of(TAIL, record)
-    if record.prefiller:
+    if record.prefiller or record.encoders:
         fields |= values_of(APART, record)
     if record.adapter:
         fields |= values_of(ADAPTED, record)

@@ -30,7 +30,23 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
-    return _who_won(record) + _read_elsewhere(record)
+    return _who_won(record) + _woken(record) + _read_elsewhere(record) + _encoded(record)
+
+
+def _encoded(record: DecisionRecord) -> str:
+    """Return where the prompt's images, sound and videos are encoded; empty if not elsewhere."""
+    if not record.encoders:
+        return ""
+    where = " and ".join(dict.fromkeys(encoder.address for encoder in record.encoders))
+    return f" Images and other media of the prompt are encoded at {where}."
+
+
+def _woken(record: DecisionRecord) -> str:
+    """Return how long waking the picked endpoint takes; empty if it is awake."""
+    wake_s = None if record.view is None else record.view.wake_s
+    if wake_s is None or not wake_s[record.position]:
+        return ""
+    return f" It is asleep; waking it takes about {_seconds(float(wake_s[record.position]))}."
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
@@ -71,7 +87,7 @@ def _who_won(record: DecisionRecord) -> str:
     rival = ranking(record)[1]
     name = _name(record, view, rival)
     cause, why = why_not(record, rival)
-    if cause in ("tried", "policy"):
+    if cause in ("asleep", "tried", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
@@ -197,11 +213,12 @@ def _on(view: View) -> str:
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
     """Return in words the term that contributes most to the difference in latency."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
+    is_asleep = view.wake_s is not None and view.wake_s[rival]
     reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
-        (terms.base_s, "its model takes longer to answer"),
+        (terms.base_s, "it is asleep" if is_asleep else "its model takes longer to answer"),
         (terms.all_slow_s, "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
@@ -238,7 +255,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
         assert record.view is not None
         limit = record.specs[int(record.view.slots[at])].max_model_len
         return cause, f"takes no more than {_tokens(limit or 0)} tokens"
-    words = {"room": "has no room", "tried": "was tried already"}
+    words = {"room": "has no room", "asleep": "is asleep", "tried": "was tried already"}
     words["policy"] = f"was left out by a filter of {record.policy}"
     return cause, words.get(cause or "", "")
 

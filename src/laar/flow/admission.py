@@ -562,11 +562,11 @@ def _session(request: Request) -> str:
 
 
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
-    """Return whether waiting can help: no endpoint is known, and the request may go to any.
+    """Return whether waiting can help: no endpoint is known or awake, and any may get the request.
 
     An endpoint that left does not come back with its stored responses.
     """
-    empty = error.reason in ("no-endpoints", "no-candidates")
+    empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
     return empty and request.subset is None and not request.response_id
 
 

@@ -17,7 +17,7 @@ What counts, by endpoint:
 
 * If no event was missed since the cache was empty: exactly the blocks in the events.
 * Otherwise: at least the blocks in the events.
-* Requests in flight always count: their blocks will be stored.
+* Requests in flight always count, and those whose events are late: their blocks will be stored.
 
 A prompt's blocks are learned from the events themselves if they name the session of a request.
 The decision's id is sent as the session (`TokenBlocks.expect`), and the blocks reported under it
@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +54,7 @@ MAX_TEXTS = 400_000
 MAX_EXPECTED = 8192
 """Maximum requests whose blocks are expected under an id; 3 kB each for 6,000 tokens."""
 
+_MAX_LATE = 8  # answered requests of an endpoint whose events have not come yet
 _MAX_ANCHORS = 64  # offsets per text with a known token; a conversation has one per turn
 
 
@@ -132,12 +133,14 @@ class _Held:
     copies: dict[int | bytes, int] = field(default_factory=dict)  # extra copies of the same block
     slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers by engine name, a bit each
     namesakes: dict[int, int] = field(default_factory=dict)  # count of further engine names
+    late: deque[tuple[str, Chain]] = field(default_factory=lambda: deque(maxlen=_MAX_LATE))
 
 
 @dataclass(slots=True)
 class _Expected:
     """A request whose blocks, and then its answer's, are named by its endpoint's events."""
 
+    slot: int
     chain: Chain
     tokens: float
     blocks: array[int] = field(default_factory=lambda: array("Q"))
@@ -203,6 +206,8 @@ class TokenBlocks:
             self._parents[hash_] = before
             self.blocks += 1
         if event.session in self._expected:
+            while held.late and held.late.popleft()[0] != event.session:
+                pass  # events come in order: an earlier request has stored nothing
             self._take_expected(event.session, model, parent, own, size)
         if self.blocks > self._max_blocks:
             fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
@@ -309,7 +314,7 @@ class TokenBlocks:
         held = self._slots.get(slot)
         if held is None or not held.size or held.left_out or not len(chain):
             return False
-        self._expected[session] = _Expected(chain, tokens)
+        self._expected[session] = _Expected(slot, chain, tokens)
         if len(self._expected) > MAX_EXPECTED:
             self._expected.popitem(last=False)
         return True
@@ -330,6 +335,8 @@ class TokenBlocks:
         size = self.size(model)
         if expected.blocks and size:
             self._learn_expected(expected, model, size)
+        elif expected.slot in self._slots:
+            self._slots[expected.slot].late.append((session, expected.chain))
 
     def _take_expected(
         self, session: str, model: str, parent: int, own: array[int], size: int
@@ -456,7 +463,11 @@ class TokenBlocks:
             # For token ids, partial blocks don't count; a chat continues with an answer that does.
             if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
                 if of_text < believed:
-                    of_text = max(of_text, min(believed, claimed(slot)))
+                    late = (_shared(chain.hashes, other.hashes) for _, other in held.late)
+                    coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))
+                    if chain.tokens:
+                        coming -= coming % (held.size / chain.tokens)
+                    of_text = max(of_text, coming)
                 shares[slot] = min(1.0, of_text)
             if fetched is not None:
                 worth = self.tiers.fetched(slot, text.blocks, found)

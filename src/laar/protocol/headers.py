@@ -80,6 +80,10 @@ RETRY_AFTER = "retry-after"
 PREFILLER = "x-prefiller-host-port"
 """The prefill endpoint, for the decode endpoint's sidecar; the name is llm-d's."""
 
+ENCODERS = "x-encoder-hosts-ports"
+"""Encoders for the decode endpoint's sidecar, separated by commas: it sends a chat's n-th image,
+sound or video to the n-th, and begins again after the last. The name is llm-d's."""
+
 PRIORITY = "x-vllm-priority"
 """The request's priority in vLLM, lower values first; overrides the body's."""
 
@@ -95,7 +99,7 @@ ENGINE_HEADERS = frozenset(
         PRIORITY,
         RANK,
         "x-data-parallel-host-port",
-        "x-encoder-hosts-ports",
+        ENCODERS,
     }
 )
 """Headers that control engines: locations of parts of a prompt, rank, priority. Clients may not set
@@ -107,7 +111,7 @@ CREDENTIALS = ("authorization", "x-api-key", "api-key")
 PATH = "x-laar-path"
 """Metadata key: the path without query, for an engine with a different base path."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
+SET_BY_ROUTES = (PREFILLER, ENCODERS, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
 """Headers that the picker sets through metadata and routes."""
 
 LLM_D = {

@@ -209,6 +209,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits serve as prefix like text
+        spans.texts[-1] = spans.texts[-1].removesuffix("]")  # a longer prompt has none there
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
             isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows

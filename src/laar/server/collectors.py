@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.filters import STALE_S
+from laar.core.filters import STALE_S, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
-from laar.datalayer.asking import Asked, Asker
+from laar.datalayer.asking import WAKE_TIMEOUT_S, Asked, Asker, wake
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _AT_REST = 5.0
 """Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
 engines busy serving pages."""
+_WAKE_AGAIN_S = 5.0
+"""Seconds after a wake-up, or an attempt, without another: until then a reading may be older."""
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -49,6 +52,7 @@ class Collectors:
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
+        self._woken_until: dict[str, float] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
@@ -85,6 +89,10 @@ class Collectors:
         self._start_visits(settings, tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
+        waker = Asker(
+            self._to_wake, self._woken, clock=self._clock, how=wake, timeout_s=WAKE_TIMEOUT_S
+        )
+        tasks.spawn("wake", waker.run)
 
     async def _read_kv_events(self) -> None:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
@@ -205,6 +213,27 @@ class Collectors:
             failed = Kind.STATUS
         questions = self._picker.health.questions
         questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
+
+    def _to_wake(self, most: int) -> list[EndpointSpec]:
+        """Return the engines that requests wait for and that are asleep."""
+        table, now = self._picker.table, self._clock()
+        if not table.wakes or not self._picker.settings.routing.enforcement.share:
+            return []
+        self._woken_until = {a: until for a, until in self._woken_until.items() if until > now}
+        wanted = wakeable(table, table.active) & (table.in_flight[table.active] > 0.0)
+        specs = {spec.address: spec for spec in map(table.spec, table.active[wanted].tolist())}
+        due = sorted(specs.keys() - self._woken_until.keys())[:most]  # once for all ranks there
+        self._woken_until |= dict.fromkeys(due, math.inf)
+        return [specs[address] for address in due]
+
+    def _woken(self, key: str, asked: Asked) -> None:
+        address = key.partition("#")[0]
+        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S
+        failed = asked.problem and f"{address} stays asleep: {asked.problem}"
+        self._fleet.problem("wake", failed or None)
+        self._picker.table.woken(
+            address, WAKE_TIMEOUT_S if failed else asked.seconds, awake=not failed
+        )
 
 
 def _no_kv_events(labelled: Sequence[str]) -> str:

@@ -94,16 +94,18 @@ _PRECISE = (
 )
 _ROLES = "the policy `laar` follows the roles in the label llm-d.ai/role"
 _APART = {
+    "always-disagg-multimodal-decider": "",
     "always-disagg-pd-decider": "",
     "decode-filter": "",
     "disagg-headers-handler": "",
     "disagg-profile-handler": "",
+    "encode-filter": "",
     "pd-profile-handler": "threshold",
     "prefill-filter": "",
     "prefill-header-handler": "",
     "prefix-based-pd-decider": "nonCachedTokens",
 }
-"""Plugins that split prefill and decode, and the name of their token threshold (empty if none)."""
+"""Plugins that split encoding, prefill and decode; the name of their token threshold or empty."""
 _DETECTORS = {
     "concurrency-detector": {"maxConcurrency", "concurrencyMode"},
     "utilization-detector": {"queueDepthThreshold", "kvCacheUtilThreshold"},
@@ -113,7 +115,6 @@ _ABSENT = {
     "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint "
     "whose max_model_len it exceeds",
     "file-discovery": "`endpoints_file` in place of `kubernetes`",
-    "encode-filter": "laar has no encoders apart from the engines that answer",
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter",
     "precise-prefix-cache-producer": _PRECISE,
     "precise-prefix-cache-scorer": _PRECISE,

@@ -154,6 +154,7 @@ def record_of(decision: Decision, table: EndpointTable, time_s: float) -> Decisi
         trace=request.trace,
         tuner_window=decision.weights_version,
         prefiller=decision.prefiller.address if decision.prefiller is not None else "",
+        encoders=decision.encoders,
         adapter=decision.flight.adapter,
         left_out=decision.left_out,
         generates=generates,

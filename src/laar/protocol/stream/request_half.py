@@ -53,7 +53,7 @@ _KEPT_CHARS = 500
 """Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
 until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
 
-_UNSTEERED = (None, None, None, False, PLAIN)
+_UNSTEERED = (None, (), None, None, False, PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -361,6 +361,7 @@ class RequestHalf(StreamState):
             self.hurried_at = now + patient.begin_s
         steered = (
             decision.prefiller,
+            decision.encoders,
             decision.engine_priority,
             decision.rank,
             decision.flight.is_traced,
@@ -445,6 +446,8 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
         found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key, way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
+    if decision.encoders:
+        found.append((names.ENCODERS, ",".join(of.address for of in decision.encoders)))
     if decision.engine_priority is not None:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:

@@ -1,0 +1,161 @@
+"""Engines that sleep until they are woken, behind a real picker and a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from io import BytesIO
+
+import orjson
+import pytest
+import yaml
+from aiohttp import web
+from test_blame import GOOD, SHAPES, chat
+
+from laar.core.membership import WAKE_LABEL
+from support import eventually
+from support.served import ServedEngine
+
+pytestmark = pytest.mark.envoy
+
+KEY = "a-secret"
+
+
+class Sleeper(ServedEngine):
+    """Holds requests while it sleeps, as vLLM does, until it is woken."""
+
+    def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2):
+        self.state, self.wake, self.took_s = state, wake, took_s
+        self.awake, self.busy = asyncio.Event(), asyncio.Event()
+        self.busy.set()
+        self.answered, self.woken = 0, 0
+
+    async def _handle(self, request):
+        if request.path == "/metrics":
+            states = {"weights_offloaded": 0, "discard_all": 0, "awake": int(self.awake.is_set())}
+            if not self.awake.is_set():
+                states[self.state] = 1
+            line = 'vllm:engine_sleep_state{{engine="0",sleep_state="{}"}} {}.0\n'
+            lines = [line.format(*item) for item in states.items()]
+            return web.Response(text="vllm:num_requests_running 0.0\n" + "".join(lines))
+        if request.path == "/wake_up" and request.method == "POST":
+            assert request.headers["authorization"] == f"Bearer {KEY}"
+            self.woken += 1
+            await asyncio.sleep(self.took_s)
+            if self.wake == 200:
+                self.awake.set()
+            return web.Response(status=self.wake)
+        if request.method != "POST" or request.path == "/tokenize":
+            return web.Response(text="{}")
+        await request.read()
+        await self.awake.wait()
+        await self.busy.wait()
+        self.answered += 1
+        return web.Response(body=GOOD, content_type="application/json")
+
+
+async def fleet_of(gateway, *engines, labels):
+    """Start a picker for the engines once it has read whether they sleep; return it."""
+    key_file = gateway.directory / "key"
+    key_file.write_text(KEY)
+    own = {"models": ["m"], "key_file": str(key_file), "labels": labels}
+    document = {"endpoints": [{"address": engine.address, **own} for engine in engines]}
+    gateway.endpoints_file.write_text(yaml.safe_dump(document))
+    runner = await gateway.picker()
+    table = runner.picker.table
+    asleep = [not engine.awake.is_set() for engine in engines]
+    await eventually(
+        lambda: (
+            (table.asleep[: len(engines)] > 0).tolist() == asleep
+            and not any(map(math.isnan, table.read_at[: len(engines)]))
+        )
+    )
+    return runner
+
+
+async def post(http, envoy, body):
+    headers = {"content-type": "application/json"}
+    path = "/v1/chat/completions"
+    async with http.post(envoy.url() + path, data=BytesIO(body), headers=headers) as answer:
+        return answer.status, await answer.read()
+
+
+async def shown(http, gateway, path):
+    async with http.get(gateway.url("admin", path)) as answer:
+        return orjson.loads(await answer.read())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, shape):
+    engine = await gateway.enter(Sleeper())
+    runner = await fleet_of(gateway, engine, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy(shape)
+    ended = await asyncio.gather(*(post(http, envoy, chat(f"prompt {n}")) for n in range(5)))
+    assert [status for status, _ in ended] == [200] * 5
+    assert (engine.woken, engine.answered) == (1, 5)
+    table = runner.picker.table
+    assert engine.took_s <= table.wake_s[0] < 5.0
+    decisions = (await shown(http, gateway, "/decisions"))["decisions"]
+    one = await shown(http, gateway, f"/decisions/{decisions[-1]['id']}")
+    assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
+
+
+async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
+    awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
+    awake.awake.set()
+    await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy()
+    ended = [await post(http, envoy, chat(f"prompt {n}")) for n in range(10)]
+    assert [status for status, _ in ended] == [200] * 10
+    assert (awake.answered, asleep.woken) == (10, 0)
+
+
+@pytest.mark.parametrize("policy", ["laar", "least-loaded"])
+async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gateway, http, policy):
+    awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
+    awake.awake.set()
+    runner = await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
+    gateway.change(routing={"policy": policy})
+    await eventually(lambda: runner.picker.settings.routing.policy == policy)
+    envoy = await gateway.envoy()
+    awake.busy = asyncio.Event()
+    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(30)]
+    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
+    if policy == "laar":
+        await eventually(lambda: asleep.answered > 0, what="an answer of the one woken")
+    else:  # it computes no seconds
+        await eventually(lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all there")
+    awake.busy.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 30
+    assert asleep.woken == (policy == "laar")
+
+
+@pytest.mark.parametrize(("labels", "state"), [({}, "weights_offloaded"), (None, "discard_all")])
+async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, state):
+    engine = await gateway.enter(Sleeper(state))
+    labels = {WAKE_LABEL: "true"} if labels is None else labels
+    await fleet_of(gateway, engine, labels=labels)
+    envoy = await gateway.envoy()
+    status, said = await post(http, envoy, chat("a prompt"))
+    assert (status, engine.woken) == (503, 0)
+    assert b"asleep until it is woken" in said
+    engine.awake.set()  # somebody woke it
+
+    async def answers():
+        return (await post(http, envoy, chat("a prompt")))[0] == 200
+
+    await eventually(answers, what="an answer")
+
+
+async def test_an_engine_that_cannot_be_woken_is_reported_and_costs_a_minute(gateway, http):
+    asleep = await gateway.enter(Sleeper(wake=404))
+    runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy()
+    waiting = asyncio.create_task(post(http, envoy, chat("a prompt")))
+    await eventually(lambda: asleep.woken > 0, what="an attempt to wake it")
+    problems = runner.picker.problems
+    await eventually(lambda: "wake" in problems, what="a problem")
+    assert "POST /wake_up answers 404" in problems["wake"]
+    assert runner.picker.table.wake_s[0] == 60.0
+    asleep.awake.set()
+    assert (await waiting)[0] == 200
