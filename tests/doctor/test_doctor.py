@@ -18,7 +18,7 @@ from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
 from laar.cli.terminal import MIN_TABLE_WIDTH
 from laar.core.endpoints import Reading
-from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
+from laar.doctor import Doctor, Finding, Level, admin_url, show_findings
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
@@ -69,7 +69,7 @@ def settings(tmp_path, *endpoints, **sections):
 
 
 async def examine(given, **places):
-    found = await Doctor(given, Places(**{"envoy": None, "picker": None} | places)).examine()
+    found = await Doctor(given, **{"envoy": None, "picker": None} | places).examine()
     return {(f.where.split()[0], f.level): f for f in found}, found
 
 
@@ -286,7 +286,7 @@ async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_bina
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     (tmp_path / "envoy").mkdir()
     async with EnvoyProcess(rendered("standalone", options), tmp_path / "envoy"):
-        doctor = Doctor(given, Places(envoy=f"http://127.0.0.1:{admin}", picker=None))
+        doctor = Doctor(given, envoy=f"http://127.0.0.1:{admin}", picker=None)
         found = await doctor.examine()
     buffer, *errors = [finding for finding in found if finding.level is Level.ERROR]
     assert buffer.remedy == f"set per_connection_buffer_limit_bytes: {32 << 20}"
@@ -507,7 +507,7 @@ async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
     fine = b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'
     async with answering(200, fine) as a, answering(200, fine) as b, answering(status, body) as c:
         loaded = settings(tmp_path, *((address, "m", {}) for address in (a, b, c)))
-        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+        found = await Doctor(loaded, envoy=None, picker=None).examine()
     (error,) = [finding for finding in found if finding.level is Level.ERROR]
     assert error.where == f"endpoint {c}"
     assert words in error.what
@@ -564,7 +564,7 @@ async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
 async def test_a_key_that_all_want_is_no_fault(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
-        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+        found = await Doctor(loaded, envoy=None, picker=None).examine()
     assert not [finding for finding in found if finding.level is Level.ERROR]
     [denied] = [finding for finding in found if "2 x 401" in finding.what]
     assert denied.level is Level.WARNING
@@ -584,7 +584,7 @@ async def test_a_model_that_answers_only_refusals_is_not_fine(
 ):
     async with answering(status, body) as address:
         loaded = settings(tmp_path, (address, "m", {}))
-        found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
+        found = await Doctor(loaded, envoy=None, picker=None).examine()
     [summary] = [finding for finding in found if finding.where == "model m"]
     assert summary.level is not Level.OK
     assert "key" not in summary.remedy

@@ -374,15 +374,13 @@ async def test_the_time_to_a_correct_answer_runs_from_the_first_attempt(tmp_path
     async with watched_picker(tmp_path) as (runner, url):
         first = ask(runner, tried="")
         settle(runner, first)
-        second = ask(runner, tried=first.model)
-        second_record = runner.picker.observability.memory.get(second.id)
-        second_record.now = runner.picker.observability.memory.get(first.id).now + 10.0
+        second = ask(runner, tried=first.model, after_s=10.0)
         settle(runner, second, latency_s=2.0)
         runner.picker.learning.reports.report(second.id, True, runner.picker.clock())
         async with http.get(f"{url}/events", timeout=None) as answer:
             retries = (await event(answer))["retries"]
         assert retries["ttca_s"]["n"] == 1
-        assert retries["ttca_s"]["p50"] == pytest.approx(12.0)
+        assert retries["ttca_s"]["p50"] == pytest.approx(12.0, abs=0.5)
         assert retries["attempts"] == [
             {"attempt": 1, "decisions": 1, "judged": 1, "correct": 0},
             {"attempt": 2, "decisions": 1, "judged": 1, "correct": 1},

@@ -67,7 +67,7 @@ class Engine(ServedEngine):
 
 
 FAULTS = {
-    "gone": ("unreachable since", "cuts it"),
+    "gone": ("unreachable since", "closes it"),
     "500": ("answers 500", "500"),
     "401": ("denies what its siblings accept (401", "401"),
     "html": ("text/html", "text/html"),

@@ -51,8 +51,8 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
         await running
 
 
-def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header's own name
-    """Decide on a request as a stream would have."""
+def ask(runner, *, model="auto", id="r-1", after_s=0.0, **fields):  # noqa: A002 - the header's name
+    """Decide on a request as a stream would have, some seconds from now."""
     text = fields.pop("text", PROMPT * 400)
     request = Request(
         id=id,
@@ -64,7 +64,7 @@ def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header
         body_bytes=len(text),
         **fields,
     )
-    return runner.picker.director.decide(request, runner.picker.clock())
+    return runner.picker.director.decide(request, runner.picker.clock() + after_s)
 
 
 def settle(runner, decision, **fields):

@@ -34,7 +34,7 @@ def doctor(
 
         from rich.console import Console
 
-        from laar.doctor import Doctor, Level, Places, admin_url, show_findings
+        from laar.doctor import Doctor, Level, admin_url, show_findings
         from laar.errors import SettingError
         from laar.measuring.run import key_headers
         from laar.settings import load_settings
@@ -45,12 +45,10 @@ def doctor(
             raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
         found = Doctor(
             settings,
-            Places(
-                envoy=terminal.admin_url(envoy_url) if envoy_url else None,
-                picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
-                token=read_token(token_file),
-                key=key_headers(key_env),
-            ),
+            envoy=terminal.admin_url(envoy_url) if envoy_url else None,
+            picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
+            token=read_token(token_file),
+            key=key_headers(key_env),
         )
         findings = asyncio.run(found.examine())
         if as_json:

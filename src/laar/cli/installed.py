@@ -7,6 +7,7 @@ between the words: ``up`` or ``context.plan``. Each refers to a function for Typ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -45,20 +46,23 @@ OF_LAB = (
 
 
 class InstalledGroup(TyperGroup):
-    """A group with its registered commands, then those of installed packages."""
+    """A group with laar's own commands, then those of installed packages."""
 
+    own: Mapping[str, EntryPoint] = {}
+    """laar's own commands that are imported when needed, besides the registered ones."""
     path = ""
     """Prefix of the packages' entry point names."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of `--help`."""
-        return [*super().list_commands(ctx), *installed(self.path)]
+        return [*self.own, *super().list_commands(ctx), *installed(self.path)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; packages can't replace laar's own."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        if cmd_name in self.own:
+            return _own(cmd_name)
+        if (registered := super().get_command(ctx, cmd_name)) is not None:
+            return registered
         point = installed(self.path).get(cmd_name)
         if point is not None:
             return _load(point, cmd_name)
@@ -68,17 +72,9 @@ class InstalledGroup(TyperGroup):
 
 
 class RootGroup(InstalledGroup):
-    """The top-level group: laar's own commands, then those of installed packages."""
+    """The top-level group."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of `--help`."""
-        return [*OWN, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by name."""
-        if cmd_name in OWN:
-            return _own(cmd_name)
-        return super().get_command(ctx, cmd_name)
+    own = OWN
 
 
 class ContextGroup(InstalledGroup):

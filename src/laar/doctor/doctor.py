@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from math import isnan
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -29,7 +30,7 @@ from laar.doctor.envoy import envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings
-from laar.envoy.options import is_ip
+from laar.envoy.endpoints_file import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -52,23 +53,6 @@ _COUNTERS = {
     "spurious_msgs_received": "the picker's answer did not match Envoy's state",
     "rejected_header_mutations": "a header set by the picker was rejected",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Addresses to check; None skips a part.
-
-    Args:
-        envoy: URL of Envoy's admin port.
-        picker: URL of the picker's admin port.
-        token: the viewers' token, if the picker requires one.
-        key: headers with a client's key, for endpoints that require one.
-    """
-
-    envoy: str | None
-    picker: str | None
-    token: str | None = None
-    key: Mapping[str, str] = field(default_factory=dict)
 
 
 def admin_url(settings: Settings) -> str:
@@ -96,12 +80,26 @@ class Doctor:
 
     Args:
         settings: settings of the picker.
-        places: addresses of the picker and its Envoy, and credentials.
+        envoy: URL of Envoy's admin port; None skips it.
+        picker: URL of the picker's admin port; None skips it.
+        token: the viewers' token, if the picker requires one.
+        key: headers with a client's key, for endpoints that require one.
     """
 
-    def __init__(self, settings: Settings, places: Places) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        envoy: str | None,
+        picker: str | None,
+        token: str | None = None,
+        key: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._settings = settings
-        self._places = places
+        self._envoy_url = envoy
+        self._picker_url = picker
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._key = key
         self._served: _Names = {}
         self._fails_open = False
 
@@ -142,7 +140,7 @@ class Doctor:
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
-        settings, key = self._settings, self._places.key
+        settings, key = self._settings, self._key
         declared = self._declared()
         specs = declared[:_MAX_ENDPOINTS]
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -164,16 +162,15 @@ class Doctor:
     # -- picker --------------------------------------------------------------------------------
 
     async def _picker(self, http: aiohttp.ClientSession) -> list[Finding]:
-        url = self._places.picker
+        url = self._picker_url
         if url is None:
             return []
-        headers = {"authorization": f"Bearer {self._places.token}"} if self._places.token else {}
         where, ready = f"picker {url}", await _get(http, f"{url}/readyz")
         if ready is None:
             remedy = "start it (`laar serve -c ...`), or give its listen.admin with --picker"
             return [error(where, "its admin port does not answer", remedy)]
-        about = _shown(await _get(http, f"{url}/fleet", headers))
-        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", headers))
+        about = _shown(await _get(http, f"{url}/fleet", self._headers))
+        recent = _shown(await _get(http, f"{url}/decisions?limit={_DECISIONS}", self._headers))
         found = []
         if ready.status != 200:
             found.append(error(where, ready.body.decode().strip(), "see the endpoints above"))
@@ -188,7 +185,7 @@ class Doctor:
     # -- Envoy ---------------------------------------------------------------------------------
 
     async def _envoy(self, http: aiohttp.ClientSession) -> list[Finding]:
-        url = self._places.envoy
+        url = self._envoy_url
         if url is None:
             return []
         dump = await _get(http, f"{url}/config_dump")

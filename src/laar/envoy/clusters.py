@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from laar.core.membership import SYSTEM_CA
-from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, tls_match
-from laar.envoy.options import BodyMode, BootstrapOptions, is_ip
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, is_ip, tls_match
+from laar.envoy.options import BodyMode, BootstrapOptions
 from laar.envoy.parts import Json, duration, extension, lb_key, socket_address, typed
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED

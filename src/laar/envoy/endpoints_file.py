@@ -58,15 +58,22 @@ class EndpointAddress:
     ca: str | None = None
 
     def __post_init__(self) -> None:
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError as error:
+        if not is_ip(self.host):
             raise SettingError(
                 f"endpoint {self.host!r}: Envoy's endpoints file needs IP addresses, not names; "
                 "resolve the name first"
-            ) from error
+            )
         if not 0 < self.port < 65536:
             raise SettingError(f"endpoint {self.host!r}: port {self.port} is not in 1..65535")
+
+
+def is_ip(host: str) -> bool:
+    """Return whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:

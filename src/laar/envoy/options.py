@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from laar.envoy.endpoints_file import is_ip
 from laar.errors import SettingError
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.headers import FAIRNESS
@@ -136,12 +136,3 @@ class BootstrapOptions:
     def data_host(self, shape: Shape) -> str:
         """Return the IP address to listen on for requests."""
         return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
-
-
-def is_ip(host: str) -> bool:
-    """Return whether a host is an IP address, not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

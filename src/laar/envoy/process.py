@@ -130,7 +130,8 @@ class EnvoyProcess:
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._process: asyncio.subprocess.Process | None = None
-        self._admin_url = ""
+        self.admin_url = ""
+        """Base URL of the admin interface."""
         self._addresses: dict[str, tuple[str, int]] = {}
 
     @property
@@ -139,11 +140,6 @@ class EnvoyProcess:
         if self._process is None:
             raise RuntimeError("this Envoy is not running")
         return self._process.pid
-
-    @property
-    def admin_url(self) -> str:
-        """Base URL of the admin interface."""
-        return self._admin_url
 
     def url(self, listener: str = "data") -> str:
         """Return a listener's base URL on loopback; laar's are named ``data`` and ``probes``."""
@@ -208,10 +204,10 @@ class EnvoyProcess:
             async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
                 # Envoy asks clients to close idle connections only while unhealthy.
                 for step in ("healthcheck/fail", "drain_listeners"):
-                    await (await session.post(f"{self._admin_url}/{step}")).read()
+                    await (await session.post(f"{self.admin_url}/{step}")).read()
                 open_requests = "stats?format=json&filter=^http%5C..*downstream_rq_active$"
                 while True:
-                    async with session.get(f"{self._admin_url}/{open_requests}") as response:
+                    async with session.get(f"{self.admin_url}/{open_requests}") as response:
                         stats = orjson.loads(await response.read())["stats"]
                     # The admin port's count includes this request.
                     open_now = {stat.get("name"): stat.get("value") for stat in stats}
@@ -253,7 +249,7 @@ class EnvoyProcess:
                 if self._process is None or self._process.returncode is not None:
                     raise LaarError(f"Envoy ended while starting:\n{self.log_tail()}")
                 await asyncio.sleep(_POLL_S)
-            async with session.get(f"{self._admin_url}/listeners?format=json") as response:
+            async with session.get(f"{self.admin_url}/listeners?format=json") as response:
                 statuses = orjson.loads(await response.read())["listener_statuses"]
         addresses = {
             status["name"]: status.get("local_address", {}).get("socket_address")
@@ -267,8 +263,8 @@ class EnvoyProcess:
 
     async def _is_ready(self, session: aiohttp.ClientSession, admin_address: Path) -> bool:
         try:
-            self._admin_url = f"http://{admin_address.read_text()}"  # noqa: ASYNC240 - tiny
-            async with session.get(f"{self._admin_url}/ready") as response:
+            self.admin_url = f"http://{admin_address.read_text()}"  # noqa: ASYNC240 - tiny
+            async with session.get(f"{self.admin_url}/ready") as response:
                 return response.status == 200
         except (FileNotFoundError, aiohttp.ClientError):
             return False

@@ -26,35 +26,21 @@ _TAKEN_OUT = -1.0
 (`DecisionRecord.eligible`)."""
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[T]):
-    """A field of a decision.
+    """A field of a decision, its end or its candidates.
 
     Args:
         name: its name in the record.
-        read: returns its value.
+        read: returns its value: for one candidate, or an array for all.
         attribute: its attribute in spans; empty for none.
     """
 
     name: str
-    read: Callable[[T], object]
+    read: Callable[[T], Any]
     attribute: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T, V]):
-    """A field of each candidate.
-
-    Args:
-        name: its name in the record.
-        read: returns its value for one candidate or for all.
-    """
-
-    name: str
-    read: Callable[[T], V]
 
 
 def _cell(at: int, unread: object) -> Callable[[DecisionRecord], object]:
@@ -119,44 +105,44 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
 )
 """Fields on how the request ended; status 0 means that there was none."""
 
-ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
-    Column("endpoint", lambda of: of.address),
-    Column("model", lambda of: of.models[0]),
-    Column("region", lambda of: of.region),
+ENDPOINT: tuple[Field[EndpointSpec], ...] = (
+    Field("endpoint", lambda of: of.address),
+    Field("model", lambda of: of.models[0]),
+    Field("region", lambda of: of.region),
 )
 """Fields that describe an endpoint."""
 
-ESTIMATES: tuple[Column[View, Floats], ...] = (
-    Column("probability", lambda of: of.probability),
-    Column("evidence", lambda of: of.evidence),
-    Column("tokens", lambda of: of.tokens),
-    Column("cached_tokens", lambda of: of.held_tokens),
-    Column("queued_tokens", lambda of: of.queued_tokens),
+ESTIMATES: tuple[Field[View], ...] = (
+    Field("probability", lambda of: of.probability),
+    Field("evidence", lambda of: of.evidence),
+    Field("tokens", lambda of: of.tokens),
+    Field("cached_tokens", lambda of: of.held_tokens),
+    Field("queued_tokens", lambda of: of.queued_tokens),
 )
 """Estimates for each candidate."""
 
-SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
+SCORE: Field[DecisionRecord] = Field("score", lambda of: _scores(of))
 """The policy's score of the candidate; -1 if it was excluded."""
 
-UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
+UNPRICED: tuple[Field[View], ...] = (Field("rtt_s", lambda of: of.rtt_s),)
 """The columns that replace `TERMS` if the policy has no cost."""
 
-TERMS: tuple[Column[Terms, Floats], ...] = (
-    Column("rtt_s", lambda of: of.rtt_s),
-    Column("base_s", lambda of: of.base_s),
-    Column("prefill_s", lambda of: of.prefill_s),
-    Column("queue_s", lambda of: of.queue_s),
-    Column("slow_s", lambda of: of.all_slow_s),
-    Column("penalty", lambda of: of.penalty),
-    Column("latency_s", lambda of: of.latency_s),
-    Column("answers", lambda of: of.all_answers),
-    Column("cost_s", lambda of: of.cost_s),
-    Column("ttft_s", lambda of: of.all_ttft_s),
-    Column("others_s", lambda of: of.all_others_s),
+TERMS: tuple[Field[Terms], ...] = (
+    Field("rtt_s", lambda of: of.rtt_s),
+    Field("base_s", lambda of: of.base_s),
+    Field("prefill_s", lambda of: of.prefill_s),
+    Field("queue_s", lambda of: of.queue_s),
+    Field("slow_s", lambda of: of.all_slow_s),
+    Field("penalty", lambda of: of.penalty),
+    Field("latency_s", lambda of: of.latency_s),
+    Field("answers", lambda of: of.all_answers),
+    Field("cost_s", lambda of: of.cost_s),
+    Field("ttft_s", lambda of: of.all_ttft_s),
+    Field("others_s", lambda of: of.all_others_s),
 )
 """Terms of the cost."""
 
-MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s)
+MOVED: Field[Terms] = Field("transfer_s", lambda of: of.all_transfer_s)
 """An additional cost term if prompts may be prefilled elsewhere."""
 
 
@@ -194,6 +180,6 @@ END_ATTRIBUTES: Mapping[str, str] = {
 }
 """Span attributes by field of the request's end."""
 
-_COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
+_COLUMNS: tuple[Field[Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}
 """Fields of the chosen candidate in spans; the two excluded ones are fields of the decision."""

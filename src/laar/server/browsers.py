@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from laar.envoy.endpoints_file import is_ip
 from laar.errors import RequestError
 from laar.server.admin.answers import refused
 
@@ -82,7 +83,7 @@ class BrowserGuard:
     def _is_ours(self, host: str) -> bool:
         """Return whether a host is allowed; IP addresses are, since DNS rebinding needs a name."""
         name = host_of(host).lower().removesuffix(".")
-        return name in self._hosts or _is_address(name)
+        return name in self._hosts or is_ip(name)
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:
@@ -113,12 +114,4 @@ def host_of(address: str) -> str:
 def is_loopback(address: str) -> bool:
     """Return whether an address can only be reached from this machine."""
     host = host_of(address)
-    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)

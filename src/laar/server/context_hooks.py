@@ -332,7 +332,7 @@ class ContextHooks:
         self._problems.report(
             f"context {tally.name}",
             "switched itself off: reordering does not pay here. "
-            f"Cached share of the prompt {tally.groups['hook'].cached_share.mean:.3f}, "
+            f"Cached share of the prompt {tally.groups['hook'].cached_share:.3f}, "
             f"{gain.gain:+.3f} of it due to the hook; POST /context/reset switches it on again",
         )
 

@@ -9,7 +9,7 @@ read.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.telemetry.metrics import Histogram
@@ -23,24 +23,6 @@ _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
 @dataclass(slots=True)
-class Mean:
-    """Mean of the added values; 0 if there are none."""
-
-    n: int = 0
-    total: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        """Return the mean."""
-        return self.total / self.n if self.n else 0.0
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        self.n += 1
-        self.total += value
-
-
-@dataclass(slots=True)
 class Group:
     """One group's requests with documents.
 
@@ -51,8 +33,10 @@ class Group:
         received_bytes: bytes expected to be cached in the order received.
         prompt_tokens: prompt tokens as counted by engines, if usage was read.
         cached_tokens: prompt tokens found in the engines' caches.
-        cached_share: mean cached share of a prompt.
-        ttft_s: mean seconds to the first token.
+        answers: number of answers with these counts.
+        cached_shares: sum of their prompts' cached shares.
+        ttft_samples: number of measured times to first token.
+        ttft_seconds: sum of these times.
     """
 
     eligible: int = 0
@@ -61,18 +45,15 @@ class Group:
     received_bytes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    cached_share: Mean = field(default_factory=Mean)
-    ttft_s: Mean = field(default_factory=Mean)
+    answers: int = 0
+    cached_shares: float = 0.0
+    ttft_samples: int = 0
+    ttft_seconds: float = 0.0
 
     @property
-    def ttft_seconds(self) -> float:
-        """Return the sum of the measured times to first token."""
-        return self.ttft_s.total
-
-    @property
-    def ttft_samples(self) -> int:
-        """Return the number of measured times to first token."""
-        return self.ttft_s.n
+    def cached_share(self) -> float:
+        """Return the mean cached share of a prompt; 0 without answers."""
+        return self.cached_shares / max(self.answers, 1)
 
     def decided(self, result: HookResult) -> None:
         """Count a request."""
@@ -86,11 +67,13 @@ class Group:
     ) -> None:
         """Count an answer that was read; figures that it lacks are None."""
         if ttft_s is not None:
-            self.ttft_s.add(ttft_s)
+            self.ttft_samples += 1
+            self.ttft_seconds += ttft_s
         if prompt_tokens and cached_tokens is not None:
             self.prompt_tokens += prompt_tokens
             self.cached_tokens += cached_tokens
-            self.cached_share.add(min(1.0, cached_tokens / prompt_tokens))
+            self.answers += 1
+            self.cached_shares += min(1.0, cached_tokens / prompt_tokens)
 
 
 class RouteTally:

@@ -61,7 +61,8 @@ class DecisionMemory:
         self._max_bytes = max_bytes
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
-        self._bytes = 0
+        self.held_bytes = 0
+        """Estimated memory used."""
         self.decided_total = 0
         self.decided_at = -math.inf
         """Time of the last decision."""
@@ -72,10 +73,10 @@ class DecisionMemory:
         self.decided_total += 1
         self.decided_at = decision.now
         self._records[record.id] = self._open[record.id] = record
-        self._bytes += _size(record)
-        while len(self._records) > self._max_decisions or self._bytes > self._max_bytes:
+        self.held_bytes += _size(record)
+        while len(self._records) > self._max_decisions or self.held_bytes > self._max_bytes:
             _, oldest = self._records.popitem(last=False)
-            self._bytes -= _size(oldest)
+            self.held_bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return a decision's record without remembering it."""
@@ -108,11 +109,6 @@ class DecisionMemory:
 
     def __len__(self) -> int:
         return len(self._records)
-
-    @property
-    def held_bytes(self) -> int:
-        """Estimated memory used."""
-        return self._bytes
 
 
 def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:

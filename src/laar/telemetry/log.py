@@ -62,20 +62,17 @@ class DecisionLog:
         self.written = 0
         self.dropped = 0
 
-    def add(self, record: DecisionRecord) -> None:
-        """Queue a settled decision, unless the queue is full."""
-        self._append(record)
+    def add(self, entry: DecisionRecord | bytes) -> None:
+        """Queue a settled decision, or a line, unless the queue is full."""
+        if len(self._queue) < MAX_QUEUED:
+            self._queue.append(entry)
+        else:
+            self.dropped += 1
 
     def judged(self, decision_id: str, correct: bool) -> None:
         """Queue the outcome of a decision whose line was written earlier."""
         line = {"decision_id": decision_id, "correct": correct}
-        self._append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
-    def _append(self, entry: DecisionRecord | bytes) -> None:
-        if len(self._queue) >= MAX_QUEUED:
-            self.dropped += 1
-            return
-        self._queue.append(entry)
+        self.add(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     async def run(self) -> None:
         """Write until cancelled, then write the rest of the queue."""

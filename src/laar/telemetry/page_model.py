@@ -7,12 +7,13 @@ the request path. Percentiles cover the last thousand decisions; Prometheus has 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
 
+from laar.accuracy.reports import Answered
 from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
@@ -92,6 +93,12 @@ class PageModel:
         self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
+        self._correct_s: deque[float] = deque(maxlen=_WINDOW)  # times to a correct answer
+
+    def answered(self, judged: Answered) -> None:
+        """Remember the time of a judged answer, if it is correct."""
+        if judged.correct and judged.seconds is not None:
+            self._correct_s.append(judged.seconds)
 
     def fleet(self, now: float) -> dict[str, object]:
         """Return the endpoints and the problems, without the decisions."""
@@ -130,7 +137,10 @@ class PageModel:
             "failed": sum(1 for a in records if a.end and not a.end.ok),
             "failures": _failures(records),
             "predicted": _predicted(records),
-            "retries": _retries(records, memory),
+            "retries": {
+                "attempts": _retries(records, memory),
+                "ttca_s": _percentiles(self._correct_s),
+            },
             "shadow": _shadow(records),
             "problems": dict(islice(self._problems.items(), _PROBLEMS)),
             "since_s": dict(islice(self._problems.since_s.items(), _PROBLEMS)),
@@ -249,38 +259,19 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
     }
 
 
-def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
-    """Return counts of attempts, and times to a correct answer for complete chains."""
+def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[dict[str, int]]:
+    """Return counts by number of attempt."""
     attempts: dict[int, list[int]] = {}
-    times = []
     for record in records:
         row = attempts.setdefault(len(record.tried) + 1, [0, 0, 0])
         correct = memory.reports.outcome_of(record.id) if memory.reports else None
         row[0] += 1
         row[1] += correct is not None
         row[2] += correct is True
-        if correct and record.end is not None:
-            began = _chain_began(record, memory)
-            if began is not None:
-                times.append(record.now + record.end.latency_s - began)
-    return {
-        "attempts": [
-            {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
-            for n, row in sorted(attempts.items())
-        ],
-        "ttca_s": _percentiles(times),
-    }
-
-
-def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None:
-    """Return the time of a chain's first decision; None if a link is not remembered."""
-    for _ in range(len(record.tried)):
-        previous = memory.reports.previous_of(record.id) if memory.reports else None
-        found = memory.get(previous) if previous is not None else None
-        if found is None:
-            return None
-        record = found
-    return record.now
+    return [
+        {"attempt": n, "decisions": row[0], "judged": row[1], "correct": row[2]}
+        for n, row in sorted(attempts.items())
+    ]
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:

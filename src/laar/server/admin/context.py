@@ -121,9 +121,9 @@ def _group(group: Group) -> dict[str, object]:
             "hit_share_as_received": group.received_bytes / documents if documents else None,
         },
         "measured": {
-            "answers": group.cached_share.n,
-            "cached_share": group.cached_share.mean if group.cached_share.n else None,
-            "ttft_s": group.ttft_s.mean if group.ttft_s.n else None,
-            "ttft_answers": group.ttft_s.n,
+            "answers": group.answers,
+            "cached_share": group.cached_share if group.answers else None,
+            "ttft_s": group.ttft_seconds / group.ttft_samples if group.ttft_samples else None,
+            "ttft_answers": group.ttft_samples,
         },
     }

@@ -49,8 +49,16 @@ from laar.telemetry.decisions import DecisionMemory
 MAX_LIMIT = 200
 SLOW_S = 10.0
 """Seconds after which a complete response counts as slow: users give up about then."""
-KINDS = ("", "failed", "retried", "slow", "wrong")
-"""Kinds of decisions that can be searched for; the first means all."""
+KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
+    "": lambda _memory, _of: True,
+    "failed": lambda _memory, of: of.end is not None and not of.end.ok,
+    "retried": lambda _memory, of: bool(of.tried),
+    "slow": lambda _memory, of: of.end is not None and of.end.latency_s >= SLOW_S,
+    "wrong": lambda memory, of: (
+        memory.reports is not None and memory.reports.outcome_of(of.id) is False
+    ),
+}
+"""Kinds of decisions that can be searched for, and whether a decision is of one."""
 _FOR_THIS_PORT = frozenset({"authorization", "cookie"})
 """Headers that may hold the viewer's token; all others belong to the explained request."""
 _PATHS = (
@@ -131,11 +139,7 @@ class Explainer:
         Raises:
             RequestError: it would be refused regardless of the fleet's state.
         """
-        given = {":path": path_of(body), ":method": "POST", **headers}
-        return self._read(body, given, self._clock())
-
-    def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
-        """Pass the request to a stream machine, up to its call for a decision."""
+        now, headers = self._clock(), {":path": path_of(body), ":method": "POST", **headers}
         stream = Stream(
             Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
         )
@@ -230,18 +234,5 @@ def _matching(
         more = (record.picked, record.served, record.reason, record.policy, *record.tried)
         if text and not any(text in name.lower() for name in (*names, *more)):
             continue
-        if _is_of(memory, record, kind):
+        if KINDS[kind](memory, record):
             yield record
-
-
-def _is_of(memory: DecisionMemory, record: DecisionRecord, kind: str) -> bool:
-    end = record.end
-    if kind == "failed":
-        return end is not None and not end.ok
-    if kind == "slow":
-        return end is not None and end.latency_s >= SLOW_S
-    if kind == "retried":
-        return bool(record.tried)
-    if kind == "wrong":
-        return memory.reports is not None and memory.reports.outcome_of(record.id) is False
-    return True

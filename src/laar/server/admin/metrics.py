@@ -218,19 +218,9 @@ class _Scrape:
 
     # -- the context hook ----------------------------------------------------------------------
 
-    def hook_requests(self) -> _Series:
-        for route in self._picker.context.tallies():
-            yield from (((route.name, reason), count) for reason, count in route.reasons.items())
-
-    def hook_lists(self) -> _Series:
-        for route in self._picker.context.tallies():
-            yield from (((route.name, shape), count) for shape, count in route.shapes.items())
-
-    def hooks_off(self) -> _Series:
-        return ((route.name, route.is_off) for route in self._picker.context.tallies())
-
-    def hook_added_s(self) -> _Series:
-        return ((route.name, route.added_s) for route in self._picker.context.tallies())
+    @property
+    def hooks(self) -> _Hooks:
+        return _Hooks(self._picker)
 
     def hook_entries(self) -> _Series:
         for route in self._picker.context.tallies():
@@ -259,6 +249,21 @@ class _Columns:
     def __getattr__(self, column: str) -> _Series:
         values: list[float] = getattr(self._table, column)[self._table.active].tolist()
         return zip(self._keys, values, strict=True)
+
+
+class _Hooks:
+    """The figures of the context hooks, by route and, of some, by the keys of a counter."""
+
+    def __init__(self, picker: Picker) -> None:
+        self._routes = picker.context.tallies()
+
+    def __getattr__(self, figure: str) -> _Series:
+        for route in self._routes:
+            found = getattr(route, figure)
+            if isinstance(found, Mapping):
+                yield from (((route.name, key), count) for key, count in found.items())
+            else:
+                yield route.name, found
 
 
 class _Groups:

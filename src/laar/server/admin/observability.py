@@ -88,6 +88,7 @@ class Observability:
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
             self.history.answered(judged, clock())
+            self.page.answered(judged)
 
         reports.on_answered = answered
         self.hit_rates = HitRates()

@@ -111,15 +111,31 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Accept connections."""
-        await self._listen()
+        """Accept connections, or again on the same sockets, to use another TLS context.
+
+        The sockets' shared queue keeps clients from being refused.
+        """
+        loop = asyncio.get_running_loop()
+        before = self._listening
+        self._listening = [
+            await loop.create_server(
+                lambda: Connection(self),
+                sock=bound.dup(),
+                ssl=self._tls,
+                ssl_handshake_timeout=GREETING_S if self._tls else None,
+                backlog=_BACKLOG,
+            )
+            for bound in self._sockets
+        ]
+        for listening in before:
+            listening.close()
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
         """Use a new TLS context for new connections."""
         context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:
-            await self._listen()
+            await self.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections and calls; cut open connections after the grace period."""
@@ -157,20 +173,3 @@ class H2Server:
         for bound in self._sockets:
             bound.close()
         self._listening, self._sockets = [], []
-
-    async def _listen(self) -> None:
-        """Listen again on the same sockets, whose shared queue keeps clients from being refused."""
-        loop = asyncio.get_running_loop()
-        before = self._listening
-        self._listening = [
-            await loop.create_server(
-                lambda: Connection(self),
-                sock=listener.dup(),
-                ssl=self._tls,
-                ssl_handshake_timeout=GREETING_S if self._tls else None,
-                backlog=_BACKLOG,
-            )
-            for listener in self._sockets
-        ]
-        for listening in before:
-            listening.close()
