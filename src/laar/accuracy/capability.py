@@ -236,7 +236,8 @@ class CapabilityModel:
             row = self.probabilities(everyone, features, shares=shares)
             return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
-            return self._table(tuple(models), features).row(shares)
+            row = self._table(tuple(models), features).row(shares)
+            return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         key = (tuple(models), features)
         found = self._rows.get(key)
         if found is None:
