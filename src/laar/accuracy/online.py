@@ -3,10 +3,9 @@
 A cell has a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
 forgotten exponentially, faster if there are many, so that a model replaced under the same name is
-noticed. k is the number of outcomes that the artifact has for the cell, clamped to between `kappa`
-and four times that: a few reports, some of them inverted, must not outweigh many measurements. It
-is lower if the model's other cells show that the artifact is wrong about it
-(`laar.accuracy.trust`).
+noticed. k is the artifact's number of outcomes in the cell, clamped to between `kappa` and four
+times that: a few reports, some of them inverted, must not outweigh many measurements. It is lower
+if the model's other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
 can move it by at most cap / (kappa + cap) of the way in an hour, while true reports pull it back.

@@ -164,6 +164,7 @@ class TextModel:
 
     def __init__(self, terms: TextTerms) -> None:
         self.tasks = tuple(column.task for column in terms.tasks)
+        self.margins = _SURER if (terms.gain_unseen or 0.0) < -MOST_LOSS else _SURE
         self._trust = np.array([(c.trust_intercept, c.trust_slope) for c in terms.tasks]).T
         self._intercepts = np.array([column.intercept for column in terms.tasks])
         self._weights = np.stack([unpacked(column) for column in terms.tasks])
@@ -231,12 +232,22 @@ _DOUBT = 8.0
 """The level of P(correct) has the trust's squared odds, divided by this: the largest trust of many
 tasks is too large. Of left-out questions with .6 a quarter were of known tasks, with .8 a half."""
 
-_SURE = 0.5
-"""Margin deducted from a model's lead: in standard errors over its questions on a graded task, in
+_SURE, _SURER = (0.5, 0.5), (1.0, 2.0)
+"""Margins deducted from a model's lead: in standard errors over its questions on a graded task, in
 standard deviations between tasks on an ungraded one. Decision 11 has the cost of other values."""
 
+MOST_LOSS = 0.003
+"""Estimated loss on tasks left out of the fit, in shares of the answers, beyond which `_SURER`
+applies: with other fleets than the nine models, switching mostly loses where the fit says so."""
 
-def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
+
+def task_table(
+    probabilities: _Floats,
+    counts: _Floats,
+    base: _Floats,
+    best: int,
+    margins: tuple[float, float] = _SURE,
+) -> TaskTable:
     """Build a `TaskTable`.
 
     Args:
@@ -244,13 +255,15 @@ def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int
         counts: outcomes behind each; 0 if a base rate is used.
         base: P(correct) by model, for a request of no graded task.
         best: index of the best single model.
+        margins: those deducted from leads, on a graded and on an ungraded task.
     """
     # A task counts fully once its sampling error is below the deviation between tasks, about .2.
     means = np.average(probabilities, axis=0, weights=np.maximum(counts, 1e-9) / (counts + 6))
     leads = probabilities - probabilities[:, best : best + 1]
-    stranger = leads.mean(axis=0) - _SURE * leads.std(axis=0, ddof=1)
+    stranger = leads.mean(axis=0) - margins[1] * leads.std(axis=0, ddof=1)
     # Standard error of a difference between two models whose answers correlate by one half.
-    leads = leads - _SURE * np.sqrt(probabilities * (1 - probabilities) / np.maximum(counts, 1))
+    variances = probabilities * (1 - probabilities) / np.maximum(counts, 1)
+    leads = leads - margins[0] * np.sqrt(variances)
     leads[:, best] = stranger[best] = 1.0
     return TaskTable(probabilities, base, float(means.sum()), leads, stranger)
 

@@ -137,6 +137,26 @@ def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
 
+def test_leads_have_to_be_larger_where_the_fit_expects_a_loss_on_other_tasks(known: Fit) -> None:
+    text = known.artifact.text
+    assert text is not None
+    models, asked = tuple(sorted(_RIGHT)), Features("en", 512)
+    switched = []
+    for gain in (0.01, -0.02):
+        terms = text.model_copy(update={"gain_unseen": gain})
+        capability = CapabilityModel(known.artifact.model_copy(update={"text": terms}))
+        best = max(models, key=capability.base_rate)
+        found = set()
+        for record in world(["sums", "poems", "trivia", "code"], 10, 9):
+            words = f"{record['question']} in another kind of sentence altogether, please"
+            guess = capability.guess(asked, Said(words))
+            row = capability.probabilities(models, guess.features, shares=guess.shares)
+            if models[row.argmax()] != best:
+                found.add(words)
+        switched.append(found)
+    assert switched[1] < switched[0]
+
+
 def test_an_ungraded_request_is_as_hard_as_the_mean_task_however_large_each_is() -> None:
     tasks = np.array([[0.9, 0.8], [0.4, 0.2], [0.2, 0.2]])
     counts = np.array([[5000.0, 5000.0], [50.0, 50.0], [50.0, 50.0]])
