@@ -22,7 +22,8 @@ from laar.accuracy import (
 )
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
 from laar.accuracy.assessor import CapabilityAssessor
-from laar.accuracy.text import TextModel, packed
+from laar.accuracy.fitting.text import packed
+from laar.accuracy.text import TextModel
 from laar.core.request import Api, Request
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact

@@ -58,6 +58,16 @@ def test_outcomes_are_forgotten_by_half_in_a_half_life() -> None:
         assert mean_of(online, 0.8, age_s) == pytest.approx(50 * 0.8 / (50 + n))
 
 
+def test_a_model_replaced_under_its_name_is_noticed_within_hours_after_days_of_reports() -> None:
+    rng, online, now = random.Random(1), OnlineOutcomes(), 0.0
+    online.measured = lambda _model, _features: 500
+    for right, hours in ((0.9, 72), (0.2, 6)):
+        for _ in range(100 * hours):
+            now += HOUR / 100
+            online.observe("a", QA, rng.random() < right, now)
+        assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)  # another model's P(correct)
+
+
 def test_the_true_accuracy_wins_within_the_hour() -> None:
     rng = random.Random(1)
     online = OnlineOutcomes()

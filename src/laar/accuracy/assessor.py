@@ -181,7 +181,13 @@ class CapabilityAssessor:
     ) -> Assessment:
         """Return every model's estimates for the request."""
         key = tuple(models)
-        constants = self._constants.get(key) or self._learn_models(key)
+        constants = self._constants.get(key)
+        if constants is None:
+            if len(self._constants) >= MAX_LISTS:
+                self._constants.clear()
+            constants = self._constants[key] = _Constants(
+                self.capability.seconds_per_token(key), self.capability.fixed_s(key), {}
+            )
         sample = head_and_tail(request.question)
         language = script_of(sample)
         tokens, mean_tokens = self.tokens.estimate_each(request.chars, language, key)
@@ -220,14 +226,6 @@ class CapabilityAssessor:
             published=published,
             reported=None if online is None else np.array(online.outcomes(key, features, now)),
         )
-
-    def _learn_models(self, models: tuple[str, ...]) -> _Constants:
-        if len(self._constants) >= MAX_LISTS:
-            self._constants.clear()
-        made = self._constants[models] = _Constants(
-            self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
-        )
-        return made
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
         """Learn characters per token from the reported length."""

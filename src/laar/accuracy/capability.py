@@ -137,11 +137,14 @@ class CapabilityModel:
         self._models = dict(artifact.models) if artifact else {}
         self.models = tuple(self._models)
         """The measured models."""
+        self.chars_per_token = {name: m.chars_per_token for name, m in self._models.items()}
+        """Characters per token by model, then language: initial values of a `TokenEstimator`."""
         self._difficulty = artifact.retry.difficulty if artifact else None
         cells = [cell for model in self._models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
-        self._tasks = tuple(sorted({cell.task for cell in cells}))
+        self.tasks = tuple(sorted({cell.task for cell in cells}))
+        """The measured tasks."""
         self._outcomes = {
             (name, cell.features): cell.outcomes
             for name, model in self._models.items()
@@ -165,7 +168,8 @@ class CapabilityModel:
             )
             for name, speed in speeds.items()
         }
-        self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
+        self.measured_s_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
+        """c(m) of the models whose speed was measured."""
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self.timed = any(self._fixed_s.values())
         """Whether `fixed_s` was measured: a hand-written artifact may lack it."""
@@ -174,25 +178,10 @@ class CapabilityModel:
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Classifier of tasks by words; None if the artifact has no terms for it."""
 
-    @property
-    def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:
-        """Characters per token by model, then language: initial values of a `TokenEstimator`."""
-        return {name: model.chars_per_token for name, model in self._models.items()}
-
-    @property
-    def measured_s_per_token(self) -> Mapping[str, float]:
-        """c(m) of the models whose speed was measured."""
-        return self._seconds_per_token
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The measured tasks."""
-        return self._tasks
-
     def guess(self, features: Features, said: Said) -> Guess:
         """Infer a request's task from its words, unless it names a measured one."""
-        if self.text is None or features.task in self._tasks:
-            return Guess(features, None, self.text is not None and features.task not in self._tasks)
+        if self.text is None or features.task in self.tasks:
+            return Guess(features, None, self.text is not None and features.task not in self.tasks)
         shares = self.text.guess(said)
         if features.task == GENERIC and shares.max() > _MOSTLY:
             features = features._replace(task=self.text.tasks[int(shares.argmax())])
@@ -236,7 +225,8 @@ class CapabilityModel:
             row = self.probabilities(everyone, features, shares=shares)
             return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
-            return self._table(tuple(models), features).row(shares)
+            row = self._table(tuple(models), features).row(shares)
+            return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         key = (tuple(models), features)
         found = self._rows.get(key)
         if found is None:
@@ -261,6 +251,7 @@ class CapabilityModel:
                 np.array([[self._counted(model, cell) for model in models] for cell in cells]),
                 self.probabilities(models, features._replace(task=_ANY)),
                 int(np.argmax([self._base_rates.get(model, 0.0) for model in models])),
+                self.text.margins,
             )
         return table
 
@@ -282,7 +273,7 @@ class CapabilityModel:
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
         """Return c(m) of each model; the fleet's mean for an unmeasured one."""
-        return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
+        return _each(self.measured_s_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def speed(self, model: str) -> SpeedPrior:
         """Return the speed of a model; the fleet's mean c(m) for an unmeasured one."""
@@ -331,7 +322,7 @@ class CapabilityModel:
         return Features(
             language if language in self._languages else _ANY,
             bucket,
-            task if task in self._tasks else _ANY,
+            task if task in self.tasks else _ANY,
         )
 
 

@@ -2,10 +2,10 @@
 
 A cell has a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
-forgotten exponentially, so that a model replaced under the same name is noticed. k is the number of
-outcomes that the artifact has for the cell, clamped to between `kappa` and four times that: a few
-reports, some of them inverted, must not outweigh many measurements. It is lower if the model's
-other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
+forgotten exponentially, faster if there are many, so that a model replaced under the same name is
+noticed. k is the artifact's number of outcomes in the cell, clamped to between `kappa` and four
+times that: a few reports, some of them inverted, must not outweigh many measurements. It is lower
+if the model's other cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell accepts at most `cap_per_hour` of them in any hour, so false ones
 can move it by at most cap / (kappa + cap) of the way in an hour, while true reports pull it back.
@@ -57,6 +57,10 @@ HALF_LIFE_S = 86_400.0
 CAP_PER_HOUR = 200.0
 """Weight of outcomes that one cell accepts in any hour: true reports move it 80 % of the
 way within the hour; a burst of false ones cannot."""
+
+_MOST_OUTCOMES = 1000.0
+"""Outcomes that a cell remembers, so that a model replaced under its name is noticed in hours even
+where many are reported. The standard error of a share is then 0.016 at most."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # minimum interval between sweeps of forgotten cells and reporters at a cap
@@ -379,7 +383,8 @@ class OnlineOutcomes:
         self._shares -= len(cell.shares)
 
     def _kept(self, cell: Cell, now: float) -> float:
-        return exp(-self._forgetting * max(now - cell.at_s, 0.0))
+        aged = exp(-self._forgetting * max(now - cell.at_s, 0.0))
+        return min(aged, _MOST_OUTCOMES / max(cell.total.outcomes, _FORGOTTEN))
 
     def _aged(self, cell: Cell, share: Share, now: float) -> Share:
         """Return a share of a cell, decayed to `now`."""

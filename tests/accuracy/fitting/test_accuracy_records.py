@@ -137,6 +137,58 @@ def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
 
+def test_leads_have_to_be_larger_where_the_fit_expects_a_loss_on_other_tasks(known: Fit) -> None:
+    text = known.artifact.text
+    assert text is not None
+    models, asked = tuple(sorted(_RIGHT)), Features("en", 512)
+    switched = []
+    for gain in (0.01, -0.02):
+        terms = text.model_copy(update={"gain_unseen": gain})
+        capability = CapabilityModel(known.artifact.model_copy(update={"text": terms}))
+        best = max(models, key=capability.base_rate)
+        found = set()
+        for record in world(["sums", "poems", "trivia", "code"], 10, 9):
+            words = f"{record['question']} in another kind of sentence altogether, please"
+            guess = capability.guess(asked, Said(words))
+            row = capability.probabilities(models, guess.features, shares=guess.shares)
+            if models[row.argmax()] != best:
+                found.add(words)
+        switched.append(found)
+    assert switched[1] < switched[0]
+
+
+def test_an_ungraded_request_is_as_hard_as_the_mean_task_however_large_each_is() -> None:
+    tasks = np.array([[0.9, 0.8], [0.4, 0.2], [0.2, 0.2]])
+    counts = np.array([[5000.0, 5000.0], [50.0, 50.0], [50.0, 50.0]])
+    base = np.average(tasks, axis=0, weights=counts)
+    row = task_table(tasks, counts, base, 0).row(np.zeros(3))
+    assert row.mean() == pytest.approx(tasks.mean(), abs=0.03)
+    assert row[0] / row[1] == pytest.approx(base[0] / base[1])
+
+
+def test_a_doubtful_likeness_moves_the_choice_but_not_how_hard_the_request_is() -> None:
+    tasks = np.array([[0.8, 0.9, 0.7], [0.3, 0.3, 0.1], [0.2, 0.1, 0.2]])
+    table = task_table(tasks, np.full((3, 3), 1000.0), tasks.mean(axis=0), 0)
+    for trust, weight in ((0.0, 0.0), (0.6, 0.22), (0.8, 0.67), (0.95, 0.98), (1.0, 1.0)):
+        row = table.row(np.array([trust, 0.0, 0.0]))
+        mean = weight * tasks[0].mean() + (1 - weight) * tasks.mean()
+        assert row.argmax() == (trust > 0.5)
+        assert row.mean() == pytest.approx(mean, abs=0.02)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_models_without_a_common_question_are_fitted_without_complaint(right: float) -> None:
+    """Also where all of them are always right, or always wrong; a warning is an error here."""
+    records = world(["sums", "poems", "trivia"], 25)
+    for record in records:
+        record["scores"] = {f"model of {record['task']}": right}
+    capability = CapabilityModel(fitted(records).artifact)
+    guess = capability.guess(Features("en", 512), Said("Übersetze das bitte"))
+    row = capability.probabilities(capability.models, guess.features, shares=guess.shares)
+    assert (row > 0.9).all() if right else (row < 0.1).all()
+
+
 def test_a_named_task_wins_over_the_words(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     words = Said("how many coins left total 12 7 dollars price each apples plus")

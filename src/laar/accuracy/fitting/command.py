@@ -24,6 +24,7 @@ from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
 from laar.accuracy.fitting.speed import LENGTHS
+from laar.accuracy.text import MOST_LOSS
 from laar.errors import SettingError, install
 
 _HELD_OUT_OF_RECORDS = 0.2
@@ -195,8 +196,9 @@ def _text_gain(text: TextTerms) -> str:
     known = f"{len(text.tasks)} tasks are recognised by their words."
     if text.gain_unseen is None or text.worst_unseen is None:
         return f"{known} With fewer than three, nothing shows how far to trust that."
+    end = ", so leads have to be larger than usual." if text.gain_unseen < -MOST_LOSS else "."
     return (
         f"{known} On tasks left out of the fit, routing by words is right "
         f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "
-        f"{100 * text.worst_unseen:+.1f} on the worst."
+        f"{100 * text.worst_unseen:+.1f} on the worst{end}"
     )

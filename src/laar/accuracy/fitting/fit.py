@@ -40,7 +40,7 @@ from laar.accuracy.fitting.evaluate import Evaluation, evaluate
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
 from laar.accuracy.fitting.retry import fit_difficulty
-from laar.accuracy.fitting.speed import first_token_ratios, fit_speed
+from laar.accuracy.fitting.speed import first_token_ratios, fit_speed, rounded
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
 
@@ -319,14 +319,7 @@ def _chars_per_token(outcomes: Sequence[MeasuredOutcome]) -> dict[str, float]:
     for outcome in outcomes:
         if outcome.prompt_tokens and outcome.prompt_chars >= _MIN_RATIO_CHARS:
             ratios[outcome.language].append(outcome.prompt_chars / outcome.prompt_tokens)
-    return _medians(ratios)
-
-
-def _medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    medians = {name: float(np.median(values)) for name, values in sorted(samples.items())}
-    return {name: _rounded(min(max(value, 0.01), 1000.0)) for name, value in medians.items()}
-
-
-def _rounded(value: float) -> float:
-    """Round to six significant digits, more precise than any measurement."""
-    return float(f"{value:.6g}")
+    return {
+        name: rounded(min(max(float(np.median(values)), 0.01), 1000.0))
+        for name, values in sorted(ratios.items())
+    }

@@ -57,10 +57,10 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     slope, start_s, _ = lines[bend]
     spread = _spread(*_medians(_work(tokens, cached, bend), seconds))
     speed = Speed(
-        seconds_per_token=_rounded(min(max(slope, 1e-12), 10.0)),
-        spread_s_per_token=_rounded(min(spread, 10.0)),
-        start_s=_rounded(start_s),
-        fixed_s=_rounded(start_s + _answer_s(own)),
+        seconds_per_token=rounded(min(max(slope, 1e-12), 10.0)),
+        spread_s_per_token=rounded(min(spread, 10.0)),
+        start_s=rounded(start_s),
+        fixed_s=rounded(start_s + _answer_s(own)),
         bend=bend,
         samples=len(timed),
     )
@@ -175,6 +175,6 @@ def _weighted_median(values: _Floats, weights: _Floats) -> float:
     return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Round to six significant digits, more precise than any measurement."""
     return float(f"{value:.6g}")

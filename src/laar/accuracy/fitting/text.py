@@ -12,6 +12,7 @@ same fits show what routing would gain on unseen tasks, with a trust learned wit
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.accuracy.artifact import MAX_TEXT_TASKS, TextTerms
+from laar.accuracy.artifact import MAX_TEXT_TASKS, TextColumn, TextTerms
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
+from laar.accuracy.text import Said, TaskTable, hashed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
 """Minimum questions of a task for its words to be learned. A smaller task is only a
@@ -182,6 +183,21 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     return float(regression.intercept_[0]), regression.coef_[0]
 
 
+def packed(
+    task: str, intercept: float, weights: _Floats, trust: tuple[float, float] = (0.0, 1.0)
+) -> TextColumn:
+    """Return a column in the artifact's form: one signed byte per weight."""
+    scale = max(float(np.abs(weights).max()) / 127, 1e-9)
+    return TextColumn(
+        task=task,
+        intercept=round(intercept, 4),
+        scale=float(f"{scale:.6g}"),
+        weights=b64encode(np.round(weights / scale).astype(np.int8).tobytes()).decode(),
+        trust_intercept=trust[0],
+        trust_slope=trust[1],
+    )
+
+
 def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
     """Fit without each group of tasks in turn; leave none out if too few would remain."""
     order = list(known)
@@ -196,15 +212,10 @@ def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
         strange = np.isin(questions.tasks, group).any(axis=1)
         kept_back = strange | (fold == number % _FOLDS)
         seen, asked = questions.of(~kept_back), questions.of(kept_back & _unmixed(questions))
-        log_odds = np.stack([_log_odds(seen, asked, task) for task in columns], axis=1)
+        regressions = [_regression(seen, task) for task in columns]
+        log_odds = np.stack([asked.rows @ by + start for start, by in regressions], axis=1)
         made.append(_LeftOut(columns, group, asked, log_odds, *_shares(seen, columns)))
     return made
-
-
-def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
-    intercept, weights = _regression(seen, task)
-    log_odds: _Floats = asked.rows @ weights + intercept
-    return log_odds
 
 
 def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
@@ -256,15 +267,10 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
 
 def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
     """Return the shares of right answers by task and overall, and the best single model."""
-    scores = questions.scores[_unmixed(questions)]
-    base = np.nan_to_num(np.nanmean(scores, axis=0))
-    by_task, counts = [], []
-    for task in tasks:
-        scores = questions.scores[questions.are(task)]
-        count = (~np.isnan(scores)).sum(axis=0)
-        counts.append(count)
-        by_task.append(
-            (np.nansum(scores, axis=0) + _PRIOR_OUTCOMES * base) / (count + _PRIOR_OUTCOMES)
-        )
+    chosen = np.stack([_unmixed(questions), *map(questions.are, tasks)]).astype(float)
+    counts = chosen @ ~np.isnan(questions.scores)
+    right = chosen @ np.nan_to_num(questions.scores)
+    base = np.maximum(right[0], 1e-9) / np.maximum(counts[0], 1)
+    by_task = (right[1:] + _PRIOR_OUTCOMES * base) / (counts[1:] + _PRIOR_OUTCOMES)
     single = int(np.argmax(base))
-    return task_table(np.stack(by_task), np.stack(counts), base, single), single
+    return task_table(by_task, counts[1:], base, single), single
