@@ -59,7 +59,7 @@ _OFTEN_TEXTS = 2
 """A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
 outnumber the others by `_OFTEN_TEXTS`."""
 
-_NAME_CHARS = 24
+NAME_CHARS = 24
 """Characters by which the note about their order names documents that can't be counted."""
 
 MAX_LOOKS = 30_000
@@ -538,7 +538,7 @@ class _Bounds:
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
-                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:_NAME_CHARS])
+                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:NAME_CHARS])
                 for a, b in zip(starts, ends, strict=True)
             ]
         )

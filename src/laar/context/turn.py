@@ -9,10 +9,13 @@ same body; candidates are found by hash, then compared.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import xxhash
 
 from laar.context.aligner import Alignment, OrderIndex
@@ -24,8 +27,8 @@ from laar.context.formats import MAX_DOCS, held, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
-from laar.context.notes import WORTH_A_NOTE
-from laar.context.recurrence import Recurrences, Seen
+from laar.context.notes import WORTH_A_NOTE, head
+from laar.context.recurrence import NAME_CHARS, Recurrences, Seen
 from laar.context.rewrite import (
     Change,
     as_received,
@@ -68,7 +71,7 @@ class Turn:
     Args:
         settings: settings of the hook.
         index: orders sent; only read.
-        memo: decisions of running conversations; only read.
+        memo: decisions of running conversations; read, and restored from other processes.
         recurrences: learned documents; only read.
         sequences: learned orders of documents; only read.
         guard: decides which requests are left unchanged; None for no guard.
@@ -128,8 +131,13 @@ class Turn:
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
         raw = text.value.encode()
-        memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
+        memo_key = self.memo.key(self.scope, raw)
         known = self.memo.get(memo_key, self.now)
+        if isinstance(known, bytes):
+            data, known = known, Remembered()  # no changes if anything does not fit
+            with suppress(ValueError, LookupError, RecursionError, Refused):
+                known = Remembered(tuple(self._checked(_read_changes(data), text)))
+            self.memo.put(memo_key, known, self.now)
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
@@ -145,6 +153,33 @@ class Turn:
             self._late, self._plan.reason = True, refused.reason
             self._plan.orders.clear()
             return text.value
+
+    def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
+        """Yield untrusted changes with documents' names: no text is added, and none is lost."""
+        blocks = [change.block for change in changes]
+        ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
+        places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
+        for block, change in zip(blocks, changes, strict=True):
+            ids, count = change.ids, len(block.items)
+            if (
+                places != sorted(places)
+                or sorted(change.order) != list(range(count))
+                or (ids and (len(ids) != count or not "".join(ids).isdecimal()))
+            ):
+                raise ValueError
+            made = replace(block, numbers=())
+            if ids:
+                made = numbered(text.value, replace(made, held=Reason.POSITIONAL_LABELS))
+                made = replace(made, end=block.end)
+            elif block.items[0].label is not None:
+                by_tool = text.role == "tool"
+                found = scan(text.value, self.settings, is_parts=text.parts, by_tool=by_tool)
+                names = {item.start: item.label for own in found for item in own.items}
+                # Learned documents are not found by their format.
+                texts = ((item, head(text.value[item.start : item.end])) for item in block.items)
+                items = [x._replace(label=names.get(x.start, own[:NAME_CHARS])) for x, own in texts]
+                made = replace(made, items=tuple(items))
+            yield replace(change, block=made)
 
     def _again(self, text: Text, known: Remembered) -> str:
         """Return an older text as sent in its own turn."""
@@ -192,12 +227,8 @@ class Turn:
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
-            blocks = scan(
-                text.value,
-                self.settings,
-                is_parts=text.parts,
-                by_tool=text.role == "tool",
-            )
+            by_tool = text.role == "tool"
+            blocks = scan(text.value, self.settings, is_parts=text.parts, by_tool=by_tool)
         except Refused as error:
             refused = error.reason
         if not blocks and not text.parts and "recurring" in self.settings.formats:
@@ -434,6 +465,8 @@ def _own_keys(read: _Read, block: Block) -> list[int]:
     """Return hashes of the documents' own texts."""
     return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
 
+
+_read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

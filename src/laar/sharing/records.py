@@ -18,6 +18,7 @@ from laar.health import Word
 
 _MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
+_MAX_CHANGES_BYTES = 16 << 10  # 256 documents
 _LARGEST = 1e12
 
 Text = Annotated[str, Meta(max_length=_MAX_TEXT_CHARS)]
@@ -129,6 +130,15 @@ class StoredAt(_Record, tag="a"):
     session: Text
 
 
+class Moved(_Record, tag="m"):
+    """The context hook changed a text of a conversation, as in `laar.context.memo.saved`."""
+
+    soon: ClassVar[bool] = False
+
+    key: Count
+    changes: Annotated[bytes, Meta(max_length=_MAX_CHANGES_BYTES)]
+
+
 class Heard(_Record, tag="h"):
     """Evidence about an endpoint's health."""
 
@@ -194,5 +204,15 @@ class Leaving(_Record, tag="x"):
 
 
 Record = (
-    Entered | Ended | Cleared | StoredAt | Heard | Learned | Reported | Judged | Hello | Leaving
+    Entered
+    | Ended
+    | Cleared
+    | StoredAt
+    | Moved
+    | Heard
+    | Learned
+    | Reported
+    | Judged
+    | Hello
+    | Leaving
 )

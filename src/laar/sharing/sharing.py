@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
@@ -28,12 +29,16 @@ from laar.sharing.records import (
     Judged,
     Learned,
     Leaving,
+    Moved,
     Record,
     Reported,
     StoredAt,
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
+
+if TYPE_CHECKING:
+    from laar.context.memo import Memo
 
 SAMPLES_A_S = 50.0
 """Maximum engine samples sent per second: an engine's fit remembers some 500, so more would only
@@ -83,6 +88,8 @@ class Sharing:
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared
+        self.orders: Memo | None = None
+        """Running conversations of the context hook, with their orders."""
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
             self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
@@ -236,6 +243,9 @@ class Sharing:
                 self._cleared(address)
             case StoredAt(response_id, address, session):
                 self.director.stored.heard(response_id, address, session)
+            case Moved(key, changes):
+                if same_key and self.orders is not None:
+                    self.orders.put(key, changes, now)
             case Heard(address, word):
                 slot = self.director.table.slot(address)
                 if slot >= 0 and self.director.health is not None and is_fresh:
