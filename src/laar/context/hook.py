@@ -369,7 +369,7 @@ class ContextHook:
             body=made,
             reason=Reason.STEADIED if is_steadied else _reason(plan, observe=observe),
             permutation=plan.permutation,
-            documents=plan.documents,
+            documents=sum([count for _, count in plan.shapes]),
             document_bytes=plan.document_bytes,
             predicted_hit_bytes=plan.predicted_bytes,
             baseline_hit_bytes=plan.baseline_bytes,
@@ -382,9 +382,7 @@ class ContextHook:
 
     def _deadline(self) -> Callable[[], None]:
         """Return a function to call between steps, which raises when time is up."""
-        clock = self._clock
-        if clock is None:
-            return lambda: None
+        clock = self._clock or float  # without a clock it is always 0.0
         end = clock() + MAX_ADDED_MS / 1e3
 
         def check() -> None:

@@ -4,8 +4,7 @@ Clients resend the original history, so the key is a hash of the text as *receiv
 the text as sent, as in the published program, the next turn would look new and lose documents. Only
 positions, orders, hashes and documents' names are kept.
 
-Other processes get positions and orders only (`saved`), with keys that reveal nothing without the
-secret.
+Other processes get positions and orders under salted keys (`saved`).
 """
 
 from __future__ import annotations

@@ -296,8 +296,7 @@ class Recurrences:
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
-        for whole, (size, last_key) in alike:
+        for whole, (size, last_key) in sorted(known.items(), key=lambda found: -found[1][0]):
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
                 piece = self._pieces.get(whole)
@@ -438,10 +437,6 @@ def _taken_apart(line: str) -> _Looks:
         skip = number = number if number < len(own) else 0
     key = hash((own[skip:], is_long))
     return start, start + number, start + skip, start + len(own), key, is_long
-
-
-def _by_length(known: tuple[int, tuple[int, int]]) -> int:
-    return -known[1][0]
 
 
 _NO_LABEL = ("", "")

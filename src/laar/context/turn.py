@@ -54,7 +54,6 @@ class TurnPlan:
     conversation: int = 0  # hash of the conversation's beginning
     held_out: bool = False
     permutation: tuple[int, ...] = ()
-    documents: int = 0
     document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
@@ -160,24 +159,26 @@ class Turn:
         ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
         places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
         for block, change in zip(blocks, changes, strict=True):
-            ids, count = change.ids, len(block.items)
             if (
                 places != sorted(places)
-                or sorted(change.order) != list(range(count))
-                or (ids and (len(ids) != count or not "".join(ids).isdecimal()))
+                or sorted(change.order) != list(range(len(block.items)))
+                or len(change.ids) not in {0, len(block.items)}
+                or not "".join(("0", *change.ids)).isdecimal()
             ):
                 raise ValueError
             made = replace(block, numbers=())
-            if ids:
+            if change.ids:
                 made = numbered(text.value, replace(made, held=Reason.POSITIONAL_LABELS))
                 made = replace(made, end=block.end)
             elif block.items[0].label is not None:
-                by_tool = text.role == "tool"
-                found = scan(text.value, self.settings, is_parts=text.parts, by_tool=by_tool)
+                found = scan(
+                    text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
+                )
                 names = {item.start: item.label for own in found for item in own.items}
-                # Learned documents are not found by their format.
-                texts = ((item, head(text.value[item.start : item.end])) for item in block.items)
-                items = [x._replace(label=names.get(x.start, own[:NAME_CHARS])) for x, own in texts]
+                items = [
+                    x._replace(label=names.get(x[0]) or head(text.value[x[0] : x[1]])[:NAME_CHARS])
+                    for x in block.items
+                ]
                 made = replace(made, items=tuple(items))
             yield replace(change, block=made)
 
@@ -206,7 +207,10 @@ class Turn:
         if not blocks:
             return text.value
         read = _reader(text.value, raw)
-        docs = [_own_keys(read, block) for block in blocks]
+        docs = [
+            [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
+            for block in blocks
+        ]
         own = before_changes or [None] * len(blocks)
         if text.fresh:
             before = xxhash.xxh3_64_intdigest(said_before(body, text.path))
@@ -227,8 +231,9 @@ class Turn:
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
-            by_tool = text.role == "tool"
-            blocks = scan(text.value, self.settings, is_parts=text.parts, by_tool=by_tool)
+            blocks = scan(
+                text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
+            )
         except Refused as error:
             refused = error.reason
         if not blocks and not text.parts and "recurring" in self.settings.formats:
@@ -243,7 +248,6 @@ class Turn:
             self._note(refused)
         if text.fresh:
             self._plan.shapes += [(block.shape, len(block.items)) for block in blocks]
-            self._plan.documents += sum([len(block.items) for block in blocks])
         reasons = [block.held for block in blocks if block.held is not None]
         for reason in reasons:
             self._note(reason)
@@ -297,7 +301,7 @@ class Turn:
             read: reads parts of the text.
             before: hash of the prompt before the text.
             block: the block.
-            own_keys: see `_own_keys`.
+            own_keys: hashes of the documents' own texts.
             own: the change when this text was last sent; None for a new text.
         """
         repeated = own.repeated if own else self._repeated(block, own_keys)
@@ -459,11 +463,6 @@ def _reader(text: str, raw: bytes) -> _Read:
         return lambda start, end: text[start:end].encode()
     whole = memoryview(raw)
     return lambda start, end: whole[start:end]
-
-
-def _own_keys(read: _Read, block: Block) -> list[int]:
-    """Return hashes of the documents' own texts."""
-    return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
 
 
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 MAX_ANSWERED = 20_000
 """Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
 
-_SIGNED = "signed"
 _WHAT = "context"
 
 
@@ -153,8 +152,7 @@ class ContextHooks:
         rng: random generator for sampling responses.
         degraded: counter of faults.
         problems: receives a problem when a route switches itself off.
-        sharing: keeps the orders of running conversations for other pickers and a restart; None
-            for neither.
+        sharing: keeps the orders of running conversations for a restart and other pickers.
     """
 
     def __init__(
@@ -286,7 +284,7 @@ class ContextHooks:
                 tally.reasons[Reason.OFF.value] += 1
             return None
         if head.signed:
-            tally.reasons[_SIGNED] += 1
+            tally.reasons["signed"] += 1
             return None
         began = self._clock()
         result = ordering.hook.apply(

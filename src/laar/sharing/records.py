@@ -203,16 +203,5 @@ class Leaving(_Record, tag="x"):
     """A picker is shutting down; nothing it had in flight counts any more."""
 
 
-Record = (
-    Entered
-    | Ended
-    | Cleared
-    | StoredAt
-    | Moved
-    | Heard
-    | Learned
-    | Reported
-    | Judged
-    | Hello
-    | Leaving
-)
+_Knowledge = Entered | Ended | Cleared | StoredAt | Moved | Heard | Learned | Reported | Judged
+Record = _Knowledge | Hello | Leaving

@@ -88,8 +88,7 @@ class Sharing:
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared
-        self.orders: Memo | None = None
-        """Running conversations of the context hook, with their orders."""
+        self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
             self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
