@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 
 import msgspec
 import xxhash
@@ -37,8 +38,8 @@ MAX_ENTRIES = 20_000
 """Maximum messages of running conversations whose order is remembered; 0.7 KB each and 0.3 KB per
 moved document."""
 
-MAX_SAVED = 4096
-"""Maximum messages in a snapshot, some 0.6 KB each."""
+MAX_SAVED = 2048
+"""Maximum messages in a snapshot, the latest: 0.4 KB each with 6 documents, 1.9 KB with 40."""
 
 TTL_S = 3600.0
 """Seconds of silence after which a conversation's messages may be ordered again."""
@@ -85,10 +86,9 @@ class Memo:
             self._entries.popitem(last=False)
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the texts changed last, `saved`, the latest last; iterate on any thread."""
-        entries = ((key, what) for key, (_, what) in self._entries.items())
-        kept = [(key, what) for key, what in entries if isinstance(what, bytes) or what.changes]
-        return ((key, saved(what)) for key, what in kept[-MAX_SAVED:])
+        """Yield the latest texts that were changed, `saved`; iterate on any thread."""
+        kept = [*islice(reversed(self._entries.items()), MAX_SAVED)][::-1]
+        return ((key, saved(what)) for key, (_, what) in kept if getattr(what, "changes", what))
 
 
 def saved(what: Remembered | bytes) -> bytes:
