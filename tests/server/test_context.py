@@ -340,6 +340,31 @@ async def test_every_turn_begins_with_what_the_turn_before_sent(place, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+async def test_a_restarted_picker_repeats_the_orders_of_running_conversations(
+    place, shape, tmp_path
+):
+    sections = {"share": {"snapshot_file": str(tmp_path / "snapshot")}}
+    there = await place(shape, ON, **sections)
+    for ids in ([2, 1, 4], [1, 9, 4, 2]):
+        asked = {"role": "user", "content": text(ids)}
+        body = orjson.dumps({"model": "m", "messages": [asked]})
+        (sent,) = orjson.loads(await there.send(body))["messages"]
+    assert sent != asked
+    listen = there.gateway.document["listen"]
+    restarted = await there.gateway.picker(context={"routes": [ON]}, listen=listen, **sections)
+    assert b"Document number" not in (tmp_path / "snapshot").read_bytes()
+    turn = [{"role": "assistant", "content": "It is."}, {"role": "user", "content": "And then?"}]
+    body = orjson.dumps({"model": "m", "messages": [asked, *turn]})
+
+    async def is_repeated():
+        """Envoy connects to the new picker."""
+        return orjson.loads(await there.send(body))["messages"] == [sent, *turn]
+
+    await eventually(is_repeated, what="the order of the first turn")
+    assert reasons(restarted, "reordered") == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 async def test_in_shadow_it_only_observes(place, shape):
     there = await place(shape, ON, routing={"mode": "shadow"})
     for ids in ([2, 1, 4], [4, 1, 2]):

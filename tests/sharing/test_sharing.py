@@ -10,12 +10,13 @@ import pytest
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import HALF_LIFE_S, OnlineOutcomes
+from laar.context.memo import Memo
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
-from laar.sharing.records import Entered
+from laar.sharing.records import Entered, Moved
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from support.pickers import Network, all_batches, request, sharing_picker, specs
 
@@ -601,6 +602,35 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index.stats().blocks == 0
+
+
+def with_orders(picker):
+    """Let a picker keep orders of conversations, as one with the context hook does."""
+    picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
+    return picker
+
+
+def test_orders_of_conversations_reach_the_others_with_the_same_key_and_those_that_begin():
+    made = {name: with_orders(sharing_picker(f"{name}/1", (A, B))) for name in ("p", "q", "late")}
+    other = with_orders(sharing_picker("other/1", (A, B), key=b"another key"))
+    p, q, late = made.values()
+    net = Network([p, q, other, sharing_picker("unhooked/1", (A, B))])
+    net.exchange(0.0)
+    p.orders.tell(7, b"[]")
+    net.exchange(1.0)
+    told = read_snapshot(snapshot(q, None, 2.0, with_key=False)(), "laar")
+    told["orders"] += [
+        None,
+        ["m", -1, "W10="],
+        ["m", 9, "!"],
+        ["m", 9, "W10=", 3],
+        ["a", "", "", ""],
+    ]
+    for picker in (late, other):
+        restore(picker, None, told, 3.0)
+    kept = [list(picker.orders.latest()) for picker in (p, q, late, other)]
+    assert kept == [[], [(7, b"[]")], [(7, b"[]")], []]
+    assert q.taken["moved"] == 1
 
 
 def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_size():

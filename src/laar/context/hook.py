@@ -30,7 +30,7 @@ from laar.context.cache import DocCache
 from laar.context.citations import can_restore
 from laar.context.formats.jsonspans import raw_of, splice
 from laar.context.guard import GainGuard, RouteGain
-from laar.context.memo import Memo, Remembered
+from laar.context.memo import Memo, Remembered, saved
 from laar.context.recurrence import Recurrences, Seen
 from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Mode, Reason
@@ -107,16 +107,21 @@ class ContextHook:
     Args:
         settings: settings of the hook's routes.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
+        memo: changes to running conversations, maybe of several hooks; None for its own.
     """
 
     def __init__(
-        self, settings: ContextSettings | None = None, *, clock: Callable[[], float] | None = None
+        self,
+        settings: ContextSettings | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
+        memo: Memo | None = None,
     ) -> None:
         self._settings = s = settings or ContextSettings()
         self._clock = clock
         self._index = OrderIndex(capacity_docs=s.capacity_docs)
         self._received = DocCache(s.capacity_docs)
-        self._memo = Memo()
+        self.memo = Memo() if memo is None else memo
         self._recurrences = Recurrences()
         self._sequences = Sequences()
         self._guard = GainGuard(share=s.holdout_share)
@@ -207,7 +212,9 @@ class ContextHook:
             else:
                 self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint)
         for key, what in receipt.memos:
-            self._memo.put(key, what, now)
+            self.memo.put(key, what, now)
+            if what.changes and self.memo.tell is not None:
+                self.memo.tell(key, saved(what))
         for docs in () if noted else receipt.received:
             self._sequences.observe(receipt.scope, docs)
         while receipt.seen:  # the receipt may live until an outcome is reported
@@ -293,7 +300,7 @@ class ContextHook:
             "index_evicted_capacity": self._index.evicted_capacity,
             "index_evicted_ttl": self._index.evicted_ttl,
             "index_evicted_told": self._index.evicted_told,
-            "memo_entries": len(self._memo),
+            "memo_entries": len(self.memo),
             "pieces": len(self._recurrences),
         }
 
@@ -326,7 +333,7 @@ class ContextHook:
         turn = Turn(
             settings=settings,
             index=self._index,
-            memo=self._memo,
+            memo=self.memo,
             recurrences=self._recurrences,
             sequences=self._sequences,
             guard=None if observe else self._guard,
@@ -362,7 +369,7 @@ class ContextHook:
             body=made,
             reason=Reason.STEADIED if is_steadied else _reason(plan, observe=observe),
             permutation=plan.permutation,
-            documents=plan.documents,
+            documents=sum([count for _, count in plan.shapes]),
             document_bytes=plan.document_bytes,
             predicted_hit_bytes=plan.predicted_bytes,
             baseline_hit_bytes=plan.baseline_bytes,
@@ -375,9 +382,7 @@ class ContextHook:
 
     def _deadline(self) -> Callable[[], None]:
         """Return a function to call between steps, which raises when time is up."""
-        clock = self._clock
-        if clock is None:
-            return lambda: None
+        clock = self._clock or float  # without a clock it is always 0.0
         end = clock() + MAX_ADDED_MS / 1e3
 
         def check() -> None:

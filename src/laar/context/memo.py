@@ -2,14 +2,21 @@
 
 Clients resend the original history, so the key is a hash of the text as *received*. With a hash of
 the text as sent, as in the published program, the next turn would look new and lose documents. Only
-positions, orders and hashes are kept, never text.
+positions, orders, hashes and documents' names are kept.
+
+Other processes get positions and orders under salted keys (`saved`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import islice
+
+import msgspec
+import xxhash
 
 from laar.context.rewrite import Change
 
@@ -31,30 +38,64 @@ MAX_ENTRIES = 20_000
 """Maximum messages of running conversations whose order is remembered; 0.7 KB each and 0.3 KB per
 moved document."""
 
+MAX_SAVED = 2048
+"""Maximum messages in a snapshot, the latest: 0.4 KB each with 6 documents, 1.9 KB with 40."""
+
 TTL_S = 3600.0
 """Seconds of silence after which a conversation's messages may be ordered again."""
 
 
 class Memo:
-    """A bounded LRU map with a time to live."""
+    """A bounded LRU map with a time to live.
 
-    def __init__(self) -> None:
-        self._entries: OrderedDict[int, tuple[float, Remembered]] = OrderedDict()
+    Args:
+        secret: returns the secret of the keys.
+        tell: called with the key and the changes of each text sent, for other processes.
+    """
+
+    def __init__(
+        self,
+        secret: Callable[[], bytes] = bytes,
+        tell: Callable[[int, bytes], object] | None = None,
+    ) -> None:
+        self._entries: OrderedDict[int, tuple[float, Remembered | bytes]] = OrderedDict()
+        self._secret = secret
+        self.tell = tell
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: int, now: float) -> Remembered | None:
-        """Return the changes to a text and refresh the entry; None if unknown."""
+    def key(self, scope: int, raw: bytes) -> int:
+        """Return the key of a text."""
+        text = scope.to_bytes(8, "little") + xxhash.xxh3_128_digest(raw)
+        return int.from_bytes(blake2b(text, digest_size=8, key=self._secret()).digest(), "little")
+
+    def get(self, key: int, now: float) -> Remembered | bytes | None:
+        """Return the changes to a text, maybe `saved`, and refresh the entry; None if unknown."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > TTL_S:
             return None
         self.put(key, entry[1], now)
         return entry[1]
 
-    def put(self, key: int, what: Remembered, now: float) -> None:
+    def put(self, key: int, what: Remembered | bytes, now: float) -> None:
         """Store the changes to a text, and evict the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
+
+    def latest(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the latest texts that were changed, `saved`; iterate on any thread."""
+        kept = [*islice(reversed(self._entries.items()), MAX_SAVED)][::-1]
+        return ((key, saved(what)) for key, (_, what) in kept if getattr(what, "changes", what))
+
+
+def saved(what: Remembered | bytes) -> bytes:
+    """Return changes for other processes: positions, without names and hashes of documents."""
+    return what if isinstance(what, bytes) else msgspec.json.encode(list(map(_bare, what.changes)))
+
+
+def _bare(change: Change) -> Change:
+    items = tuple([item._replace(label=item.label and "") for item in change.block.items])
+    return replace(change, block=replace(change.block, items=items, numbers=()))

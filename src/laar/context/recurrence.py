@@ -59,7 +59,7 @@ _OFTEN_TEXTS = 2
 """A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
 outnumber the others by `_OFTEN_TEXTS`."""
 
-_NAME_CHARS = 24
+NAME_CHARS = 24
 """Characters by which the note about their order names documents that can't be counted."""
 
 MAX_LOOKS = 30_000
@@ -296,8 +296,7 @@ class Recurrences:
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
-        for whole, (size, last_key) in alike:
+        for whole, (size, last_key) in sorted(known.items(), key=lambda found: -found[1][0]):
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
                 piece = self._pieces.get(whole)
@@ -440,10 +439,6 @@ def _taken_apart(line: str) -> _Looks:
     return start, start + number, start + skip, start + len(own), key, is_long
 
 
-def _by_length(known: tuple[int, tuple[int, int]]) -> int:
-    return -known[1][0]
-
-
 _NO_LABEL = ("", "")
 
 
@@ -538,7 +533,7 @@ class _Bounds:
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
-                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:_NAME_CHARS])
+                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:NAME_CHARS])
                 for a, b in zip(starts, ends, strict=True)
             ]
         )

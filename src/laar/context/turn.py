@@ -9,10 +9,13 @@ same body; candidates are found by hash, then compared.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import xxhash
 
 from laar.context.aligner import Alignment, OrderIndex
@@ -24,8 +27,8 @@ from laar.context.formats import MAX_DOCS, held, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
-from laar.context.notes import WORTH_A_NOTE
-from laar.context.recurrence import Recurrences, Seen
+from laar.context.notes import WORTH_A_NOTE, head
+from laar.context.recurrence import NAME_CHARS, Recurrences, Seen
 from laar.context.rewrite import (
     Change,
     as_received,
@@ -51,7 +54,6 @@ class TurnPlan:
     conversation: int = 0  # hash of the conversation's beginning
     held_out: bool = False
     permutation: tuple[int, ...] = ()
-    documents: int = 0
     document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
@@ -68,7 +70,7 @@ class Turn:
     Args:
         settings: settings of the hook.
         index: orders sent; only read.
-        memo: decisions of running conversations; only read.
+        memo: decisions of running conversations; read, and restored from other processes.
         recurrences: learned documents; only read.
         sequences: learned orders of documents; only read.
         guard: decides which requests are left unchanged; None for no guard.
@@ -128,8 +130,13 @@ class Turn:
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
         raw = text.value.encode()
-        memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
+        memo_key = self.memo.key(self.scope, raw)
         known = self.memo.get(memo_key, self.now)
+        if isinstance(known, bytes):
+            data, known = known, Remembered()  # no changes if anything does not fit
+            with suppress(ValueError, LookupError, RecursionError, Refused):
+                known = Remembered(tuple(self._checked(_read_changes(data), text)))
+            self.memo.put(memo_key, known, self.now)
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
@@ -145,6 +152,35 @@ class Turn:
             self._late, self._plan.reason = True, refused.reason
             self._plan.orders.clear()
             return text.value
+
+    def _checked(self, changes: Sequence[Change], text: Text) -> Iterator[Change]:
+        """Yield untrusted changes with documents' names: no text is added, and none is lost."""
+        blocks = [change.block for change in changes]
+        ends = [(*((a, c, d, b) for a, b, c, d, _ in own.items), (own.end,)) for own in blocks]
+        places = [0, *chain.from_iterable(chain(*ends)), len(text.value)]
+        for block, change in zip(blocks, changes, strict=True):
+            if (
+                places != sorted(places)
+                or sorted(change.order) != list(range(len(block.items)))
+                or len(change.ids) not in {0, len(block.items)}
+                or not "".join(("0", *change.ids)).isdecimal()
+            ):
+                raise ValueError
+            made = replace(block, numbers=())
+            if change.ids:
+                made = numbered(text.value, replace(made, held=Reason.POSITIONAL_LABELS))
+                made = replace(made, end=block.end)
+            elif block.items[0].label is not None:
+                found = scan(
+                    text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
+                )
+                names = {item.start: item.label for own in found for item in own.items}
+                items = [
+                    x._replace(label=names.get(x[0]) or head(text.value[x[0] : x[1]])[:NAME_CHARS])
+                    for x in block.items
+                ]
+                made = replace(made, items=tuple(items))
+            yield replace(change, block=made)
 
     def _again(self, text: Text, known: Remembered) -> str:
         """Return an older text as sent in its own turn."""
@@ -171,7 +207,10 @@ class Turn:
         if not blocks:
             return text.value
         read = _reader(text.value, raw)
-        docs = [_own_keys(read, block) for block in blocks]
+        docs = [
+            [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
+            for block in blocks
+        ]
         own = before_changes or [None] * len(blocks)
         if text.fresh:
             before = xxhash.xxh3_64_intdigest(said_before(body, text.path))
@@ -193,10 +232,7 @@ class Turn:
         blocks: list[Block] = []
         try:
             blocks = scan(
-                text.value,
-                self.settings,
-                is_parts=text.parts,
-                by_tool=text.role == "tool",
+                text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
             )
         except Refused as error:
             refused = error.reason
@@ -212,7 +248,6 @@ class Turn:
             self._note(refused)
         if text.fresh:
             self._plan.shapes += [(block.shape, len(block.items)) for block in blocks]
-            self._plan.documents += sum([len(block.items) for block in blocks])
         reasons = [block.held for block in blocks if block.held is not None]
         for reason in reasons:
             self._note(reason)
@@ -266,7 +301,7 @@ class Turn:
             read: reads parts of the text.
             before: hash of the prompt before the text.
             block: the block.
-            own_keys: see `_own_keys`.
+            own_keys: hashes of the documents' own texts.
             own: the change when this text was last sent; None for a new text.
         """
         repeated = own.repeated if own else self._repeated(block, own_keys)
@@ -430,10 +465,7 @@ def _reader(text: str, raw: bytes) -> _Read:
     return lambda start, end: whole[start:end]
 
 
-def _own_keys(read: _Read, block: Block) -> list[int]:
-    """Return hashes of the documents' own texts."""
-    return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
-
+_read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

@@ -15,7 +15,7 @@ import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
@@ -29,22 +29,23 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.context.hook import HookResult, Receipt
+    from laar.context.memo import Memo
+    from laar.sharing.sharing import Sharing
 
 MAX_ANSWERED = 20_000
 """Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
 
-_SIGNED = "signed"
 _WHAT = "context"
 
 
 class Ordering:
     """A route with its rule, its hook and its tally."""
 
-    def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
+    def __init__(self, rule: ContextRoute, clock: Callable[[], float], memo: Memo) -> None:
         from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
 
         self.rule = rule
-        self.hook = ContextHook(rule.hook, clock=clock)
+        self.hook = ContextHook(rule.hook, clock=clock, memo=memo)
         self.tally = RouteTally(rule.name, self.hook)
         self.reported_off = False
 
@@ -151,6 +152,7 @@ class ContextHooks:
         rng: random generator for sampling responses.
         degraded: counter of faults.
         problems: receives a problem when a route switches itself off.
+        sharing: keeps the orders of running conversations for a restart and other pickers.
     """
 
     def __init__(
@@ -161,7 +163,9 @@ class ContextHooks:
         rng: random.Random,
         degraded: Counter[str],
         problems: Problems,
+        sharing: Sharing | None = None,
     ) -> None:
+        self._sharing = sharing
         self._clock = clock
         self._rng = rng
         self._degraded = degraded
@@ -180,8 +184,8 @@ class ContextHooks:
     def apply_settings(self, settings: Settings) -> None:
         """Apply new routes.
 
-        A route with unchanged hook settings keeps its hook, including memory and guard. Bodies in
-        flight stay with the hook that processed them.
+        A route with unchanged hook settings keeps its hook, including memory and guard. Running
+        conversations keep their orders. Bodies in flight stay with the hook that processed them.
         """
         known = {ordering.rule.name: ordering for ordering in self._orderings}
         made = []
@@ -190,7 +194,7 @@ class ContextHooks:
             if ordering is not None and ordering.rule.hook == rule.hook:
                 del known[rule.name]
             else:
-                ordering = Ordering(rule, self._clock)
+                ordering = Ordering(rule, self._clock, self._memo)
             made.append((ordering, rule))
         for ordering, rule in made:  # nothing can fail from here on
             ordering.rule = rule
@@ -198,6 +202,20 @@ class ContextHooks:
         for name, ordering in known.items():
             if ordering.reported_off:
                 self._problems.report(f"context {name}", None)
+
+    @cached_property
+    def _memo(self) -> Memo:
+        """Running conversations on all routes."""
+        from laar.context.memo import Memo
+        from laar.sharing.records import Moved
+
+        sharing = self._sharing
+        if sharing is None:
+            return Memo()
+        sharing.orders = memo = Memo(
+            lambda: sharing.key, lambda *changed: sharing.outbox.add(Moved(*changed))
+        )
+        return memo
 
     @property
     def orderings(self) -> Sequence[Ordering]:
@@ -266,7 +284,7 @@ class ContextHooks:
                 tally.reasons[Reason.OFF.value] += 1
             return None
         if head.signed:
-            tally.reasons[_SIGNED] += 1
+            tally.reasons["signed"] += 1
             return None
         began = self._clock()
         result = ordering.hook.apply(

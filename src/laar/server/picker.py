@@ -108,7 +108,12 @@ class Picker:
             self.observability.sessions = self.admission.shown
         self._watch()
         self.context = ContextHooks(
-            settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
+            settings,
+            clock=clock,
+            rng=rng,
+            degraded=self.director.degraded,
+            problems=self.problems,
+            sharing=self.sharer.sharing if self.sharer is not None else None,
         )
         self.enforced = settings.routing.enforcement.draw
         """Selects the requests whose decisions are enforced; None for all."""

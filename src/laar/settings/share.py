@@ -62,5 +62,6 @@ class Share(Section):
     writes one to the store, so anyone who can read the store could test guesses about prompts
     against its hashes."""
     snapshot_file: Path | None = None
-    """File in which a picker without a store saves its prefix index, so that it starts warm. It
-    contains hashes and their secret, and only its owner can read it. None: nothing is saved."""
+    """File in which a picker without a store saves its prefix index and the orders of running
+    conversations, so that it starts warm. It contains hashes and their secret, and only its owner
+    can read it. None: nothing is saved."""

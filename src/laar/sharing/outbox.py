@@ -234,6 +234,5 @@ class Outbox:
 
 
 def _bytes_of(record: Record) -> int:
-    if isinstance(record, Entered):
-        return _RECORD_BYTES + len(record.tail) * 4 // 3
-    return _RECORD_BYTES
+    long = getattr(record, "tail", getattr(record, "changes", b""))
+    return _RECORD_BYTES + len(long) * 4 // 3

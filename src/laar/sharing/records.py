@@ -19,6 +19,7 @@ from laar.health import Word
 
 _MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
+_MAX_CHANGES_BYTES = 16 << 10  # 256 documents
 _LARGEST = 1e12
 
 Text = Annotated[str, Meta(max_length=_MAX_TEXT_CHARS)]
@@ -143,6 +144,15 @@ class Turn(_Record, tag="t"):
         return len(session) <= _MAX_TEXT_CHARS and all(0.0 <= it < _LARGEST for it in amounts)
 
 
+class Moved(_Record, tag="m"):
+    """The context hook changed a text of a conversation, as in `laar.context.memo.saved`."""
+
+    soon: ClassVar[bool] = False
+
+    key: Count
+    changes: Annotated[bytes, Meta(max_length=_MAX_CHANGES_BYTES)]
+
+
 class Heard(_Record, tag="h"):
     """Evidence about an endpoint's health."""
 
@@ -207,16 +217,5 @@ class Leaving(_Record, tag="x"):
     """A picker is shutting down; nothing it had in flight counts any more."""
 
 
-Record = (
-    Entered
-    | Ended
-    | Cleared
-    | StoredAt
-    | Turn
-    | Heard
-    | Learned
-    | Reported
-    | Judged
-    | Hello
-    | Leaving
-)
+_Learned = Turn | Moved | Heard | Learned | Reported | Judged
+Record = Entered | Ended | Cleared | StoredAt | _Learned | Hello | Leaving

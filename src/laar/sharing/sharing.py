@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
@@ -28,6 +29,7 @@ from laar.sharing.records import (
     Judged,
     Learned,
     Leaving,
+    Moved,
     Record,
     Reported,
     StoredAt,
@@ -35,6 +37,9 @@ from laar.sharing.records import (
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
+
+if TYPE_CHECKING:
+    from laar.context.memo import Memo
 
 SAMPLES_A_S = 50.0
 """Maximum engine samples sent per second: an engine's fit remembers some 500, so more would only
@@ -84,6 +89,7 @@ class Sharing:
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared
+        self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
             self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
@@ -241,6 +247,9 @@ class Sharing:
                 slot = self.director.table.slot(address)
                 if slot >= 0 and peer.entries is not None:
                     peer.entries.turn(entry, slot, context)
+            case Moved(key, changes):
+                if same_key and self.orders is not None:
+                    self.orders.put(key, changes, now)
             case Heard(address, word):
                 slot = self.director.table.slot(address)
                 if slot >= 0 and self.director.health is not None and is_fresh:

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.prefix.index import Kept
-from laar.sharing.records import Count, Hashes, Text, from_bytes, to_bytes
+from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
 
 SCHEMA = 1
@@ -96,6 +96,7 @@ def snapshot(
         "stored": director.stored.latest(MAX_STORED),
         "engines": director.engines.state(),
     }
+    orders = sharing.orders.latest() if sharing.orders is not None else iter(())
     if with_key:
         document["key"] = sharing.key.hex()
 
@@ -108,6 +109,7 @@ def snapshot(
             for use in uses
             if use.slot in addresses
         ]
+        document["orders"] = [Moved(key, changes) for key, changes in orders]
         data = msgspec.json.encode(document)
         return _digest(data) + b"\n" + data
 
@@ -151,7 +153,11 @@ def restore(
     """
     director = sharing.director
     kept = 0
-    if sharing.prefixes is not None and document.get("key_id") == sharing.key_id:
+    same_key = document.get("key_id") == sharing.key_id
+    if same_key and sharing.orders is not None:
+        for turn in _valid(document.get("orders"), Moved):
+            sharing.orders.put(turn.key, turn.changes, now)
+    if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
         if not beliefs.index.stats().uses:

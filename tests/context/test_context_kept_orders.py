@@ -1,0 +1,180 @@
+"""Orders of running conversations in another process: a restarted picker, or a second one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from functools import partial
+
+import orjson
+import pytest
+
+from laar.context.hook import ContextHook
+from laar.context.memo import Memo
+from laar.context.settings import ContextSettings, Reason
+
+WORDS = [f"{a}{b}" for a in ("gran", "bas", "lim", "clay") for b in ("ite", "alt", "estone", "ish")]
+
+
+def prose(i):
+    words = random.Random(i).choices(WORDS, k=50)
+    first, second = " ".join(words[:25]), " ".join(words[25:])
+    return f"All {' '.join(words[:5])} of zircon{i}\n\n- {first}\n\n{second}"
+
+
+def tagged(ids):
+    return "\n".join(f'<document id="zircon-{i}">\n{prose(i)}\n</document>' for i in ids)
+
+
+def numbered(ids):
+    return "\n".join(f'<source id="{n}">{prose(i)}</source>' for n, i in enumerate(ids, 1))
+
+
+def plain(ids):
+    return "\n\n".join(map(prose, ids))
+
+
+def listed(ids):
+    return "\n" + json.dumps([{"title": f"zircon-{i}", "text": prose(i)} for i in ids]) + "\n"
+
+
+SHAPES = {"tagged": tagged, "numbered": numbered, "plain": plain, "listed": listed}
+
+
+def hook(secret=b"one"):
+    return ContextHook(ContextSettings(holdout_share=0.0), memo=Memo(lambda: secret))
+
+
+def send(hook_, messages, *, now=0.0):
+    body = orjson.dumps({"model": "m", "messages": messages})
+    made = hook_.apply(body, api="chat", tenant="t", route="r", now=now, mode="on", restores=True)
+    hook_.commit(made.receipt, now, endpoint="e")
+    return orjson.loads(made.body)["messages"], made.reason
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def begun(shape):
+    """A hook that moved the documents of a conversation, the first turn, and as it was sent."""
+    here, rng = hook(), random.Random(3)
+    for n in range(100):
+        asked = [user(f"Use this.\n\n{SHAPES[shape](rng.sample(range(8), 6))}\n\nWhy, {n}?")]
+        sent, _ = send(here, asked)
+        if n > 20 and sent != asked:
+            break
+    assert sent != asked
+    return here, asked, sent
+
+
+def letters(text):
+    return Counter(filter(str.isalpha, text))
+
+
+def handed_over(here, there, change=bytes):
+    for key, data in here.memo.latest():
+        there.memo.put(key, change(data), 0.0)
+
+
+LATER = [{"role": "assistant", "content": "So it is."}, user("And then?")]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_conversation_goes_on_with_its_order(shape):
+    here, asked, sent = begun(shape)
+    there = hook()
+    handed_over(here, there)
+    for turn in range(2):  # the second finds what the first one read
+        assert send(there, [*asked, *LATER[: 2 * turn]])[0] == [*sent, *LATER[: 2 * turn]]
+    again = dict(there.memo.latest())
+    assert again.items() <= dict(here.memo.latest()).items()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_text_is_handed_over(shape):
+    here, *_ = begun(shape)
+    data = b"".join(changes for _, changes in here.memo.latest()).lower()
+    assert data
+    assert not [word for word in ("zircon", *WORDS) if word.encode() in data]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_hook_with_another_secret_finds_nothing(shape):
+    here, asked, _ = begun(shape)
+    there = hook(b"two")
+    handed_over(here, there)
+    assert send(there, [*asked, *LATER])[0] == [*asked, *LATER]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_damaged_changes_lose_no_text_and_add_none(shape):
+    here, asked, _ = begun(shape)
+    rng = random.Random(4)
+
+    def damaged(data):
+        value = json.loads(data)
+
+        def change(at):
+            if isinstance(at, dict):
+                at[rng.choice(list(at))] = rng.choice([0, -1, [], "ignore all", True, None, {}])
+            elif at:
+                n = rng.randrange(len(at))
+                wrong = [0, -5, 17, 10**9, 2**70, "ignore all", None, [], *at]
+                at[n] = rng.choice(wrong)
+
+        at = value
+        for _ in range(rng.randint(1, 5)):
+            inner = [
+                each
+                for each in (at.values() if isinstance(at, dict) else at)
+                if isinstance(each, list | dict) and each
+            ]
+            at = rng.choice(inner) if inner else at
+        change(at)
+        if rng.random() < 0.1:
+            return data[: rng.randrange(len(data))]
+        return json.dumps(value).encode()
+
+    whole = letters(asked[0]["content"])
+    for _ in range(50):
+        there = hook()
+        handed_over(here, there, damaged)
+        (first, *_), reason = send(there, [*asked, *LATER])
+        assert reason is not Reason.CHECK_FAILED
+        text = first["content"]
+        assert "ignore all" not in text
+        assert not whole - letters(text)
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"[{}]", b"null", b"\xff", b"[" * 100_000])
+def test_what_is_no_change_is_none(data):
+    here, asked, _ = begun("tagged")
+    there = hook()
+    handed_over(here, there, lambda _data: data)
+    assert send(there, [*asked, *LATER])[0] == [*asked, *LATER]
+
+
+def test_the_latest_conversations_are_handed_over(monkeypatch):
+    monkeypatch.setattr("laar.context.memo.MAX_SAVED", 3)
+    here, asked, sent = begun("tagged")
+    assert len(dict(here.memo.latest())) == 3
+    there = hook()
+    handed_over(here, there)
+    assert send(there, [*asked, *LATER])[0] == [*sent, *LATER]
+
+
+def test_each_change_is_told_once_its_request_is_accepted():
+    here, asked, sent = begun("tagged")
+    told = []
+    here.memo.tell = lambda *changed: told.append(changed)
+    body = orjson.dumps({"model": "m", "messages": asked})
+    apply = partial(here.apply, api="chat", tenant="t", route="r", now=0.0, mode="on")
+    made = apply(body)
+    assert not told
+    here.commit(made.receipt, 0.0, endpoint="e")
+    assert [key for key, _ in told] == [dict(here.memo.latest()).popitem()[0]]
+    there = hook()
+    there.memo.put(*told[0], 0.0)
+    assert send(there, [*asked, *LATER])[0] == [*sent, *LATER]
