@@ -217,5 +217,5 @@ class Leaving(_Record, tag="x"):
     """A picker is shutting down; nothing it had in flight counts any more."""
 
 
-_Learned = Turn | Moved | Heard | Learned | Reported | Judged
-Record = Entered | Ended | Cleared | StoredAt | _Learned | Hello | Leaving
+_OfRequests = Entered | Ended | Cleared | StoredAt | Turn | Moved
+Record = _OfRequests | Heard | Learned | Reported | Judged | Hello | Leaving
