@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_639,
-    "statements": 32_953,
-    "modules": 238,
-    "lines loaded": 36_621,
+    "lines": 55_268,
+    "statements": 32_621,
+    "modules": 233,
+    "lines loaded": 36_452,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

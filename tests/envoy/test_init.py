@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -330,12 +329,8 @@ def test_an_envoy_yaml_of_other_settings_is_refused(
         return
     with pytest.raises(SettingError, match=fault) as raised:
         bootstrap_beside(load(config), config)
-    _, is_command, command = str(raised.value).partition("render it again: ")
-    if is_command:  # what it says to do mends it
-        arguments, _, target = command.partition(" > ")
-        assert Path(target) == written
-        done = CliRunner().invoke(app, shlex.split(arguments)[1:])
-        written.write_text(done.output)
+    if "or delete it" in str(raised.value):  # what it says to do mends it
+        written.unlink()
         assert bootstrap_beside(load(config), config)
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from laar.errors import SettingError
 
 if TYPE_CHECKING:
-    from laar.settings import Loaded
+    from laar.settings import Loaded, Settings
+
+_REMEDY = "correct it, or delete it and one is rendered from the settings"
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
@@ -43,7 +45,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     find_binary()
     if written.exists():
         bootstrap = _read(written)
-        _must_fit(bootstrap, loaded, written)
+        _must_fit(bootstrap, settings, written)
         return bootstrap
     return render(
         "sidecar",
@@ -90,17 +92,16 @@ def _read(path: Path) -> Mapping[str, object]:
 
     from laar.datalayer.document import parse_yaml
 
-    remedy = "correct it, or delete it and one is rendered from the settings"
     try:
         bootstrap = parse_yaml(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: not valid YAML: {error}; {remedy}") from None
+        raise SettingError(f"{path}: not valid YAML: {error}; {_REMEDY}") from None
     if not isinstance(bootstrap, dict):
-        raise SettingError(f"{path}: not a bootstrap of Envoy; {remedy}")
+        raise SettingError(f"{path}: not a bootstrap of Envoy; {_REMEDY}")
     return bootstrap
 
 
-def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
+def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> None:
     """Check that a bootstrap file fits the settings; it may be outdated or from elsewhere.
 
     Raises:
@@ -109,9 +110,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     """
     from laar.settings.ignored import endpoint_cas
 
-    settings = loaded.settings
     eds = settings.envoy.eds_file
-    remedy = f"correct it, or render it again: {_rendered_by(loaded, path)}"
     if not bootstrap.get("admin"):
         raise SettingError(
             f"{path}: no `admin`: laar needs it to check that Envoy is ready, and to drain it; "
@@ -121,13 +120,13 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
         raise SettingError(
             f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
-            f"writes them to {eds} (envoy.eds_file); {remedy}"
+            f"writes them to {eds} (envoy.eds_file); {_REMEDY}"
         )
     trusted = {match.get("ca") for match in _all(bootstrap, "match")}
     if missing := [ca for ca in endpoint_cas(settings) if ca not in trusted]:
         raise SettingError(
             f"{path}: Envoy would not trust {', '.join(missing)} (ca_file of https endpoints), and "
-            f"could not reach these endpoints; {remedy}"
+            f"could not reach these endpoints; {_REMEDY}"
         )
     picker = settings.listen.ext_proc
     clusters = (bootstrap.get("static_resources") or {}).get("clusters")
@@ -135,7 +134,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
     if addresses and not any(_may_reach(address, picker) for address in addresses):
         raise SettingError(
             f"{path}: no cluster has the picker's address {picker} (listen.ext_proc), so requests "
-            f"would go on without it; {remedy}"
+            f"would go on without it; {_REMEDY}"
         )
 
 
@@ -153,24 +152,6 @@ def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
     except ValueError:
         return True
     return listens_at.is_unspecified or listens_at == dialled_at
-
-
-def _rendered_by(loaded: Loaded, path: Path) -> str:
-    """Return the command that writes a bootstrap for these settings."""
-    import shlex
-
-    from laar.settings.ignored import endpoint_cas
-    from laar.settings.listening import dialled
-
-    settings = loaded.settings
-    command = ["laar", "envoy", "--shape", "sidecar", "--listen-address", "127.0.0.1"]
-    command += ["--picker", dialled(settings.listen.ext_proc)]
-    command += ["--eds-file", str(settings.envoy.eds_file)]
-    for ca in endpoint_cas(settings):
-        command += ["--endpoint-ca", ca]
-    if settings.listen.tls is not None:
-        command += ["--picker-ca", "FILE"]
-    return f"{shlex.join(command)} > {shlex.quote(str(path))}"
 
 
 def _all(value: Any, key: str) -> Iterator[Any]:
