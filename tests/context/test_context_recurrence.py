@@ -239,3 +239,19 @@ def test_documents_that_came_in_hundreds_of_texts_are_still_apart():
             known.learn(seen)
         whole += n >= 500 and block is not None and len(block.items) == 5
     assert whole > 60
+
+
+@pytest.mark.long
+def test_hundreds_of_long_documents_are_recognized():
+    """Their lines share tables of a fixed size."""
+    rng, known, found = random.Random(3), Recurrences(), 0
+    made = [
+        "\n".join(f"Line {n} of text {i}, {rng.random()}" for n in range(30)) for i in range(500)
+    ]
+    for number in range(600):
+        text = "\n\n".join(rng.sample(made, 8)) + f"\n\nQuestion {number}?"
+        block, seen = known.find(SCOPE, text)
+        known.learn(seen)
+        if number >= 550 and block is not None:
+            found += len(block.items)
+    assert found > 0.92 * 50 * 8

@@ -71,7 +71,7 @@ MAX_FRAME = 4_000
 _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
-_SLOT_BITS = 17
+_SLOT_BITS = 19  # 9 MB; 500 chunks of 1 KB collide in a hundredth of their lines
 _MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
 _VARIED = (1 << 31) - 1
