@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laar.errors import SettingError, install
@@ -74,38 +75,29 @@ class ServerTls:
     def __init__(self, settings: Tls, problems: Problems) -> None:
         self._settings = settings
         self._problems = problems
-        self._shown = _load(settings, None)
+        self.shown = _load(settings, None)
+        """The identity in use; a new object after each change."""
         self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
         """Called after a change, with the new identity as an `ssl.SSLContext`."""
-
-    @property
-    def expires_at_s(self) -> float:
-        """Return when the certificate in use expires, in seconds since 1970."""
-        return self._shown.expires_at.timestamp()
-
-    @property
-    def shown(self) -> Identity:
-        """Return the identity in use; a new object after each change."""
-        return self._shown
 
     async def run(self) -> None:
         """Watch the files until cancelled."""
         while True:
             try:
-                found = await asyncio.to_thread(_load, self._settings, self._shown)
+                found = await asyncio.to_thread(_load, self._settings, self.shown)
             except SettingError as error:
                 self._problems.report("tls", f"{error}; the certificate read before stays in use")
             else:
-                before = self._shown
+                before = self.shown
                 self._take(found, datetime.now(UTC))
-                if self._shown is not before and self.on_change is not None:
-                    await self.on_change(self._shown.context())
+                if self.shown is not before and self.on_change is not None:
+                    await self.on_change(self.shown.context())
             await asyncio.sleep(RELOAD_S)
 
     def _take(self, found: Identity, now: datetime) -> None:
         expired = found.expires_at <= now
-        if found != self._shown and not (expired and self._shown.expires_at > now):
-            self._shown = found
+        if found != self.shown and not (expired and self.shown.expires_at > now):
+            self.shown = found
         self._problems.report("tls", _expired(self._settings, found) if expired else None)
 
 
@@ -147,13 +139,12 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     if path is None:
         return None
     try:
-        content: bytes = path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise SettingError(
             f"can't read {path}: {error.strerror}; name a PEM file that exists",
             setting=f"listen.tls.{name}",
         ) from None
-    return content
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
