@@ -293,6 +293,42 @@ async def test_a_stream_that_names_no_error_is_an_answer(shape: str) -> None:
     assert (outcome.correct, len(outcome.attempts)) == (True, 1)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'data: {"object": "error", "message": "out of memory", "code": 500}\n\n',
+        b'event: error\ndata: {"message": "out of memory"}\n\n',
+    ],
+)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_error_before_the_end_of_a_stream_is_no_wrong_answer(
+    serve: Any, error: bytes, begun: bool
+) -> None:
+    """Reported as wrong, it would count against its model."""
+    text = b'data: {"choices": [{"delta": {"content": "4"}}]}\n\n' if begun else b""
+    fleet = await serve(lambda *_: _Stream(text + error + b"data: [DONE]\n\n"))
+    outcome = await ask("aiohttp", fleet, stream=True, max_attempts=1)
+    [attempt] = outcome.attempts
+    assert (attempt.status, outcome.answer) == (0, None)
+    assert "out of memory" in (attempt.error or "")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_in_parts_is_its_text(serve: Any, stream: bool) -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "41?"}]},
+        {"type": "text", "text": "4"},
+        {"type": "text", "text": "2"},
+    ]
+    choice = {"message": {"content": parts}, "delta": {"content": parts}, "finish_reason": "stop"}
+    body = orjson.dumps({"choices": [choice]})
+    fleet = await serve(
+        lambda *_: _Stream(b"data: %s\n\n" % body) if stream else _Raw(body.decode())
+    )
+    outcome = await ask("aiohttp", fleet, stream=stream, max_attempts=1)
+    assert (outcome.answer, outcome.correct) == ("42", True)
+
+
 def _events(*texts: str) -> bytes:
     """A stream as vLLM writes it: letters as they are, no escapes."""
     named = {"id": "chatcmpl-" + 32 * "0", "object": "chat.completion.chunk", "model": "m" * 120}

@@ -44,6 +44,8 @@ def sound():
         pytest.param(error_event(), 3, id="error event"),
         pytest.param(refuses(401), 4, id="401 of one replica"),
         pytest.param(refuses(404, since=5.0), 5, id="404 of one replica"),
+        pytest.param(refuses(400), 12, id="400 of one replica"),
+        pytest.param(refuses(422, since=5.0), 12, id="422 of one replica"),
         pytest.param(refuses(429, retry_after_s=2.0), 7, id="429"),
         pytest.param(hangs(), 9, id="silence"),
         pytest.param(hangs(since=5.0), 12, id="silence after a while"),
@@ -188,7 +190,54 @@ def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_
     assert sum(openings) <= at_most
 
 
-def test_clients_faults_count_for_nothing():
+@pytest.mark.parametrize("bad", [1, 4, 12])
+@pytest.mark.parametrize("same", [False, True])
+def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
+    """Nor do they cost the others more than a little time, whether they stay together or not."""
+
+    def rejects(_fleet, job, _now, ordinary):
+        is_bad = 0 <= job.client < bad and job.number >= 0
+        return Answer(status=400, head_s=0.001, seconds=0.002) if is_bad else ordinary
+
+    def run(behave):
+        fleet = VirtualFleet(
+            behave=behave, clients=24, probes=True, prefixes=True, think_s=0.1, seed=3
+        )
+        fleet.text = lambda job: "the same " * 50 if same and job.client < bad else None
+        fleet.run(10**6, until=30.0)
+        return fleet
+
+    fleet = run(dict.fromkeys(range(5), rejects))
+    assert fleet.seen.failed
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+    assert all(fleet.health.of(slot).failures == {} for slot in range(5))
+    assert fleet.seen.p95() <= 1.1 * run({}).seen.p95()
+    assert fleet.probes <= 30 * 5 * 2
+
+
+def test_where_the_probe_is_rejected_everywhere_it_proves_nothing():
+    """A base model without a chat template rejects each chat, with which the picker probes."""
+
+    def rejects(_fleet, job, _now, ordinary):
+        is_chat = job.number < 0 or job.client == 0
+        return Answer(status=400, head_s=0.001, seconds=0.002) if is_chat else ordinary
+
+    fleet = VirtualFleet(
+        behave=dict.fromkeys(range(5), rejects), clients=8, probes=True, think_s=0.1
+    )
+    fleet.run(REQUESTS)
+    assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
+
+
+def test_a_replica_that_rejects_everything_is_back_soon_after_it_is_mended():
+    fleet = VirtualFleet(behave={0: refuses(400, since=5.0, until=20.0)}, probes=True, clients=8)
+    fleet.run(10**6, until=80.0)
+    assert max(fleet.seen.failed) < 21.0
+    assert len(fleet.seen.failed) <= 20
+    assert fleet.health.of(0).breaker.state == "closed"
+
+
+def test_without_probes_clients_faults_count_for_nothing():
     for status in (400, 409, 413, 415, 422, 501):
         fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
         fleet.run(300)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.core.request import Api, Request
+from laar.prefix import tokens
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import PromptHasher
 from laar.prefix.tiers import HOST
@@ -474,6 +475,26 @@ def test_a_session_that_is_not_ours_or_skips_blocks_teaches_nothing() -> None:
     engine.run(first + other, session="s")
     blocks.answered("s", "m", 600)
     blocks.answered("s", "m", 600)
+    assert not blocks.texts
+
+
+def test_a_chain_of_blocks_that_meets_itself_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is fast, not cryptographic: a client may search for such token ids."""
+    found = iter([1, 2, 3, 2, 5])  # the root, and then the blocks
+    monkeypatch.setattr(tokens, "xxh3_64_intdigest", lambda *_: next(found))
+    beliefs = beliefs_of(1)
+    blocks = beliefs.blocks_held
+
+    def store(names: list[int], parent: int | None, session: str = "") -> None:
+        ids = np.zeros(SIZE * len(names), np.uint32)
+        event = Stored(hashes=names, parent=parent, ids=ids, block_size=SIZE, session=session)
+        blocks.stored(0, "m", event)
+
+    store([10, 11, 12], None)
+    chain = beliefs.chain(request(text_of(1, 64)))
+    assert blocks.expect("s", 0, chain, 64.0)
+    store([13], 12, "s")
+    blocks.answered("s", "m", 64)
     assert not blocks.texts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from functools import partial
 from io import BytesIO
 
 import aiohttp
@@ -139,6 +140,56 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 
     await eventually(is_out, what="the endpoint to be out")
     assert await statuses() == {200: 6}
+
+
+@pytest.mark.parametrize("status", [400, 405, 422])
+async def test_an_endpoint_that_rejects_everything_is_out_after_a_few_requests(
+    gateway, http, status
+):
+    """It answers faster than any engine; Envoy passes its answers on, as those to bad requests."""
+    bad, *good = [await gateway.upstream() for _ in range(3)]
+    bad.chat_answer = Answer(status=status, body=b"no")
+    message = {"role": "assistant", "content": "four"}
+    engine = orjson.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
+    for each in good:
+        each.chat_answer = Answer(body=engine, wait_s=0.02)
+    gateway.members(*((u.address, "m") for u in (bad, *good)))
+    await gateway.picker()
+    envoy = await gateway.envoy("standalone")
+    seen = Counter()
+
+    async def is_out():
+        answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(4)))
+        seen.update(answer.status for answer, _ in answers)
+        async with http.get(gateway.url("admin", "/fleet")) as answer:
+            rows = (await answer.json())["fleet"]
+        [row] = [row for row in rows if row["endpoint"] == bad.address]
+        return row["health"] != "ok" and "rejects what its siblings answer" in row["fault"]
+
+    await eventually(is_out, what="the endpoint to be out")
+    assert seen[status] <= 30
+    answers = [await post(http, envoy, chat()) for _ in range(6)]
+    assert {answer.status for answer, _ in answers} == {200}
+
+
+async def test_bad_requests_take_out_no_endpoint(gateway, http):
+    def judged(upstream):
+        bad = b"bad" in upstream.requests[-1].body
+        return Answer(status=400, body=b"no") if bad else Answer()
+
+    upstreams = [await gateway.upstream() for _ in range(3)]
+    for each in upstreams:
+        each.chat_answer = partial(judged, each)
+    gateway.members(*((u.address, "m") for u in upstreams))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy("standalone")
+    for _ in range(30):
+        bad = [post(http, envoy, chat(bad=True)) for _ in range(8)]
+        *_, (good, _) = await asyncio.gather(*bad, post(http, envoy, chat()))
+        assert good.status == 200
+    table, health = runner.picker.table, runner.picker.health
+    states = [health.of(table.slot(u.address)).breaker for u in upstreams]
+    assert sum(breaker.openings for breaker in states) == 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)

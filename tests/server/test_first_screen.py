@@ -58,6 +58,7 @@ class Engine(ServedEngine):
         empty = [{"index": 0, "message": {"content": ""}, "finish_reason": "stop"}]
         answers = {
             "500": lambda: web.Response(status=500, text="CUDA error"),
+            "400": lambda: web.Response(status=400, text="no such template"),
             "401": lambda: web.Response(status=401, text="no key"),
             "html": lambda: web.Response(text="<html>It works</html>", content_type="text/html"),
             "empty": lambda: changed(choices=empty),
@@ -69,6 +70,7 @@ class Engine(ServedEngine):
 FAULTS = {
     "gone": ("unreachable since", "closes it"),
     "500": ("answers 500", "500"),
+    "400": ("rejects what its siblings answer (400", "400"),
     "401": ("denies what its siblings accept (401", "401"),
     "html": ("text/html", "text/html"),
     "empty": ("empty", "empty"),

@@ -98,7 +98,7 @@ frames = st.lists(
 
 @given(frames, st.lists(st.integers(0, 5000), max_size=40))
 def test_the_library_sees_all_frames_but_a_goaway_however_they_are_cut(sent, cuts):
-    guard = Guard(0.0)
+    guard = Guard(0.0, lambda *_frame: False)
     pieces = cut(PREFACE + b"".join(sent), cuts)
     seen = b"".join(part for piece in pieces for *_, part in guard.feed(piece, 0.0))
     assert seen == PREFACE + b"".join(one for one in sent if one[3] != GOAWAY)
@@ -106,7 +106,7 @@ def test_the_library_sees_all_frames_but_a_goaway_however_they_are_cut(sent, cut
 
 
 def flood(*frames, times=1, now=0.0):
-    guard = Guard(0.0)
+    guard = Guard(0.0, lambda *_frame: False)
     for one in (PREFACE, *frames * times):
         list(guard.feed(one, now))
 
@@ -144,7 +144,7 @@ def test_a_header_block_has_an_end():
 
 
 def test_patience_comes_back_with_time_and_with_messages():
-    guard = Guard(0.0)
+    guard = Guard(0.0, lambda *_frame: False)
     list(guard.feed(PREFACE, 0.0))
     one = frame(WINDOW, 0, 1, b"\0\0\0\1")
     for number in range(20_000):

@@ -1,7 +1,7 @@
 """Engines that publish what their caches do are believed to the block, through a real Envoy."""
 
 import itertools
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
 import pytest
@@ -27,15 +27,16 @@ def story(number, words=1500):
     return " ".join(f"w{number}-{at}" for at in range(words))
 
 
-async def post(http, url, body):
-    async with http.post(
-        f"{url}/v1/chat/completions", data=body, headers={"content-type": "application/json"}
-    ) as answer:
+async def post(http, url, body, **headers):
+    headers = {"content-type": "application/json", **headers}
+    async with http.post(f"{url}/v1/chat/completions", data=body, headers=headers) as answer:
         assert answer.status == 200, await answer.text()
-        return (await answer.json())["usage"]
+        return (await answer.json())["usage"], answer.headers
 
 
-async def test_a_cache_is_believed_as_its_events_say(gateway, http):
+@asynccontextmanager
+async def followed_engine(gateway, http):
+    """Yield the URLs of Envoy and of an engine whose events are seen, and what is believed."""
     async with AsyncExitStack() as stack:
         events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
         engine = SimulatedEndpoint(
@@ -72,6 +73,11 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
             return runner.picker.prefixes.blocks_held.size("m")
 
         await eventually(followed, what="the first event")
+        yield url, direct, believed
+
+
+async def test_a_cache_is_believed_as_its_events_say(gateway, http):
+    async with followed_engine(gateway, http) as (url, direct, believed):
         bodies = [chat(story(number)) for number in range(2)]
         for body in bodies:
             await post(http, url, body)
@@ -81,8 +87,20 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         await post(http, direct, chat(story(10, 700)))  # past the picker: it pushes a part out
         await eventually(lambda: believed(bodies[0]) < before, what="an eviction that was seen")
         share = believed(bodies[0])
-        found = await post(http, direct, bodies[0])
+        found, _ = await post(http, direct, bodies[0])
         assert 0.1 < share < 0.9
         assert found["prompt_tokens_details"]["cached_tokens"] == pytest.approx(
             share * found["prompt_tokens"], abs=32
         )
+
+
+async def test_a_client_cannot_name_its_blocks_those_of_another_prompt(gateway, http):
+    """The session in a body takes precedence in vLLM; a client knows the ids of its decisions."""
+    async with followed_engine(gateway, http) as (url, direct, believed):
+        shared, other = chat(story(1, 1200)), chat(story(2, 1200))
+        await post(http, url, shared)
+        _, answered = await post(http, url, shared)  # cached: its events name no blocks
+        claimed = {"x-session-id": answered["x-laar-decision-id"]}
+        await post(http, direct, other, **claimed)
+        await post(http, direct, chat(story(3, 1200)))  # pushes the shared prompt out
+        await eventually(lambda: believed(shared) < 0.9, what="an eviction that was seen")

@@ -27,7 +27,7 @@ from support import eventually, free_port
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-def make_pair(directory, name, *, days=1, weak=False):
+def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
     """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
     key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
@@ -39,7 +39,7 @@ def make_pair(directory, name, *, days=1, weak=False):
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=30))
+        .not_valid_before(now + timedelta(seconds=begins_s))
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -147,6 +147,26 @@ async def test_an_expired_certificate_never_takes_a_valid_ones_place(gateway, tm
     await eventually(lambda: "expired on" in runner.picker.problems.get("tls", ""), what="why")
     assert "renew it" in runner.picker.problems["tls"]
     assert await shown(gateway) == valid[0].read_bytes()
+
+
+async def test_a_certificate_takes_a_valid_ones_place_once_it_is_valid(gateway, tmp_path):
+    """Its authority's clock may be ahead; callers that verify it would refuse the picker."""
+    valid = make_pair(tmp_path, "valid")
+    runner = await picker(gateway, **put(tmp_path, valid))
+    put(tmp_path, make_pair(tmp_path, "later", begins_s=3600))
+    await eventually(
+        lambda: "is not valid before" in runner.picker.problems.get("tls", ""), what="a complaint"
+    )
+    assert await shown(gateway) == valid[0].read_bytes()
+    soon = make_pair(tmp_path, "soon", begins_s=3)
+    put(tmp_path, soon)
+
+    async def taken():
+        return await shown(gateway) == soon[0].read_bytes()
+
+    await eventually(taken, what="the new certificate")
+    assert await is_healthy(gateway, grpc.ssl_channel_credentials(soon[0].read_bytes()))
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
 
 
 async def test_a_picker_with_an_expired_certificate_serves_and_says_so(gateway, tmp_path):

@@ -116,7 +116,5 @@ def until_correct_sync(
 
 
 def _with_stream(params: Mapping[str, object] | None, *, stream: bool) -> dict[str, object]:
-    asked = dict(params or {})
-    if stream:
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
-    return asked
+    wanted = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    return {**(params or {}), **wanted}

@@ -42,7 +42,7 @@ class Deltas:
         self._usage: object = None
         self._held: list[bytes] = []  # the incomplete line
         self._held_bytes = self._text_bytes = 0
-        self._begun = self._ended = False
+        self._answers = self._begun = self._ended = self._failed = False
 
     def feed(self, data: bytes) -> bool:
         """Read the next bytes of the stream; return True once the first token has arrived."""
@@ -57,7 +57,7 @@ class Deltas:
     def completion(self) -> Completion:
         """Return the answer; raise `NotACompletion` if the stream ended early."""
         self._read(b"".join(self._held))
-        if not self._ended:
+        if not (self._answers and self._ended):
             raise NotACompletion("the stream ended before the answer did")
         return _completion("".join(self._parts), self._model, self._usage)
 
@@ -65,17 +65,20 @@ class Deltas:
         for line in lines.splitlines():  # bytes.splitlines splits only at event line ends
             if line.startswith(b"data:"):
                 self._event(line[5:].strip())
+            elif line.startswith(b"event:") and line[6:].strip() == b"error":
+                self._failed = True
 
     def _event(self, data: bytes) -> None:
         if data == b"[DONE]":
             self._ended = True
             return
         chunk = _object(data)
-        if chunk.get("error"):
-            raise NotACompletion(f"the stream broke off with {chunk['error']!r:.300}")
+        if chunk.get("error") or chunk.get("object") == "error" or self._failed:
+            raise NotACompletion(f"the stream broke off with {chunk.get('error') or chunk!r:.300}")
         self._model = _text(chunk.get("model")) or self._model
         self._usage = chunk.get("usage") or self._usage
         choice = _first(chunk.get("choices"))
+        self._answers = self._answers or bool(choice)
         self._ended = self._ended or choice.get("finish_reason") is not None
         delta = choice.get("delta")
         if not isinstance(delta, dict):
@@ -131,9 +134,10 @@ def _first(choices: object) -> dict[str, object]:
 
 
 def _text(value: object) -> str | None:
+    if isinstance(value, list):  # some vendors send reasoning and text as parts
+        value = "".join(_text(part.get("text")) or "" for part in value if isinstance(part, dict))
     return value if isinstance(value, str) else None
 
 
 def _count(value: object) -> int | None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    return value if ok and isinstance(value, int) else None
+    return value if type(value) is int and 0 <= value < 2**31 else None

@@ -350,7 +350,7 @@ class Chooser:
         """
         if self._health is None or (group.standing is not None and group.standing.all_failing):
             return False
-        return self._health.is_culprit(traits(request, chain), now)
+        return self._health.records.blame.is_culprit(traits(request, chain), now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.

@@ -108,7 +108,7 @@ class InFlight:
             the time.
         adapter: the adapter that the request uses at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
-        is_traced: the engine gets the decision's id and repeats it in its KV events.
+        traced_as: its session in the engine's KV events, hidden from clients; empty for none.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health needs the answer to be read.
@@ -131,7 +131,7 @@ class InFlight:
     exhausted: bool = False
     adapter: str = ""
     receipt: Receipt | None = None
-    is_traced: bool = False
+    traced_as: str = ""
     began: Began | None = None
     attempt: Attempt | None = None
     read: bool = False

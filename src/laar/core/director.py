@@ -333,7 +333,7 @@ class Director:
                 self.later(guarded(look, "prefixes", self.degraded))
             held = prefixes.published
             if held is not None and held.blocks and not decision.request.shadow:
-                flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)
+                flight.traced_as = held.expect(self.new_id(), flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""

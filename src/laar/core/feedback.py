@@ -164,8 +164,8 @@ class Feedback:
                 prefixes.settle(held.receipt, None)
             else:
                 prefixes.retract(held.receipt)
-        if decision.flight.is_traced:
-            prefixes.blocks_held.answered(decision.id, flight.model, end.prompt_tokens or 0)
+        if flight.traced_as:
+            prefixes.blocks_held.answered(flight.traced_as, flight.model, end.prompt_tokens or 0)
         if receipt is None:
             return
         if not known or not end.ok:

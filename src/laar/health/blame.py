@@ -48,7 +48,7 @@ class Blame:
             record = self.records.get(trait)
             if record is None:
                 continue
-            record.add(now, good=max(count, -record.good))
+            record.add(now, good=count)
             if record.good > 4.0 * record.bad:
                 del self.records[trait]
 

@@ -258,8 +258,7 @@ class Breaker:
 
     def retract_success(self, now: float) -> None:
         """Retract an outcome that was wrongly counted as good."""
-        self._recent.fade(now)
-        self._recent.good = max(0.0, self._recent.good - 1.0)
+        self._recent.add(now, good=-1.0)
 
     def forget_successes(self) -> None:
         """Retract all good outcomes: they may have been errors that went unseen."""
@@ -293,8 +292,7 @@ class Breaker:
 
     def forgive(self, weight: float, now: float) -> None:
         """Retract the weight of an outcome wrongly counted as a failure."""
-        self._recent.fade(now)
-        self._recent.bad = max(0.0, self._recent.bad - weight)
+        self._recent.add(now, bad=-weight)
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:

@@ -25,6 +25,7 @@ _FAULTS = {
     Kind.ERROR: "answers 500",
     Kind.EVENT: "answers end in an error",
     Kind.DENIED: "denies what its siblings accept (401 to 404)",
+    Kind.REJECTED: "rejects what its siblings answer (400, 422 and the like)",
     Kind.CUT: "answers are cut off",
     Kind.HANG: "does not answer in time",
     Kind.RETRIED: "fails before it answers",
@@ -85,6 +86,8 @@ class Endpoint:
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Habit()
+        self.rejected_row = 0
+        """Consecutive 4xx that say nothing about the endpoint, each by itself."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
@@ -176,10 +179,6 @@ class Endpoint:
         attempt.stage = stage
         self.progress_at[stage] = now
         self.sent_at[stage].append((attempt.at, now - attempt.at))
-
-    def last_progress_at(self, waiting_for: Stage) -> float:
-        """Return when a request last got as far as this stage, or as `ANSWERING`."""
-        return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
         """Count the last few requests sent after `since` that got this far within `most_s`."""

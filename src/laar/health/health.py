@@ -152,6 +152,7 @@ class Health:
         elif verdict is None:
             if not reply.event:
                 endpoint.denied.note(now, happened=False)
+                self.questions.rejected(endpoint, now)
             elif attempt.good:
                 endpoint.breaker.retract_success(now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
@@ -187,14 +188,11 @@ class Health:
                 self._outcomes.cut(attempt, now)
             elif not attempt.overdue and silent_for_long(attempt, now):
                 self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
-        self._leave(attempt.endpoint, attempt, now)
+        self.gone(attempt, now)
 
     def gone(self, attempt: Attempt, now: float) -> None:
-        """Drop an attempt because another endpoint serves the request."""
-        if attempt in attempt.endpoint.attempts:
-            self._leave(attempt.endpoint, attempt, now)
-
-    def _leave(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        """Drop an attempt: it has ended, or another endpoint serves the request."""
+        endpoint = attempt.endpoint
         endpoint.attempts.pop(attempt, None)
         attempt.stage = Stage.OVER
         if endpoint.slot in self.records.outliers:
@@ -238,10 +236,6 @@ class Health:
             return Kind.REQUEST
         return Kind.RETRIED
 
-    def is_culprit(self, traits: Iterable[int], now: float) -> bool:
-        """Return whether a request resembles others that failed at every endpoint."""
-        return self.records.blame.is_culprit(traits, now)
-
     def passed_over(
         self, slot: int, now: float, attempt: Attempt | None = None, kind: Kind = Kind.RETRIED
     ) -> None:
@@ -253,7 +247,7 @@ class Health:
         kind = Kind.RETRIED if excused else kind
         self._outcomes.failed(endpoint, attempt, kind, now, excused=excused)
         if attempt is not None:
-            self._leave(endpoint, attempt, now)
+            self.gone(attempt, now)
 
     def refused(self, slot: int, count: float, now: float) -> None:
         """Record the refusals counted by an endpoint's metrics page since the last page."""

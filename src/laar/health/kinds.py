@@ -27,6 +27,8 @@ class Kind(StrEnum):
     """An error in an answer that began with 200."""
     DENIED = "denied"
     """401, 402, 403 or 404 while siblings accept."""
+    REJECTED = "rejected"
+    """Any other 4xx, or 501, to the picker's probe, which a sibling answers."""
     CUT = "cut"
     """An answer that was cut off, while siblings' are not."""
     EMPTY = "empty"

@@ -4,8 +4,8 @@ A client's request to a failing endpoint may cost the client its answer; a probe
 So after the first failure in a while the picker probes the endpoint at once, and sends no requests
 there until it has answered. The probe settles what one outcome leaves open: whether an error was
 the prompt's or the engine's fault, whether an attempt that Envoy retried elsewhere met a full
-queue, and, with the same probe to a sibling, whether a 401 is about a client's key or about this
-endpoint alone.
+queue, and, with the same probe to a sibling, whether a 401 or a 400 is about a client's request or
+about this endpoint alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _LIGHT = 0.5
 """Minimum weight of an error to trigger a probe: a lighter one may be due to its prompt alone,
 about which a tiny probe says nothing."""
 _DENIED_ROW = 2
-_COMPARED = USELESS | {Kind.DENIED}
+_REJECTED_ROW = 4  # the probe alone decides: clients cause such rows too
+_COMPARED = USELESS | {Kind.DENIED, Kind.REJECTED}
 """Kinds that count once a sibling has done better with the same probe."""
 _ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
@@ -61,6 +62,15 @@ class Questions:
             sound = [e.slot for e in endpoint.others() if not e.breaker.is_out]
             if sound:
                 self._controls.setdefault(min(sound), False)
+
+    def rejected(self, endpoint: Endpoint, now: float) -> None:
+        """Record a client error, and probe the endpoint if it gives nothing else."""
+        endpoint.rejected_row += 1
+        if endpoint.rejected_row % _REJECTED_ROW == 0:
+            # Clients whose errors come from everywhere must not stop all requests meanwhile.
+            excused = any(other.rejected_row >= _REJECTED_ROW for other in endpoint.others())
+            self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
+            self._records.mark(endpoint)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -104,6 +114,8 @@ class Questions:
             return
         verdict = records.judge(endpoint, reply, now) if reply is not None else None
         is_good, breaker = verdict == GOOD, endpoint.breaker
+        if verdict is None and reply is not None and reply.status >= 400:
+            verdict = Kind.REJECTED
         if is_good:
             endpoint.admitted_at = now
             endpoint.prove(now)

@@ -50,10 +50,10 @@ class Recent:
         return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Count outcomes; older ones make room for them."""
+        """Count outcomes, for which older ones make room; negative counts retract some."""
         self.fade(now)
-        self.good += good
-        self.bad += bad
+        self.good = max(0.0, self.good + good)
+        self.bad = max(0.0, self.bad + bad)
         if self.total > WINDOW:
             scale = WINDOW / self.total
             self.good *= scale

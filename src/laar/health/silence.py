@@ -65,7 +65,8 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     waiting_for = Stage(attempt.stage + 1)
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
-    since = max(attempt.at, endpoint.last_progress_at(waiting_for))
+    # Any request that has got as far as this one waits to, or as `ANSWERING`, breaks the silence.
+    since = max(attempt.at, *endpoint.progress_at[min(waiting_for, Stage.ANSWERING) :])
     if attempt.is_followed:
         since = attempt.progress_at  # it has stalled, even if others progress
     silent_s = now - since

@@ -28,16 +28,16 @@ _FORGOTTEN_S = 3.0 * HORIZON_S  # by then a single request has faded to a twenti
 MAX_PREFIXES = 65_536
 """Prefixes remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
 
-PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
-"""Prompt depths at which to count, up to 1.5 MiB; each is 1.3 to 2 times the previous one."""
+_PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
+PLACES = [bisect_right(GROWING.ends, place) - 1 for place in _PLACES_BYTES]
+"""Prompt depths at which to count, in blocks, up to 1.5 MiB; each is 1.3 to 2 times the last."""
+_ENDS = np.array([GROWING.ends[block] for block in PLACES], np.float64)
 
 
 class PrefixDemand:
     """Counts requests by prefix."""
 
     def __init__(self) -> None:
-        self._blocks = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
-        self._ends = np.array([GROWING.ends[block] for block in self._blocks], np.float64)
         self._seen: dict[int, tuple[float, float]] = {}
 
     def __len__(self) -> int:
@@ -46,9 +46,7 @@ class PrefixDemand:
     def note(self, chain: Chain, now: float) -> None:
         """Record that a request with this prompt was sent to some endpoint."""
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
-        if not hashes:
-            return
-        for block in self._blocks:
+        for block in PLACES:
             if block > end:
                 break
             key = hashes[block - 1]
@@ -68,7 +66,7 @@ class PrefixDemand:
         """
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []
-        for block in self._blocks:
+        for block in PLACES:
             if block > end:
                 break
             found = seen.get(hashes[block - 1])
@@ -77,4 +75,4 @@ class PrefixDemand:
             counts.append(found[0] * math.exp(min(0.0, found[1] - now) / HORIZON_S))
         if not counts:
             return None
-        return self._ends[: len(counts)] / max(chain.total_bytes, 1), np.array(counts)
+        return _ENDS[: len(counts)] / max(chain.total_bytes, 1), np.array(counts)

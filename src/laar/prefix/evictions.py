@@ -21,8 +21,8 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain
-from laar.prefix.demand import PLACES_BYTES
+from laar.prefix.blocks import Chain
+from laar.prefix.demand import PLACES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
 """Upper limits of the age classes, to more than two hours; older text counts as never requested
@@ -47,7 +47,6 @@ class Evictions:
     """Counts text that is requested again."""
 
     def __init__(self) -> None:
-        self._places = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
         # Prompts by age class: when each was last used, and its size.
         self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
         self._age_of: dict[int, int] = {}
@@ -63,19 +62,19 @@ class Evictions:
 
     def note(self, chain: Chain, now: float) -> None:
         """Record that a prompt was sent to some endpoint."""
-        known = bisect_right(self._places, len(chain.hashes))
+        known = bisect_right(PLACES, len(chain.hashes))
         if not known or not math.isfinite(now):
             return
         if now >= self._next_at:
             self._grow_older(now)
         hashes = chain.hashes
-        for place in reversed(self._places[:known]):
+        for place in reversed(PLACES[:known]):
             age = self._age_of.pop(hashes[place - 1], None)
             if age is not None:
                 _, size = self._waiting[age].pop(hashes[place - 1])
                 self._count(self._returned, age, min(size, chain.total_bytes), now)
                 break
-        key = hashes[self._places[known - 1] - 1]
+        key = hashes[PLACES[known - 1] - 1]
         self._age_of[key] = 0
         self._waiting[0][key] = now, chain.total_bytes
         self._next_at = min(self._next_at, now + _AGES_S[0])

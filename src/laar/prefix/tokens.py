@@ -20,8 +20,8 @@ What counts, by endpoint:
 * Requests in flight always count, and those whose events are late: their blocks will be stored.
 
 A prompt's blocks are learned from the events themselves if they name the session of a request.
-The decision's id is sent as the session (`TokenBlocks.expect`), and the blocks reported under it
-are those of the prompt, even if it is not text, and of its answer.
+A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
+reported under it are those of the prompt, even if it is not text, and of its answer.
 
 Does no I/O and reads no clock. Memory is bounded by `max_blocks` and `max_texts`.
 """
@@ -302,22 +302,22 @@ class TokenBlocks:
 
     # -- requests by their sessions --------------------------------------------------------------
 
-    def expect(self, session: str, slot: int, chain: Chain, tokens: float) -> bool:
-        """Expect a request's KV events by its session; return whether the slot publishes any.
+    def expect(self, session: str, slot: int, chain: Chain, tokens: float) -> str:
+        """Expect a request's KV events by its session; return it, or "" if the slot has no events.
 
         Args:
-            session: the decision's id, which the engine gets as the request's session.
+            session: what the engine gets as the request's session.
             slot: the slot that it is sent to.
             chain: its prompt.
             tokens: estimated length of the prompt.
         """
         held = self._slots.get(slot)
         if held is None or not held.size or held.left_out or not len(chain):
-            return False
+            return ""
         self._expected[session] = _Expected(slot, chain, tokens)
         if len(self._expected) > MAX_EXPECTED:
             self._expected.popitem(last=False)
-        return True
+        return session
 
     def answered(self, session: str, model: str, tokens: int) -> None:
         """Learn the blocks of an expected prompt whose request has ended.
@@ -362,7 +362,7 @@ class TokenBlocks:
         while hash_:
             found.append(hash_)
             hash_ = self._parents.get(hash_, -1)
-            if hash_ < 0:
+            if hash_ < 0 or len(found) > self.blocks:  # or they form a circle, which is no chance
                 return None
         return found[::-1]
 

@@ -298,6 +298,6 @@ class Runner:
     def _follow_tls(self) -> ServerTls | None:
         tls = self._tls
         if tls is not None:
-            self.picker.metrics.certificate_expires_at_s = lambda: tls.expires_at_s
+            self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()
             self.tasks.spawn("tls", tls.run)
         return tls

@@ -3,9 +3,9 @@
 Gateways of the endpoint-picker contract use TLS to a picker and accept any certificate by default,
 so one generated at startup suffices. Files are reread once a second in a thread, so a renewed
 Secret needs no restart; it applies to new handshakes, and open connections are kept. Unusable files
-are ignored, as is an expired certificate while a valid one is in use. If there is no other, an
-expired certificate is served and reported: gateways that don't verify continue as before, and those
-that do continue without the picker in either case.
+are ignored, as is a certificate that has expired or is not valid yet while a valid one is in use.
+If there is no other, it is served and reported: gateways that don't verify continue as before, and
+those that do continue without the picker in either case.
 
 With `client_ca`, callers must present a certificate of that authority (mTLS).
 """
@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laar.errors import SettingError, install
@@ -38,6 +39,7 @@ class Identity:
     certificate: bytes
     key: bytes
     client_ca: bytes | None
+    begins_at: datetime
     expires_at: datetime
 
     def context(self) -> ssl.SSLContext:
@@ -79,11 +81,6 @@ class ServerTls:
         self.on_change: Callable[[ssl.SSLContext], Awaitable[None]] | None = None
         """Called after a change, with the new identity as an `ssl.SSLContext`."""
 
-    @property
-    def expires_at_s(self) -> float:
-        """Return when the certificate in use expires, in seconds since 1970."""
-        return self.shown.expires_at.timestamp()
-
     async def run(self) -> None:
         """Watch the files until cancelled."""
         while True:
@@ -99,29 +96,32 @@ class ServerTls:
             await asyncio.sleep(RELOAD_S)
 
     def _take(self, found: Identity, now: datetime) -> None:
-        expired = found.expires_at <= now
-        if found != self.shown and not (expired and self.shown.expires_at > now):
+        invalid = _invalid(self._settings, found, now)
+        if found != self.shown and not (
+            invalid and _invalid(self._settings, self.shown, now) is None
+        ):
             self.shown = found
-        self._problems.report("tls", _expired(self._settings, found) if expired else None)
+        self._problems.report("tls", invalid)
 
 
 def check_tls(settings: Tls) -> None:
     """Check the certificate before serving.
 
     Raises:
-        SettingError: a file can't be used, or the certificate has expired.
+        SettingError: a file can't be used, or the certificate is not valid now.
     """
-    found = _load(settings, None)
-    if found.expires_at <= datetime.now(UTC):
-        text = _expired(settings, found).partition(": ")[2]
-        raise SettingError(text, setting="listen.tls.certificate")
+    if (why := _invalid(settings, _load(settings, None), datetime.now(UTC))) is not None:
+        raise SettingError(why.partition(": ")[2], setting="listen.tls.certificate")
 
 
-def _expired(tls: Tls, found: Identity) -> str:
-    return (
-        f"listen.tls.certificate: {tls.certificate} expired on {found.expires_at:%Y-%m-%d %H:%M}"
-        " UTC; renew it: callers that verify it refuse this picker"
-    )
+def _invalid(tls: Tls, found: Identity, now: datetime) -> str | None:
+    """Return why a certificate is not valid now; None if it is."""
+    if found.begins_at <= now < found.expires_at:
+        return None
+    why = f"expired on {found.expires_at:%Y-%m-%d %H:%M} UTC; renew it"
+    if now < found.begins_at:  # clocks may differ
+        why = f"is not valid before {found.begins_at:%Y-%m-%d %H:%M} UTC"
+    return f"listen.tls.certificate: {tls.certificate} {why}: callers that verify it refuse it"
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:
@@ -143,13 +143,12 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     if path is None:
         return None
     try:
-        content: bytes = path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise SettingError(
             f"can't read {path}: {error.strerror}; name a PEM file that exists",
             setting=f"listen.tls.{name}",
         ) from None
-    return content
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
@@ -179,7 +178,11 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             setting="listen.tls",
         )
     found = Identity(
-        certificate=certificate, key=key, client_ca=client_ca, expires_at=leaf.not_valid_after_utc
+        certificate=certificate,
+        key=key,
+        client_ca=client_ca,
+        begins_at=leaf.not_valid_before_utc,
+        expires_at=leaf.not_valid_after_utc,
     )
     try:
         found.context()

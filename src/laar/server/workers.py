@@ -115,7 +115,7 @@ class _Parent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
         try:
             async with asyncio.TaskGroup() as group:
                 for index in range(self._count):
@@ -234,13 +234,6 @@ class _Parent:
                 process.kill()
                 return
 
-    def _reload(self) -> None:
-        """Pass on SIGHUP, except to starting workers: they read the settings anyway and may die."""
-        for index, process in self._processes.items():
-            if process.returncode is None and _beat(self._home, index).exists():
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGHUP)
-
     def _stop(self, number: int) -> None:
         again = self._stopping.is_set()
         self._stopping.set()
@@ -267,7 +260,9 @@ class _Parent:
         self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:
-        for process in self._processes.values():
-            if process.returncode is None:
+        """Signal the workers; no SIGHUP to starting ones, which read the settings and may die."""
+        for index, process in self._processes.items():
+            starts = number == signal.SIGHUP and not _beat(self._home, index).exists()
+            if process.returncode is None and not starts:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)

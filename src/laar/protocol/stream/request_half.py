@@ -53,7 +53,7 @@ _KEPT_CHARS = 500
 """Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
 until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
 
-_UNSTEERED = (None, (), None, None, False, PLAIN)
+_UNSTEERED = (None, (), None, None, "", PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -364,7 +364,7 @@ class RequestHalf(StreamState):
             decision.encoders,
             decision.engine_priority,
             decision.rank,
-            decision.flight.is_traced,
+            decision.flight.traced_as,
             decision.way,
         )
         sending = Sending(
@@ -452,8 +452,8 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:
         found.append((names.RANK, str(decision.rank)))
-    if decision.flight.is_traced:
-        found.append((names.SESSION_ID, decision.id))
+    if decision.flight.traced_as:
+        found.append((names.SESSION_ID, decision.flight.traced_as))
     return tuple(found)
 
 

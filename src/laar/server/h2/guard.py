@@ -123,10 +123,6 @@ class Share:
         return mine <= self.most - self._taken
 
 
-def _takes_none(_kind: int, _stream_id: int, _length: int) -> bool:
-    return False
-
-
 class Guard:
     """Inspects one connection's frames as they arrive.
 
@@ -136,7 +132,7 @@ class Guard:
             and length; it then subtracts DATA from the windows.
     """
 
-    def __init__(self, now: float, takes: Callable[[int, int, int], bool] = _takes_none) -> None:
+    def __init__(self, now: float, takes: Callable[[int, int, int], bool]) -> None:
         self._takes = takes
         self._head = b""  # an incomplete frame header
         self._rest_bytes = 0  # left of the current frame
