@@ -66,6 +66,8 @@ BREAKS = {
     "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
     "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
     "failure_mode_allow": lambda b: processor(b).update(failure_mode_allow=False, stat_prefix="x"),
+    "observability_mode": lambda b: processor(b).update(observability_mode=True),
+    "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
     "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
         "metadata_options"
     ].pop("forwarding_namespaces"),

@@ -19,6 +19,7 @@ from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.record import MAX_ROWS, explained, shown
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory, record_of
 from laar.telemetry.tracing import attributes
 
@@ -369,6 +370,32 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
     did = director.decide(request(), 0.0)
     assert (did.address, did.cost_s) == (would.address, would.cost_s)
     assert director.table.in_flight.sum() == 1
+
+
+class Warm(PrefixBeliefs):
+    """Believes the prompt to be held by the first endpoint."""
+
+    def __init__(self):
+        super().__init__(key=b"k", max_bytes=1 << 20)
+
+    def _match(self, chain, capacity):
+        self.make_room(capacity)
+        return np.array([0.9, *[0.0] * (capacity - 1)]), None
+
+
+@pytest.mark.parametrize(
+    ("weak", "words"),
+    [
+        (0.1, "switching to strong raises P from 0.10 to 0.90"),
+        (0.3, "switching to strong would raise P from 0.30 to 0.90"),
+    ],
+)
+def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
+    known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
+    director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
+    sentence = told(director)["sentence"]
+    assert "Staying with weak saves 10 s of prefill" in sentence
+    assert words in sentence
 
 
 class Only:

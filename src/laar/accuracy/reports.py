@@ -243,11 +243,6 @@ class OutcomeReports:
         """Return whether a decision is remembered here."""
         return decision_id in self._decisions
 
-    def previous_of(self, decision_id: str) -> str | None:
-        """Return the previous attempt's decision, if the retry's chain is known."""
-        decision = self._decisions.get(decision_id)
-        return None if decision is None else decision.previous
-
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
         """Record a verdict on a decision's answer, and what it implies for earlier attempts."""
         verdict = self._judge(decision_id, correct, now, reporter)

@@ -231,6 +231,11 @@ def _namespaces(processor: Json, direction: str) -> Sequence[str]:
     return found
 
 
+def _is_off(field: str) -> Check:
+    effect = "the picker's answers are ignored"
+    return _requires(field, lambda p: not p.get(field), effect, False, level=Level.ERROR)
+
+
 _NO_HEADERS = "the picker needs these headers"
 
 PROCESSOR = (
@@ -282,6 +287,8 @@ PROCESSOR = (
         "if the picker is down, every request fails instead of being routed by Envoy",
         True,
     ),
+    _is_off("observability_mode"),
+    _is_off("disable_immediate_response"),
     _lists(
         "metadata_options.forwarding_namespaces.untyped",
         lambda p: _namespaces(p, "forwarding_namespaces"),

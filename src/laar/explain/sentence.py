@@ -109,8 +109,9 @@ def _who_won(record: DecisionRecord) -> str:
         return f"{winner} won a tie: {name} {reason}.{degraded}"
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[record.position])
     why = _why(view, view.terms, record.position, rival)
+    switch = _switch(record, view, view.terms)
     blind = _blind(record, view)
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{blind}{degraded}"
+    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{blind}{degraded}"
 
 
 def _blind(record: DecisionRecord, view: View) -> str:
@@ -168,6 +169,36 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
         later = _beside(float(ttft[rival]), float(ttft[winner]))
         return f"its first token comes later ({later})"
     return "answers less reliably"
+
+
+def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
+    """Return cost and gain of switching from the model with the cached prompt, if there is one.
+
+    The model to stay with is that of the endpoint whose cache saves most; the other is the picked
+    model or, if that is the same, the most accurate one.
+    """
+    warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
+    if view.cached_tokens[warm] <= 0:
+        return ""
+    picked = record.position
+    stays = record.specs[int(view.slots[picked])].models[0] == _model(record, view, warm)
+    other = int(np.argmax(view.probability)) if stays else picked
+    if _model(record, view, other) == _model(record, view, warm):
+        return ""
+    before, after = float(view.probability[warm]), float(view.probability[other])
+    spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
+    if spared <= 0 or after <= before:
+        return ""
+    would = "would raise" if stays else "raises"
+    stay, switch = _model(record, view, warm), _model(record, view, other)
+    return (
+        f" Staying with {stay} saves {_seconds(spared)} of prefill; switching to {switch} {would} "
+        f"P from {before:.2f} to {after:.2f}."
+    )
+
+
+def _model(record: DecisionRecord, view: View, candidate: int) -> str:
+    return record.specs[int(view.slots[candidate])].models[0]
 
 
 def _on(view: View) -> str:

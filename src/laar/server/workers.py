@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laar.datalayer.stamp import Stamp, stamp_of
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.tasks import cancel
@@ -219,10 +220,10 @@ class _Parent:
         The kernel would keep assigning connections to a hung worker, and an Envoy whose health
         check uses one of them would avoid the other workers as well.
         """
-        beat, seen, missed = _beat(self._home, index), 0, 0
+        beat, seen, missed = _beat(self._home, index), Stamp(), 0
         while not self._stopping.is_set():
             await asyncio.sleep(_BEAT_S)
-            last = beat.stat().st_mtime_ns if beat.exists() else 0  # 0 while it starts
+            last = stamp_of(beat)  # empty while it starts
             missed = missed + 1 if last and last == seen else 0
             seen = last
             lacking = self._next is None or self._next.returncode is not None
