@@ -104,7 +104,10 @@ class Offloading:
         share = self.fetch_share if fetched else 0.0
         ttft_s = 0.001 + BASE_S + SECONDS_PER_TOKEN * (words - cached + share * cached)
         event = Stored(
-            hashes=list(names), ids=ids[: len(names) * SIZE], block_size=SIZE, session=decision.id
+            hashes=list(names),
+            ids=ids[: len(names) * SIZE],
+            block_size=SIZE,
+            session=decision.flight.traced_as,
         )
         self.prefixes.stored(decision.slot, "m", event)
         self.director.answering(decision, self.now + ttft_s)

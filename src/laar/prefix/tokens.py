@@ -218,8 +218,10 @@ class TokenBlocks:
         """Remove blocks that left a cache or slower memory; return those without another copy."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
-        for name in hashes if held is not None else ():
-            assert held is not None
+        if held is None:
+            return gone
+        held.late.clear()  # a prompt that was cached has no events to come, and may be evicted
+        for name in hashes:
             if tier:
                 if not held.slower.get(name, 0) >> tier & 1:
                     continue
