@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from bench.bench_decision import messages, processor, time_answer
 
-from laar.server import garbage
+from laar.server import memory
 from laar.server.h2.connection import Connection
 from support import Answer, eventually
 
@@ -101,19 +101,19 @@ class Cycle:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
+    monkeypatch.setattr(memory, "_LOOK_S", 0.001)
 
 
 @pytest.mark.usefixtures("quick")
 async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_AT_REST_S", 0.0)
+    monkeypatch.setattr(memory, "_AT_REST_S", 0.0)
     looked, at_rest = [0], [False]
 
     def is_at_rest() -> bool:
         looked[0] += 1
         return at_rest[0]
 
-    collecting = asyncio.create_task(garbage.collect_at_rest(is_at_rest))
+    collecting = asyncio.create_task(memory.collect_at_rest(is_at_rest))
     gone = weakref.ref(Cycle())
     await eventually(lambda: looked[0] > 5, what="looks")
     assert gone() is not None
@@ -126,8 +126,8 @@ async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPa
 async def test_a_picker_that_never_rests_collects_once_in_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "_LONGEST_S", 0.01)
-    collecting = asyncio.create_task(garbage.collect_at_rest(lambda: False))
+    monkeypatch.setattr(memory, "_LONGEST_S", 0.01)
+    collecting = asyncio.create_task(memory.collect_at_rest(lambda: False))
     gone = weakref.ref(Cycle())
     await eventually(lambda: gone() is None, what="a collection")
     collecting.cancel()
@@ -135,10 +135,10 @@ async def test_a_picker_that_never_rests_collects_once_in_a_while(
 
 @pytest.mark.usefixtures("quick")
 async def test_cycles_do_not_pile_up_under_load() -> None:
-    collecting = asyncio.create_task(garbage.collect_at_rest(lambda: False))
+    collecting = asyncio.create_task(memory.collect_at_rest(lambda: False))
     await asyncio.sleep(0)
     cycle = Cycle()
-    cycle.more = b"x" * (3 * garbage._GROWN_BYTES)  # zeros would not be resident
+    cycle.more = b"x" * (3 * memory._GROWN_BYTES)  # zeros would not be resident
     gone = weakref.ref(cycle)
     del cycle
     await eventually(lambda: gone() is None, what="a collection")
