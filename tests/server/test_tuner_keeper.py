@@ -18,7 +18,7 @@ from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.learning import Learning
 from laar.server.picker import Picker
-from laar.server.whole_file import StateFile
+from laar.server.whole_file import WholeFile
 from laar.settings import Accuracy, Tuning, load_settings
 from laar.telemetry.problems import Problems
 from laar.tuning.windows import Observed
@@ -79,7 +79,8 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
 
 async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
     problems = Problems()
-    await StateFile(tmp_path / "nowhere" / "state.json", take=bytes, problems=problems).save()
+    settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
+    await Learning(settings, clock=float, wall_clock=float, problems=problems).save()
     assert "state.json" in problems["accuracy.state_file"]
 
 
@@ -91,7 +92,7 @@ async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    await StateFile(file, take=lambda: b"new", problems=problems).save()
+    await WholeFile(file).save(lambda: b"new", problems, "accuracy.state_file", "")
     assert "No space left" in problems["accuracy.state_file"]
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_bytes() == b"old"
@@ -202,7 +203,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
                 subprocess.run([sys.executable, "-c", run, file], check=True, timeout=60)
             return what
 
-        return StateFile(file, take=content, problems=problems).save()
+        return WholeFile(file).save(content, problems, "accuracy.state_file", "")
 
     other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
     await saved(b"the last", meanwhile=other)

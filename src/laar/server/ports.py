@@ -16,7 +16,6 @@ from laar.server.h2 import H2Server
 from laar.server.listener import listener
 
 if TYPE_CHECKING:
-    from laar.server.tls import ServerTls
     from laar.settings import Listen
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
@@ -59,18 +58,6 @@ def picking_server(
     own = H2Server(longest_bytes=longest, advertised_streams=streams, together=together)
     own.add_method(SERVICE, "Process", partial(Exchange, processor))
     return own
-
-
-async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) -> int:
-    """Bind the server for Envoys; return the port.
-
-    Raises:
-        SettingError: the address cannot be listened on.
-    """
-    if tls is not None:
-        tls.on_change = server.use_tls
-        await server.use_tls(tls.shown.context())
-    return bind(server, "ext_proc", address)
 
 
 def probed_server(*, together: bool = False) -> H2Server:

@@ -22,13 +22,7 @@ from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
-from laar.server.ports import (
-    Ports,
-    bind,
-    bind_picking,
-    picking_server,
-    probed_server,
-)
+from laar.server.ports import Ports, bind, picking_server, probed_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings, remarks
@@ -149,7 +143,8 @@ class Runner:
         try:
             self.collectors.start(self.tasks)
             listen = settings.listen
-            self.ports.ext_proc = await bind_picking(picking, listen.ext_proc, self._follow_tls())
+            await self._follow_tls(picking)
+            self.ports.ext_proc = bind(picking, "ext_proc", listen.ext_proc)
             self.ports.health = bind(probed, "health", listen.health)
             await self.fleet.publish()
             await picking.start()
@@ -188,7 +183,7 @@ class Runner:
         self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
-        tasks.spawn("state", picker.learning.state_file.keep_saving)
+        tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
@@ -221,7 +216,7 @@ class Runner:
     async def _save(self) -> None:
         if self.picker.sharer is not None:
             await self.picker.sharer.stop()
-        await self.picker.learning.state_file.save()
+        await self.picker.learning.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.close()
@@ -295,9 +290,11 @@ class Runner:
             unknown_model=lambda: picker.doubt_names(""),
         )
 
-    def _follow_tls(self) -> ServerTls | None:
+    async def _follow_tls(self, server: H2Server) -> None:
+        """Serve with the certificate and, once it is renewed, with the new one."""
         tls = self._tls
         if tls is not None:
             self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()
+            tls.on_change = server.use_tls
+            await server.use_tls(tls.shown.context())
             self.tasks.spawn("tls", tls.run)
-        return tls

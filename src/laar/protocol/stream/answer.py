@@ -9,12 +9,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
-from laar.protocol.answers import (
-    MAX_ERROR_BYTES,
-    NO_USAGE,
-    AnswerReader,
-    Usage,
-)
+from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader, Usage
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
