@@ -17,7 +17,7 @@ __all__ = ["Written", "by_the_library"]
 def by_the_library(connection: Connection) -> None:
     """Let the library read and write all frames; call it before the first one."""
     h2 = connection.h2
-    connection.guard = Guard(0.0)
+    connection.guard = Guard(0.0, lambda *_: False)
     h2.config = copy(h2.config)
     h2.config.validate_inbound_headers = True
     h2._frame_dispatch_table[HeadersFrame] = partial(H2Connection._receive_headers_frame, h2)
