@@ -110,9 +110,6 @@ class DeniedPaths:
     """A set of denied paths that recognizes them in any spelling.
 
     Only the end of a path is compared, since engines may be mounted below another path.
-
-    Args:
-        paths: such as `DENIED_PATHS`.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

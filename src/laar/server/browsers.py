@@ -36,9 +36,7 @@ _OWN_SITES = frozenset({"", "same-origin", "none"})
 class BrowserGuard:
     """Middleware that rejects requests which a page of another origin may have sent.
 
-    Args:
-        app: the wrapped application.
-        hosts: host names of the port, besides `localhost` and IP addresses.
+    Requests name a host among `hosts`, `localhost` or an IP address.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:

@@ -46,12 +46,9 @@ class Ports:
 def picking_server(
     processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
 ) -> H2Server:
-    """Return the server for Envoys, not bound yet.
+    """Return the server for Envoys, not bound yet; `together` if other processes share the port.
 
-    Args:
-        processor: serves the streams.
-        max_body_bytes: maximum length of a request body; longer messages are rejected.
-        together: whether other processes listen on the same port.
+    Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
     streams = _STREAMS if together else None
@@ -71,12 +68,7 @@ def probed_server(*, together: bool = False) -> H2Server:
 
 
 def bind(server: H2Server, name: str, address: str) -> int:
-    """Bind a server to an address; return the port.
-
-    Args:
-        server: a server that is not started yet.
-        name: name of the setting under `listen`.
-        address: ``host:port``.
+    """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
     Raises:
         SettingError: the address cannot be listened on.

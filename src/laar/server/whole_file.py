@@ -14,9 +14,7 @@ from laar.telemetry.problems import Problems
 class WholeFile:
     """A file that any thread or process may replace; the last write wins.
 
-    Args:
-        path: path of the file.
-        mode: permissions of a new file, before the umask.
+    `mode` are the permissions of a new file, before the umask.
     """
 
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:

@@ -54,11 +54,7 @@ class Answer:
     ) -> Replied | None:
         """Return the endpoint's reply; None if a 503's body must show whether a queue is full.
 
-        Args:
-            decision: decision on the request.
-            event: the response headers.
-            read: the answer's body will be read.
-            stored: the engine stores the answer, so read its id.
+        `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """
         if event.status is None:
             return None

@@ -58,15 +58,7 @@ _NO_HANDLER = Handler()
 
 
 class Call:
-    """A gRPC call on one HTTP/2 stream.
-
-    Args:
-        connection: the stream's connection.
-        stream_id: the HTTP/2 stream id.
-        headers: headers of the request.
-        longest_bytes: maximum length of a message.
-        window_bytes: announced window of the stream.
-    """
+    """A gRPC call on one HTTP/2 stream, with messages of at most `longest_bytes`."""
 
     def __init__(
         self,
@@ -145,12 +137,7 @@ class Call:
         )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
-        """Handle a piece of the request.
-
-        Args:
-            data: the piece.
-            flow_bytes: its size for flow control.
-        """
+        """Handle a piece of the request, of `flow_bytes` for flow control."""
         self._owed_bytes += flow_bytes
         if data:
             self.heard = True
