@@ -83,17 +83,14 @@ class _Reworked:
 
     @property
     def body(self) -> bytes:
-        """Return the body to forward."""
         return self._result.body
 
     @property
     def context(self) -> tuple[int, ...]:
-        """Return hashes of growing prefixes of the documents, as sent."""
         return self._result.context
 
     @property
     def renames(self) -> bool:
-        """Return whether ids replace document numbers."""
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
@@ -113,7 +110,6 @@ class _Reworked:
         self._hooks.after(partial(note, self._result.receipt, now, request=request))
 
     def refused(self) -> None:
-        """Undo `asked`."""
         if self._noted:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
