@@ -19,7 +19,7 @@ from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.learning import Learning
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy, Tuning, load_settings
+from laar.settings import Accuracy, Tuning, load
 from laar.telemetry.problems import Problems
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
@@ -161,7 +161,7 @@ def test_settings_that_cannot_work_are_named(tmp_path, section, told):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + section)
     with pytest.raises(SettingError, match=told):
-        load_settings(path)
+        load(path)
 
 
 def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
@@ -170,7 +170,7 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
     )
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
-    weights = load_settings(path).routing.weights
+    weights = load(path).settings.routing.weights
     assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
 
 
@@ -178,7 +178,7 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
 def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
-    director = Picker(load_settings(path), seed=1).director
+    director = Picker(load(path).settings, seed=1).director
     director.table.replace("t", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     request = Request(id="r", api=Api.CHAT, model="auto", spans=("hello",), chars=5)
     decisions = [director.decide(request, 0.0) for _ in range(4)]
