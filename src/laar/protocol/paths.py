@@ -22,10 +22,8 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
-    (
-        "/invocations",
-        Api.CHAT,
-    ),  # SageMaker's name for any API; prompts in other forms are priced by their length
+    # SageMaker's name for any API; prompts in other forms are priced by their length.
+    ("/invocations", Api.CHAT),
 )
 
 _ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")

@@ -331,20 +331,18 @@ class ContextHooks:
             return
         ordering.reported_off = True
         gain = ordering.hook.gains()[tally.name]
-        if gain.harm:
-            self._problems.report(
-                f"context {tally.name}",
-                "switched itself off: answers are worse where documents were moved. Correct "
-                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
-                "POST /context/reset switches it on again",
-            )
-            return
-        self._problems.report(
-            f"context {tally.name}",
-            "switched itself off: reordering does not pay here. "
+        why = (
+            "reordering does not pay here. "
             f"Cached share of the prompt {tally.groups['hook'].cached_share:.3f}, "
-            f"{gain.gain:+.3f} of it due to the hook; POST /context/reset switches it on again",
+            f"{gain.gain:+.3f} of it due to the hook"
         )
+        if gain.harm:
+            why = (
+                "answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
+            )
+        text = f"switched itself off: {why}; POST /context/reset switches it on again"
+        self._problems.report(f"context {tally.name}", text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
         """Keep a receipt until the outcome of its decision is reported."""

@@ -158,7 +158,9 @@ class Runner:
                 self.tasks.spawn("beat", self._worker.keep_beating)
             await self._stopping.wait()
             await self._drain(picking)
-            await self._save()
+            if picker.sharer is not None:
+                await picker.sharer.stop()
+            await picker.learning.save()
         finally:
             await self._close(admin, serving_admin)
             await picking.stop(0)
@@ -212,11 +214,6 @@ class Runner:
         while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
             begun = self.processor.begun
             await asyncio.sleep(_QUIET_S)
-
-    async def _save(self) -> None:
-        if self.picker.sharer is not None:
-            await self.picker.sharer.stop()
-        await self.picker.learning.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.close()
