@@ -32,7 +32,6 @@ class FleetState:
     """Applies reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
-        table: the endpoint table.
         prefixes: prefix beliefs, reset when an engine restarts; None if disabled.
         problems: receives the problems of collectors and of Envoy's file.
         rules: receives objectives and rewrites.

@@ -54,7 +54,6 @@ class Learning:
     """The learners of one picker.
 
     Args:
-        settings: the accuracy settings.
         clock: monotonic seconds.
         wall_clock: seconds since 1970, for the age of a saved state.
         problems: receives a problem if the state file cannot be written.

@@ -1,4 +1,4 @@
-"""Create the ext_proc and health servers, and bind their ports."""
+"""Create the ext_proc server, and bind the picker's ports."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ _STREAMS = 64
 """Streams per connection that a worker advertises. The kernel assigns each connection to one
 worker, so a client with many concurrent streams should open several."""
 
-_PROBING_STREAMS = 100
-"""Maximum concurrent probes per connection; the health port may be open to the network."""
-_PROBE_BYTES = 4096
-"""Maximum length of a probe's message, which is a service name."""
-
 
 @dataclass(slots=True)
 class Ports:
@@ -55,16 +50,6 @@ def picking_server(
     own = H2Server(longest_bytes=longest, advertised_streams=streams, together=together)
     own.add_method(SERVICE, "Process", partial(Exchange, processor))
     return own
-
-
-def probed_server(*, together: bool = False) -> H2Server:
-    """Return the server for health probes, not bound yet."""
-    return H2Server(
-        longest_bytes=_PROBE_BYTES,
-        max_streams=_PROBING_STREAMS,
-        together=together,
-        port="health",
-    )
 
 
 def bind(server: H2Server, name: str, address: str) -> int:

@@ -20,16 +20,16 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
+from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
-from laar.server.ports import Ports, bind, picking_server, probed_server
+from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
 
@@ -43,6 +43,10 @@ _NOTICED_S = 0.3
 _QUIET_S = 0.1
 """Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
+_PROBES = 100
+"""Maximum concurrent probes per connection; the health port may be open to the network."""
+_PROBE_BYTES = 4096
+"""Maximum length of a probe's message, which is a service name."""
 
 
 class Runner:
@@ -133,7 +137,9 @@ class Runner:
             _LOG.warning("%s", remark)
         together = self._worker is not None
         picking = picking_server(self.processor, settings.stream.max_body_bytes, together=together)
-        probed = probed_server(together=together)
+        probed = H2Server(
+            longest_bytes=_PROBE_BYTES, max_streams=_PROBES, together=together, port="health"
+        )
         for server in (picking, probed):
             self.health.serve_on(server)
         picker.learning.restore()

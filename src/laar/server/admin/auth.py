@@ -88,7 +88,6 @@ class AdminAuth:
     """Middleware that passes on authorized requests, and asks others for the token.
 
     Args:
-        app: the wrapped application.
         token: the viewers' token, which may be changed; None to require none.
         attempts: counts wrong tokens.
         others: whether other machines can reach the port.
