@@ -18,7 +18,7 @@ from manifest_schemas import VERSIONS, faults
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
 from laar.datalayer.kubernetes.resources import PERMISSIONS
 from laar.envoy.process import validate
-from laar.settings import load_settings
+from laar.settings import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -191,7 +191,7 @@ def test_permissions_are_those_of_the_calls_made_and_no_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_settings_are_ones_that_laar_takes(name: str) -> None:
-    settings = load_settings(DEPLOY / "overlays" / name / "laar.yaml")
+    settings = load(DEPLOY / "overlays" / name / "laar.yaml").settings
     [source] = settings.kubernetes
     objects = overlay(name)
     [picker] = [one for one in pod_template(objects)["spec"]["containers"] if one["name"] == "laar"]
@@ -222,7 +222,7 @@ def test_envoys_configuration_is_the_one_that_laar_envoy_renders(name: str, shap
 
 
 def test_the_pickers_of_the_shared_overlay_reach_their_valkey_and_its_secrets() -> None:
-    share = load_settings(DEPLOY / "overlays" / "shared" / "laar.yaml").share
+    share = load(DEPLOY / "overlays" / "shared" / "laar.yaml").settings.share
     objects = overlay("shared")
     beside = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
     service = beside["Service"]
@@ -240,7 +240,7 @@ def test_the_pickers_of_the_shared_overlay_reach_their_valkey_and_its_secrets() 
 
 
 def test_the_example_engines_are_found_by_the_gateways_settings() -> None:
-    [source] = load_settings(DEPLOY / "overlays" / "standalone" / "laar.yaml").kubernetes
+    [source] = load(DEPLOY / "overlays" / "standalone" / "laar.yaml").settings.kubernetes
     template = pod_template(render(DEPLOY / "examples" / "vllm"))
     assert source.selector.items() <= template["metadata"]["labels"].items()
     pod = {
@@ -277,7 +277,7 @@ def test_each_overlay_has_a_readme_of_one_screen(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -> None:
-    settings = load_settings(DEPLOY / "overlays" / name / "laar.yaml")
+    settings = load(DEPLOY / "overlays" / name / "laar.yaml").settings
     assert settings.listen.admin.startswith("0.0.0.0:")
     files = {settings.decisions.viewers_token_file, settings.accuracy.outcomes_token_file}
     spec = pod_template(overlay(name))["spec"]

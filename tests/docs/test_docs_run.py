@@ -30,7 +30,7 @@ from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
-from laar.settings import load_settings
+from laar.settings import load
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import free_port
 
@@ -177,7 +177,7 @@ async def start(site, stack):
     patch = stack.enter_context(pytest.MonkeyPatch.context())
     patch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     (site.running / "laar.yaml").write_text(yaml.safe_dump(settings))
-    runner = Runner(load_settings(site.running / "laar.yaml"))
+    runner = Runner(load(site.running / "laar.yaml").settings)
     started = asyncio.Event()
     running = asyncio.create_task(runner.run(started=started))
     stack.push_async_callback(asyncio.wait_for, running, DEADLINE_S)

@@ -23,7 +23,7 @@ from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
-from laar.settings import load_settings
+from laar.settings import load
 from support import eventually, free_port
 from support.bootstraps import rendered
 
@@ -65,7 +65,7 @@ def settings(tmp_path, *endpoints, **sections):
         **sections,
     }
     (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
-    return load_settings(tmp_path / "laar.yaml")
+    return load(tmp_path / "laar.yaml").settings
 
 
 async def examine(given, **places):

@@ -62,10 +62,10 @@ def test_without_the_package_its_settings_are_refused_with_the_known_names():
 
 def test_the_cheap_endpoint_is_taken_where_both_would_do(cheap_first):
     from laar.server.picker import Picker
-    from laar.settings import load_settings
+    from laar.settings import load
 
     with installed(*cheap_first):
-        settings = load_settings(CHEAP / "laar.yaml")
+        settings = load(CHEAP / "laar.yaml").settings
         picker = Picker(settings, seed=1)
     picker.table.replace("file", [each.spec() for each in settings.endpoints])
     body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}
@@ -114,9 +114,9 @@ def test_the_client_asks_until_the_answer_is_right():
 
 
 def test_one_fleet_of_three_engines_is_valid_and_each_is_read_by_its_names():
-    from laar.settings import load_settings
+    from laar.settings import load
 
-    settings = load_settings(EXAMPLES / "three_engines" / "laar.yaml")
+    settings = load(EXAMPLES / "three_engines" / "laar.yaml").settings
     assert [each.engine for each in settings.endpoints] == ["vllm", "sglang", "tensorrt-llm"]
 
 

@@ -21,7 +21,7 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies, parse_policy
 from laar.server.picker import Picker
-from laar.settings import load_settings
+from laar.settings import load
 from laar.testing import make_view
 from support.plugins import install, installed
 
@@ -166,7 +166,7 @@ def test_a_plugin_serves_by_its_name_alone_in_a_policy_and_on_a_command_line(
         },
     }
     assert "policy: mine" in checked(tmp_path, **routing)
-    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     view = make_view(3)
     mine = picker.director.policies["mine"]
     assert mine.score(view).tolist() == [0.25] * 3
@@ -265,7 +265,7 @@ def test_a_picker_orders_only_what_may_take_the_request() -> None:
 
 def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_path: Path) -> None:
     checked(tmp_path, policy="p", **scorers("broken", how="raise"))
-    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     picker.table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     body = b'{"model": "m", "messages": [{"role": "user", "content": "a secret"}]}'
     told: Any = picker.explain(body, {})
@@ -280,11 +280,11 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
 def test_changed_settings_keep_the_policies_that_are_set_as_before(tmp_path: Path) -> None:
     both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
     checked(tmp_path, policies=both)
-    picker = Picker(load_settings(tmp_path / "laar.yaml"), seed=1)
+    picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)
     before = dict(picker.director.policies)
     both["p"]["scorers"][0]["parameters"]["how"] = "nan"
     checked(tmp_path, policies=both, k_rtt=0.5)
-    settings = load_settings(tmp_path / "laar.yaml")
+    settings = load(tmp_path / "laar.yaml").settings
     routing = settings.routing
     picker.apply(settings, None, build_policies(routing.weights, routing.given, routing.policies))
     after = picker.director.policies

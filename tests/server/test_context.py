@@ -477,7 +477,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
 
 async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
-    (ordering,) = there.runner.picker.context._orderings
+    (ordering,) = there.runner.picker.context.orderings
     monkeypatch.setattr(ordering, "hook", None)
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body

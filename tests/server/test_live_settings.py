@@ -424,7 +424,7 @@ def in_force(runner):
         "explained": watched.explainer.settings,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
-        "context": [ordering.rule for ordering in picker.context._orderings],
+        "context": [ordering.rule for ordering in picker.context.orderings],
         "health": (picker.health.settings, picker.health.reads),
         "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],

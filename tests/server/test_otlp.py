@@ -15,7 +15,7 @@ from watching import ask, settle, watched_picker
 
 from laar.errors import SettingError
 from laar.server.runner import Runner
-from laar.settings import load_settings
+from laar.settings import load
 from laar.telemetry import tracing
 from support import eventually, free_port
 from support.collector import Collector, attributes
@@ -295,7 +295,7 @@ def starting(directory, **section):
     path = directory / "laar.yaml"
     endpoint = {"address": "10.9.0.1:80", "model": "m"}
     path.write_text(yaml.safe_dump({"endpoints": [endpoint], "otlp": section}))
-    return Runner(load_settings(path), seed=1)
+    return Runner(load(path).settings, seed=1)
 
 
 @pytest.mark.parametrize(

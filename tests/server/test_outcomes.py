@@ -480,7 +480,7 @@ async def test_a_state_file_that_makes_no_sense_is_as_good_as_none(gateway, cont
 async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_reported(
     gateway, monkeypatch
 ):
-    monkeypatch.setattr("laar.server.whole_file.INTERVAL_S", 0.2)
+    monkeypatch.setattr("laar.server.learning.SAVE_EVERY_S", 0.2)
     state = gateway.directory / "state.json"
     await picker(gateway, accuracy={"state_file": str(state)})
     await eventually(state.exists, what="a saved state")

@@ -18,8 +18,8 @@ from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
 from laar.server.learning import Learning
 from laar.server.picker import Picker
-from laar.server.whole_file import StateFile
-from laar.settings import Accuracy, Tuning, load_settings
+from laar.server.whole_file import WholeFile
+from laar.settings import Accuracy, Tuning, load
 from laar.telemetry.problems import Problems
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
@@ -79,7 +79,8 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
 
 async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
     problems = Problems()
-    await StateFile(tmp_path / "nowhere" / "state.json", take=bytes, problems=problems).save()
+    settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
+    await Learning(settings, clock=float, wall_clock=float, problems=problems).save()
     assert "state.json" in problems["accuracy.state_file"]
 
 
@@ -91,7 +92,7 @@ async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    await StateFile(file, take=lambda: b"new", problems=problems).save()
+    await WholeFile(file).save(lambda: b"new", problems, "accuracy.state_file", "")
     assert "No space left" in problems["accuracy.state_file"]
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_bytes() == b"old"
@@ -160,7 +161,7 @@ def test_settings_that_cannot_work_are_named(tmp_path, section, told):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + section)
     with pytest.raises(SettingError, match=told):
-        load_settings(path)
+        load(path)
 
 
 def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
@@ -169,7 +170,7 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
     )
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
-    weights = load_settings(path).routing.weights
+    weights = load(path).settings.routing.weights
     assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
 
 
@@ -177,7 +178,7 @@ def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
 def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
-    director = Picker(load_settings(path), seed=1).director
+    director = Picker(load(path).settings, seed=1).director
     director.table.replace("t", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     request = Request(id="r", api=Api.CHAT, model="auto", spans=("hello",), chars=5)
     decisions = [director.decide(request, 0.0) for _ in range(4)]
@@ -202,7 +203,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
                 subprocess.run([sys.executable, "-c", run, file], check=True, timeout=60)
             return what
 
-        return StateFile(file, take=content, problems=problems).save()
+        return WholeFile(file).save(content, problems, "accuracy.state_file", "")
 
     other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
     await saved(b"the last", meanwhile=other)

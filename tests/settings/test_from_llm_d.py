@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.policies import build_policies
-from laar.settings import load_settings
+from laar.settings import load
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 WHOLE = (
@@ -94,7 +94,7 @@ def test_settings_with_the_same_meaning_are_converted_and_others_named(tmp_path)
     assert "`laar envoy --longest-hold 90`" in done
     assert "individual priority bands" in absent
     (tmp_path / "laar.yaml").write_text(got.output)
-    settings = load_settings(tmp_path / "laar.yaml")
+    settings = load(tmp_path / "laar.yaml").settings
     assert settings.flow.enabled
     routing = settings.routing
     built = build_policies(routing.weights, routing.given, routing.policies)

@@ -158,11 +158,11 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
     """Return the hook's settings for a route; None for the defaults."""
-    from laar.settings import load_settings
+    from laar.settings import load
 
     if config_file is None:
         return None
-    routes = load_settings(config_file).context.routes
+    routes = load(config_file).settings.context.routes
     for rule in routes:
         if not name or rule.name == name:
             return rule.hook

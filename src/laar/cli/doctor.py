@@ -37,10 +37,10 @@ def doctor(
         from laar.doctor import Doctor, Level, admin_url, show_findings
         from laar.errors import SettingError
         from laar.measuring.run import key_headers
-        from laar.settings import load_settings
+        from laar.settings import load
 
         try:
-            settings = load_settings(config)
+            settings = load(config).settings
         except SettingError as fault:
             raise SettingError(f"{fault}\nA running picker ignores this file until then") from None
         found = Doctor(

@@ -65,7 +65,7 @@ def explain(
 
         from rich.console import Console
 
-        from laar.settings import load_settings
+        from laar.settings import load
 
         body, headers = read_file(request), read_headers(header or [])
         if path:
@@ -75,7 +75,7 @@ def explain(
         if url is not None:
             shown = asyncio.run(explain_live(admin_url(url), body, headers, read_token(token_file)))
         else:
-            shown = explain_offline(load_settings(config), body, headers)
+            shown = explain_offline(load(config).settings, body, headers)
         if as_json:
             typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         else:

@@ -59,7 +59,7 @@ _PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MUL
 _FIELDS = b"deir:"
 """First letters of event-stream fields, and the colon of a comment."""
 _DONE = (b"[DONE]",)
-_REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
+_REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
@@ -185,16 +185,13 @@ class AnswerReader:
         self._kept.clear()
         if error or self._is_error:
             return error
-        if self._events and self._use.is_begun and not self._has_ended and not self._has_reason():
+        unended = self._use.is_begun and not self._has_ended
+        if self._events and unended and not _REASON.search(self._tail):
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(self.usage.completion_tokens, begun=self._is_begun)
         if self._events and self._use.found is GOOD:
             self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
-
-    def _has_reason(self) -> bool:
-        """Return whether a stream that lacks its final event has sent a finish reason."""
-        return _REASON.search(self._tail) is not None
 
     def _judged(self) -> Reply | None:
         """Return the finding, if there is one, the first time only."""

@@ -29,10 +29,6 @@ _HEADINGS = BytesHeaderParser()
 def field_span(body: bytes, name: str) -> Span | None:
     """Return the span of a field's value: the last of any repeated fields, as in engines.
 
-    Args:
-        body: the whole body.
-        name: name of the field.
-
     Returns:
         None if the body is not a form or lacks the field.
 

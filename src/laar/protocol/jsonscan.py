@@ -41,9 +41,6 @@ _SEPARATES[[ord(","), ord(":")]] = True
 def member_spans(text: bytes) -> dict[str, Span] | None:
     """Return the spans of the outermost object's values, by key: the last of any repeated keys.
 
-    Args:
-        text: UTF-8.
-
     Returns:
         None if the text is not exactly one object, or it has more than `MAX_MEMBERS`.
     """

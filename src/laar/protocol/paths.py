@@ -22,10 +22,8 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),
-    (
-        "/invocations",
-        Api.CHAT,
-    ),  # SageMaker's name for any API; prompts in other forms are priced by their length
+    # SageMaker's name for any API; prompts in other forms are priced by their length.
+    ("/invocations", Api.CHAT),
 )
 
 _ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
@@ -110,9 +108,6 @@ class DeniedPaths:
     """A set of denied paths that recognizes them in any spelling.
 
     Only the end of a path is compared, since engines may be mounted below another path.
-
-    Args:
-        paths: such as `DENIED_PATHS`.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

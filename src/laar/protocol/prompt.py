@@ -43,9 +43,6 @@ class UnknownPromptError(Exception):
 class Spans:
     """Collects the texts of a prompt, and the last one from the user.
 
-    Args:
-        body: the request's body.
-
     Raises:
         UnknownPromptError: there are more than `MAX_SPANS`.
     """

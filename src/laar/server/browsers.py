@@ -36,9 +36,7 @@ _OWN_SITES = frozenset({"", "same-origin", "none"})
 class BrowserGuard:
     """Middleware that rejects requests which a page of another origin may have sent.
 
-    Args:
-        app: the wrapped application.
-        hosts: host names of the port, besides `localhost` and IP addresses.
+    Requests name a host among `hosts`, `localhost` or an IP address.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
@@ -62,12 +60,10 @@ class BrowserGuard:
                 "unknown-host",
                 "this host name is not allowed on the admin port: see listen.admin_hosts",
             )
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            return RequestError(403, "foreign-origin", "the request comes from another site's page")
-        site = headers.get("sec-fetch-site", "")
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "")
+        is_foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
         follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        if site not in _OWN_SITES and not follows_link:
+        if is_foreign or (site not in _OWN_SITES and not follows_link):
             return RequestError(403, "foreign-origin", "the request comes from another site's page")
         if method in _READS or path == LOGIN:
             return None

@@ -26,9 +26,6 @@ class ClusterRules:
     A request that a gateway sends to a pool follows only that pool's rules. For requests without a
     pool, the first pool with an objective of the given name wins, and a rewrite for any model
     applies only if there is a single pool, since it would capture other pools' models.
-
-    Args:
-        rng: random generator for weighted targets.
     """
 
     def __init__(self, rng: random.Random) -> None:

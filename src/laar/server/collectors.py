@@ -37,12 +37,7 @@ _LOOK_S = 1.0
 
 
 class Collectors:
-    """Creates and runs the collectors that the settings require.
-
-    Args:
-        picker: receives the readings.
-        fleet: receives the endpoints.
-    """
+    """Creates and runs the collectors that the settings require."""
 
     def __init__(self, picker: Picker, fleet: FleetState) -> None:
         self._picker = picker
@@ -160,13 +155,9 @@ class Collectors:
         tasks.spawn("probe", prober.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Return the seconds between visits to an endpoint; more while the picker is idle.
+        """Return the seconds between visits to an endpoint: those set, or more while idle.
 
-        The interval is always short enough to keep the readings from becoming stale.
-
-        Args:
-            set_s: the interval in the settings.
-            stale_s: age at which a reading is stale.
+        The interval is always short enough to keep the readings from reaching the age `stale_s`.
         """
         if not self._picker.is_at_rest():
             return set_s

@@ -83,17 +83,14 @@ class _Reworked:
 
     @property
     def body(self) -> bytes:
-        """Return the body to forward."""
         return self._result.body
 
     @property
     def context(self) -> tuple[int, ...]:
-        """Return hashes of growing prefixes of the documents, as sent."""
         return self._result.context
 
     @property
     def renames(self) -> bool:
-        """Return whether ids replace document numbers."""
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
@@ -113,7 +110,6 @@ class _Reworked:
         self._hooks.after(partial(note, self._result.receipt, now, request=request))
 
     def refused(self) -> None:
-        """Undo `asked`."""
         if self._noted:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
@@ -170,7 +166,8 @@ class ContextHooks:
         self._rng = rng
         self._degraded = degraded
         self._problems = problems
-        self._orderings: list[Ordering] = []
+        self.orderings: list[Ordering] = []
+        """The routes in the order of the settings."""
         self.shows_answers = False
         """Whether Envoy has passed a requested response to the picker."""
         self.may_restore = True
@@ -187,7 +184,7 @@ class ContextHooks:
         A route with unchanged hook settings keeps its hook, including memory and guard. Running
         conversations keep their orders. Bodies in flight stay with the hook that processed them.
         """
-        known = {ordering.rule.name: ordering for ordering in self._orderings}
+        known = {ordering.rule.name: ordering for ordering in self.orderings}
         made = []
         for rule in settings.context.routes:  # a route that is off still claims its requests
             ordering = known.get(rule.name)
@@ -198,7 +195,7 @@ class ContextHooks:
             made.append((ordering, rule))
         for ordering, rule in made:  # nothing can fail from here on
             ordering.rule = rule
-        self._orderings = [ordering for ordering, _ in made]
+        self.orderings = [ordering for ordering, _ in made]
         for name, ordering in known.items():
             if ordering.reported_off:
                 self._problems.report(f"context {name}", None)
@@ -218,18 +215,13 @@ class ContextHooks:
         return memo
 
     @property
-    def orderings(self) -> Sequence[Ordering]:
-        """Return the routes in the order of the settings."""
-        return self._orderings
-
-    @property
     def in_use(self) -> ContextHooks | None:
         """Return this object, or None if no route processes any body."""
-        return self if any(ordering.is_on for ordering in self._orderings) else None
+        return self if any(ordering.is_on for ordering in self.orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
         """Return the tally of each route."""
-        return [ordering.tally for ordering in self._orderings]
+        return [ordering.tally for ordering in self.orderings]
 
     # -- a request -----------------------------------------------------------------------------
 
@@ -238,7 +230,7 @@ class ContextHooks:
         share = max(
             (
                 o.rule.sample_answers
-                for o in self._orderings
+                for o in self.orderings
                 if o.is_on and head.path.startswith(o.rule.path)
             ),
             default=0.0,
@@ -258,7 +250,7 @@ class ContextHooks:
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
         """Return the processed body; None if no route matches or there is nothing to remember."""
-        for ordering in self._orderings:
+        for ordering in self.orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
                 restores = (shows_answer or self.shows_answers) and self.may_restore
@@ -335,24 +327,22 @@ class ContextHooks:
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
         tally = ordering.tally
-        if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
+        if ordering.reported_off or not tally.is_off or ordering not in self.orderings:
             return
         ordering.reported_off = True
         gain = ordering.hook.gains()[tally.name]
-        if gain.harm:
-            self._problems.report(
-                f"context {tally.name}",
-                "switched itself off: answers are worse where documents were moved. Correct "
-                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without; "
-                "POST /context/reset switches it on again",
-            )
-            return
-        self._problems.report(
-            f"context {tally.name}",
-            "switched itself off: reordering does not pay here. "
+        why = (
+            "reordering does not pay here. "
             f"Cached share of the prompt {tally.groups['hook'].cached_share:.3f}, "
-            f"{gain.gain:+.3f} of it due to the hook; POST /context/reset switches it on again",
+            f"{gain.gain:+.3f} of it due to the hook"
         )
+        if gain.harm:
+            why = (
+                "answers are worse where documents were moved. Correct "
+                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
+            )
+        text = f"switched itself off: {why}; POST /context/reset switches it on again"
+        self._problems.report(f"context {tally.name}", text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
@@ -376,12 +366,12 @@ class ContextHooks:
     def forget(self, endpoint: str, before: float | None = None) -> None:
         """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""
         self._catch_up()
-        for ordering in self._orderings:
+        for ordering in self.orderings:
             ordering.hook.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of the endpoints' caches; None if unknown."""
-        for ordering in self._orderings:
+        for ordering in self.orderings:
             ordering.hook.set_capacity(cache_bytes)
 
     # -- the guard -----------------------------------------------------------------------------

@@ -15,12 +15,7 @@ WRITE_AGAIN_S = 1.0
 
 
 class EnvoyFile:
-    """Writes the endpoints file and remembers its content.
-
-    Args:
-        path: path of the file.
-        problems: receives a problem if the file cannot be written.
-    """
+    """Writes the endpoints file and remembers its content."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self._path = path

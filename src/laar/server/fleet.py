@@ -19,7 +19,6 @@ from laar.server.own_names import WAIT_S, OwnNames
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.datalayer.kubernetes.objects import Rewrite
     from laar.prefix.tokens import Stored
 
 GATHER_S = 0.5
@@ -33,7 +32,6 @@ class FleetState:
     """Applies reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
-        table: the endpoint table.
         prefixes: prefix beliefs, reset when an engine restarts; None if disabled.
         problems: receives the problems of collectors and of Envoy's file.
         rules: receives objectives and rewrites.
@@ -57,8 +55,9 @@ class FleetState:
     ) -> None:
         self._table = table
         self._beliefs = prefixes
-        self.problem = problems.report  # part of the collectors' sink
-        self._rules = rules
+        self.problem = problems.report  # these four are part of the collectors' sink
+        self.objectives, self.rewrites = rules.replace_priorities, rules.replace_rewrites
+        self.round_trip = table.round_trip
         self._file = None if eds_file is None else EnvoyFile(eds_file, problems)
         self._on_change = on_change
         self._on_reading = on_reading
@@ -136,14 +135,6 @@ class FleetState:
             self._forget_who_left(before)
             self._changed.set()
             _LOG.info("%s: %d data-parallel ranks", address, ranks)
-
-    def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Replace the objectives of a pool."""
-        self._rules.replace_priorities(source, pool, priorities)
-
-    def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Replace the model rewrites of a pool."""
-        self._rules.replace_rewrites(source, pool, rewrites)
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Record blocks that entered the endpoint's cache."""
@@ -234,7 +225,3 @@ class FleetState:
         for source in self._own.take(reports):
             if not self._own.waits(source):
                 self._take(source)
-
-    def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Record a round trip; None if it failed, infinity if the connection was refused."""
-        self._table.round_trip(address, rtt_s, now)

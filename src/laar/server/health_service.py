@@ -94,5 +94,3 @@ class _Check(Handler):
     def half_closed(self) -> None:
         if not self._has_asked:
             self._call.end(Code.INTERNAL, "the method takes one message")
-
-    def closed(self) -> None: ...

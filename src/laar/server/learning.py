@@ -11,6 +11,7 @@ but never a failed start.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
@@ -29,13 +30,16 @@ from laar.core.engine_model import Seen
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
-from laar.server.whole_file import StateFile
+from laar.server.whole_file import WholeFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
 
 STATE_SCHEMA = 1
+
+SAVE_EVERY_S = 60.0
+"""Seconds between saves of the state; a crash loses at most what was learned in that time."""
 
 MAX_STATE_BYTES = 16 << 20
 """Maximum size of a state file; full tables need a fraction."""
@@ -50,7 +54,6 @@ class Learning:
     """The learners of one picker.
 
     Args:
-        settings: the accuracy settings.
         clock: monotonic seconds.
         wall_clock: seconds since 1970, for the age of a saved state.
         problems: receives a problem if the state file cannot be written.
@@ -70,11 +73,8 @@ class Learning:
         self._settings = settings
         self._clock = clock
         self._wall_clock = wall_clock
-        self.state_file = StateFile(
-            settings.state_file,
-            take=self._state,
-            problems=problems,
-        )
+        self._problems = problems
+        self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
         self.online = (
             OnlineOutcomes(
@@ -205,12 +205,11 @@ class Learning:
 
     def restore(self) -> None:
         """Restore the saved state, if any. It blocks, so call it before serving."""
-        path = self._settings.state_file
-        if path is None:
+        if self._file is None:
             return
+        path = self._file.path
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_STATE_BYTES + 1)
+            data = self._file.read(MAX_STATE_BYTES)
             state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
         except FileNotFoundError:
             return
@@ -233,6 +232,18 @@ class Learning:
             cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
         ratios = self.assessor.tokens.restore(state.get("tokens"))
         _LOG.info("restored %d cells of outcomes and %d token ratios", cells, ratios)
+
+    async def keep_saving(self) -> None:
+        """Save every `SAVE_EVERY_S`; return at once if no file is set."""
+        while self._file is not None:
+            await asyncio.sleep(SAVE_EVERY_S)
+            await self.save()
+
+    async def save(self) -> None:
+        """Write the state, if there is a file; report a failure instead of raising it."""
+        if self._file is not None:
+            lost = "what is learned will be lost when this process ends"
+            await self._file.save(self._state, self._problems, "accuracy.state_file", lost)
 
     def _state(self) -> bytes:
         return orjson.dumps(

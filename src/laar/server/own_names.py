@@ -86,9 +86,7 @@ class OwnNames:
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
         """Return the endpoints of a source whose models are known and that may be used.
 
-        Args:
-            source: the source.
-            reserved: aliases of several models, which must not be a pod's main name.
+        The `reserved` aliases of several models must not be a pod's main name.
         """
         own = self._sources[source]
         waits = own.waits

@@ -56,7 +56,6 @@ class Picker:
     """Everything that makes decisions, learns from them or reports them.
 
     Args:
-        settings: the picker's settings.
         problems: receives the problems of all parts; None to create one.
         seed: seed of all random draws; None for a random seed.
         clock: monotonic seconds.

@@ -1,4 +1,4 @@
-"""Create the ext_proc and health servers, and bind their ports."""
+"""Create the ext_proc server, and bind the picker's ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from laar.server.h2 import H2Server
 from laar.server.listener import listener
 
 if TYPE_CHECKING:
-    from laar.server.tls import ServerTls
     from laar.settings import Listen
 
 _LONGEST_MESSAGE_BYTES = 64 << 20
@@ -28,11 +27,6 @@ _INT32_MAX = 2**31 - 1
 _STREAMS = 64
 """Streams per connection that a worker advertises. The kernel assigns each connection to one
 worker, so a client with many concurrent streams should open several."""
-
-_PROBING_STREAMS = 100
-"""Maximum concurrent probes per connection; the health port may be open to the network."""
-_PROBE_BYTES = 4096
-"""Maximum length of a probe's message, which is a service name."""
 
 
 @dataclass(slots=True)
@@ -47,12 +41,9 @@ class Ports:
 def picking_server(
     processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
 ) -> H2Server:
-    """Return the server for Envoys, not bound yet.
+    """Return the server for Envoys, not bound yet; `together` if other processes share the port.
 
-    Args:
-        processor: serves the streams.
-        max_body_bytes: maximum length of a request body; longer messages are rejected.
-        together: whether other processes listen on the same port.
+    Messages much longer than a body of `max_body_bytes` are rejected.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
     streams = _STREAMS if together else None
@@ -61,35 +52,8 @@ def picking_server(
     return own
 
 
-async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) -> int:
-    """Bind the server for Envoys; return the port.
-
-    Raises:
-        SettingError: the address cannot be listened on.
-    """
-    if tls is not None:
-        tls.on_change = server.use_tls
-        await server.use_tls(tls.shown.context())
-    return bind(server, "ext_proc", address)
-
-
-def probed_server(*, together: bool = False) -> H2Server:
-    """Return the server for health probes, not bound yet."""
-    return H2Server(
-        longest_bytes=_PROBE_BYTES,
-        max_streams=_PROBING_STREAMS,
-        together=together,
-        port="health",
-    )
-
-
 def bind(server: H2Server, name: str, address: str) -> int:
-    """Bind a server to an address; return the port.
-
-    Args:
-        server: a server that is not started yet.
-        name: name of the setting under `listen`.
-        address: ``host:port``.
+    """Bind a server to the address ``host:port`` of the setting `listen.<name>`; return the port.
 
     Raises:
         SettingError: the address cannot be listened on.

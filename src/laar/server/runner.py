@@ -20,22 +20,16 @@ from laar.server.collectors import Collectors
 from laar.server.extproc import ExternalProcessor
 from laar.server.fleet import FleetState
 from laar.server.flow_control import FlowControl
+from laar.server.h2 import H2Server
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
-from laar.server.ports import (
-    Ports,
-    bind,
-    bind_picking,
-    picking_server,
-    probed_server,
-)
+from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
 
@@ -49,6 +43,10 @@ _NOTICED_S = 0.3
 _QUIET_S = 0.1
 """Seconds without new streams after which Envoys are assumed to send no more."""
 _LET_GO_EVERY_S = 0.05
+_PROBES = 100
+"""Maximum concurrent probes per connection; the health port may be open to the network."""
+_PROBE_BYTES = 4096
+"""Maximum length of a probe's message, which is a service name."""
 
 
 class Runner:
@@ -139,7 +137,9 @@ class Runner:
             _LOG.warning("%s", remark)
         together = self._worker is not None
         picking = picking_server(self.processor, settings.stream.max_body_bytes, together=together)
-        probed = probed_server(together=together)
+        probed = H2Server(
+            longest_bytes=_PROBE_BYTES, max_streams=_PROBES, together=together, port="health"
+        )
         for server in (picking, probed):
             self.health.serve_on(server)
         picker.learning.restore()
@@ -149,7 +149,8 @@ class Runner:
         try:
             self.collectors.start(self.tasks)
             listen = settings.listen
-            self.ports.ext_proc = await bind_picking(picking, listen.ext_proc, self._follow_tls())
+            await self._follow_tls(picking)
+            self.ports.ext_proc = bind(picking, "ext_proc", listen.ext_proc)
             self.ports.health = bind(probed, "health", listen.health)
             await self.fleet.publish()
             await picking.start()
@@ -163,7 +164,9 @@ class Runner:
                 self.tasks.spawn("beat", self._worker.keep_beating)
             await self._stopping.wait()
             await self._drain(picking)
-            await self._save()
+            if picker.sharer is not None:
+                await picker.sharer.stop()
+            await picker.learning.save()
         finally:
             await self._close(admin, serving_admin)
             await picking.stop(0)
@@ -188,7 +191,7 @@ class Runner:
         self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
-        tasks.spawn("state", picker.learning.state_file.keep_saving)
+        tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
@@ -217,11 +220,6 @@ class Runner:
         while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
             begun = self.processor.begun
             await asyncio.sleep(_QUIET_S)
-
-    async def _save(self) -> None:
-        if self.picker.sharer is not None:
-            await self.picker.sharer.stop()
-        await self.picker.learning.state_file.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.close()
@@ -295,9 +293,11 @@ class Runner:
             unknown_model=lambda: picker.doubt_names(""),
         )
 
-    def _follow_tls(self) -> ServerTls | None:
+    async def _follow_tls(self, server: H2Server) -> None:
+        """Serve with the certificate and, once it is renewed, with the new one."""
         tls = self._tls
         if tls is not None:
             self.picker.metrics.certificate_expires_at_s = lambda: tls.shown.expires_at.timestamp()
+            tls.on_change = server.use_tls
+            await server.use_tls(tls.shown.context())
             self.tasks.spawn("tls", tls.run)
-        return tls

@@ -13,11 +13,7 @@ _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 
 def read_token_file(path: Path | None, setting: str) -> str | None:
-    """Read a token; return None if no file is set.
-
-    Args:
-        path: path of the file.
-        setting: name of its setting, for the error.
+    """Read a token; return None if no file is set. Errors name the setting.
 
     Raises:
         SettingError: the file can't be read, or has no valid token.
@@ -35,11 +31,7 @@ def read_token_file(path: Path | None, setting: str) -> str | None:
 
 
 class ReporterTokens:
-    """The tokens accepted for reporting outcomes.
-
-    Args:
-        names: names of reporters by token; empty for a token without a name.
-    """
+    """The tokens accepted for reporting outcomes, each with its reporter's name or an empty one."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = [(token.encode(), name) for token, name in names.items()]
@@ -60,10 +52,6 @@ class ReporterTokens:
 
 def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
     """Read the tokens of reporters: a single token, or one line per reporter with name and token.
-
-    Args:
-        path: path of the file; None for no tokens.
-        setting: name of its setting, for the error.
 
     Raises:
         SettingError: the file can't be read, or a line is malformed.

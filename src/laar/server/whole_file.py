@@ -10,17 +10,11 @@ from pathlib import Path
 
 from laar.telemetry.problems import Problems
 
-_SETTING = "accuracy.state_file"
-INTERVAL_S = 60.0
-"""Seconds between saves of a state; a crash loses at most what was learned in that time."""
-
 
 class WholeFile:
     """A file that any thread or process may replace; the last write wins.
 
-    Args:
-        path: path of the file.
-        mode: permissions of a new file, before the umask.
+    `mode` are the permissions of a new file, before the umask.
     """
 
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:
@@ -66,36 +60,3 @@ class WholeFile:
         """
         with self.path.open("rb") as file:
             return file.read(most_bytes + 1)
-
-
-class StateFile:
-    """Keeps outcomes on disk, in a file of JSON.
-
-    Args:
-        path: path of the file; None to save nothing.
-        take: returns the content; called in a thread.
-        problems: receives a problem if the file cannot be written.
-    """
-
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        take: Callable[[], bytes],
-        problems: Problems,
-    ) -> None:
-        self._file = None if path is None else WholeFile(path)
-        self._take = take
-        self._problems = problems
-
-    async def keep_saving(self) -> None:
-        """Save every `INTERVAL_S`; return at once if no file is set."""
-        while self._file is not None:
-            await asyncio.sleep(INTERVAL_S)
-            await self.save()
-
-    async def save(self) -> None:
-        """Write the state, if there is a file; report a failure instead of raising it."""
-        if self._file is not None:
-            lost = "what is learned will be lost when this process ends"
-            await self._file.save(self._take, self._problems, _SETTING, lost)

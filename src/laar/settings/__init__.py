@@ -12,7 +12,7 @@ from laar.settings.ignored import declared_endpoints, remarks
 from laar.settings.listening import Listen, Tls
 from laar.settings.routing import Accuracy, Tuning
 from laar.settings.section import leaves, value_at
-from laar.settings.settings import Loaded, Settings, load, load_settings
+from laar.settings.settings import Loaded, Settings, load
 from laar.settings.showing import as_yaml
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "declared_endpoints",
     "leaves",
     "load",
-    "load_settings",
     "remarks",
     "value_at",
 ]

@@ -207,15 +207,6 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
             yield name, f"{path} is not a file; {remedy}, or take the setting out"
 
 
-def load_settings(path: Path) -> Settings:
-    """Read the settings like `load`, and return them without their origins.
-
-    Raises:
-        SettingError: one line for each fault.
-    """
-    return load(path).settings
-
-
 def _origin(written: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:
     *above, own = name.split(".")
     section = value_at(written, above[0]) if above else written

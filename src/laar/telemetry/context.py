@@ -77,12 +77,7 @@ class Group:
 
 
 class RouteTally:
-    """The counters of one route.
-
-    Args:
-        name: name of the route.
-        hook: the hook whose memory is shown.
-    """
+    """The counters of one route, and the hook whose memory is shown."""
 
     def __init__(self, name: str, hook: ContextHook) -> None:
         self.name = name

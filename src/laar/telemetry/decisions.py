@@ -35,7 +35,6 @@ class DecisionMemory:
     """Remembers decisions by id.
 
     Args:
-        table: the endpoints.
         wall_clock: returns seconds since the epoch.
         on_settled: functions called in order with each record once its request has ended.
         reports: reported outcomes of answers, and the attempt that followed each.

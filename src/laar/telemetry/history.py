@@ -56,11 +56,7 @@ class _Bin:
 
 
 class History:
-    """Collects decisions, ends and judged answers into curves.
-
-    Args:
-        rng: random source of the samples.
-    """
+    """Collects decisions, ends and judged answers into curves."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

@@ -67,15 +67,7 @@ class HitRates:
 
 
 class PageModel:
-    """Builds frames for the page.
-
-    Args:
-        director: source of the endpoints and filters.
-        memory: the recent decisions.
-        problems: the open problems.
-        hit_rates: hit rates of the engines' caches.
-        about: version, mode, policy; the owner may modify it.
-    """
+    """Builds frames for the page; the owner may modify `about`: version, mode, policy."""
 
     def __init__(
         self,

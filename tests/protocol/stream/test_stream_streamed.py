@@ -106,7 +106,7 @@ def test_a_picker_that_stops_lets_go_what_envoy_can_finish(shape, status, can):
 def test_an_answer_that_was_let_go_is_no_whole_one():
     driver = begun()
     driver.feed(ResponseBody(b"data: 1\n\n", False))
-    driver.stream.let_go()
+    driver.stream.answer.let_go = True
     (end,) = [action for action in driver.feed(Closed()) if isinstance(action, Ended)]
     assert end.completion.cause == "disconnect"
 

@@ -27,7 +27,7 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import join_address
-from laar.datalayer.fetching import fault_of, verifying
+from laar.datalayer.fetching import fault_of, read_capped, verifying
 from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -115,11 +115,9 @@ class Api:
         limits = aiohttp.ClientTimeout(total=LIST_TIMEOUT_S)
         try:
             async with await self._get(path, query, limits) as answer:
-                body = await answer.content.read(MAX_PAGE_BYTES)
-                while chunk := await answer.content.read(MAX_PAGE_BYTES):
-                    body += chunk
-                    if len(body) > MAX_PAGE_BYTES:
-                        raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
+                body = await read_capped(answer.content, MAX_PAGE_BYTES)
+                if len(body) > MAX_PAGE_BYTES:
+                    raise ApiError(0, f"a page of {path} is over {MAX_PAGE_BYTES} bytes")
                 return _parse_page(body)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._unreachable(error) from None

@@ -9,12 +9,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
-from laar.protocol.answers import (
-    MAX_ERROR_BYTES,
-    NO_USAGE,
-    AnswerReader,
-    Usage,
-)
+from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader, Usage
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
@@ -59,11 +54,7 @@ class Answer:
     ) -> Replied | None:
         """Return the endpoint's reply; None if a 503's body must show whether a queue is full.
 
-        Args:
-            decision: decision on the request.
-            event: the response headers.
-            read: the answer's body will be read.
-            stored: the engine stores the answer, so read its id.
+        `read` if the answer's body will be read; `stored` if the engine stores it, to read its id.
         """
         if event.status is None:
             return None

@@ -177,10 +177,6 @@ class AnswerHalf(StreamState):
         self._end(now, out)
         return ResponsePhase.OVER
 
-    def let_go(self) -> None:
-        """Record that this stream will end before the answer does."""
-        self.answer.let_go = True
-
     def _end(self, now: float, out: list[Action]) -> None:
         """Report how the request ended, if there was a decision."""
         answer, decision = self.answer, self.decision

@@ -26,10 +26,7 @@ class HeldBytes:
     """Counts the bytes held by all streams for bodies that are incomplete or wait to be read.
 
     At the limit, slow incomplete bodies are evicted, largest first: otherwise a few clients that
-    never finish their bodies would cause all others to be refused.
-
-    Args:
-        limit_bytes: maximum bytes held; may be changed.
+    never finish their bodies would cause all others to be refused. `limit_bytes` may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -34,15 +34,18 @@ class Dialect:
 
     Args:
         shows_answers: whether the body of each answer passes through the picker.
+        keeps_headers: whether Envoy keeps the request's headers; its routes then remove the control
+            headers.
     """
 
     sends_whole_bodies = True
     """Whether request bodies arrive as one message."""
-    reads_by_server = False
-    """Whether the choice of answers to read depends on the serving endpoint."""
 
-    def __init__(self, *, shows_answers: bool) -> None:
+    def __init__(self, *, shows_answers: bool, keeps_headers: bool = False) -> None:
         self.shows_answers = shows_answers
+        self.reads_by_server = keeps_headers and not shows_answers
+        """Whether the choice of answers to read depends on the serving endpoint."""
+        self._keeps_headers = keeps_headers
 
     def await_body(self, out: list[Action]) -> None:
         """Answer the request's headers before the decision, which needs the body."""
@@ -50,26 +53,30 @@ class Dialect:
 
     def send(self, sending: Sending, out: list[Action]) -> None:
         """Send the request with its decision."""
-        headers, remove = headers_of_request(sending)
-        if sending.body is None:
-            out.append(
-                AnswerHeaders(
-                    _REQUEST,
-                    headers,
-                    remove,
-                    sending.destination,
-                    skip_body=not sending.is_complete,
-                    patience=sending.patience,
-                    engine_headers=sending.engine_headers,
+        body = sending.body if sending.changed else None
+        headers: list[tuple[str, str]] = []
+        remove: tuple[str, ...] = ()
+        if not self._keeps_headers:
+            headers, remove = headers_of_request(sending)
+            if sending.body is None:
+                out.append(
+                    AnswerHeaders(
+                        _REQUEST,
+                        headers,
+                        remove,
+                        sending.destination,
+                        skip_body=not sending.is_complete,
+                        patience=sending.patience,
+                        engine_headers=sending.engine_headers,
+                    )
                 )
-            )
-            return
-        if sending.changed:
-            headers.append(("content-length", str(len(sending.body))))
+                return
+            if body is not None:
+                headers.append(("content-length", str(len(body))))
         out.append(
             AnswerBody(
                 _REQUEST,
-                sending.body if sending.changed else None,
+                body,
                 True,
                 headers,
                 remove,
@@ -81,7 +88,7 @@ class Dialect:
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         """Forward the request unchanged, and drop the collected body."""
-        if body.take() is None:
+        if body.take() is None and not self._keeps_headers:
             out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:
             out.append(AnswerBody(_REQUEST, None, True, []))
@@ -113,32 +120,6 @@ class Dialect:
         for number in range(pieces):
             given = b"" if number else data
             out.append(AnswerBody(_RESPONSE, given, end, [], replaces=True))
-
-
-class _KeptHeaders(Dialect):
-    """An Envoy that does not send request headers; its routes remove the control headers."""
-
-    def __init__(self, *, shows_answers: bool) -> None:
-        super().__init__(shows_answers=shows_answers)
-        self.reads_by_server = not shows_answers
-
-    def send(self, sending: Sending, out: list[Action]) -> None:
-        out.append(
-            AnswerBody(
-                _REQUEST,
-                sending.body if sending.changed else None,
-                True,
-                [],
-                (),
-                sending.destination,
-                sending.patience,
-                sending.engine_headers,
-            )
-        )
-
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        body.take()
-        out.append(AnswerBody(_REQUEST, None, True, []))
 
 
 class _Gateway(Dialect):
@@ -200,8 +181,8 @@ DIALECTS: dict[Shape, Dialect] = {
 """Dialects by the shape that Envoy announces, if it sends the request's headers."""
 
 KEPT_HEADERS: dict[Shape, Dialect] = {
-    Shape.NATIVE: _KeptHeaders(shows_answers=False),
-    Shape.STREAMED: _KeptHeaders(shows_answers=True),
-    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # no Envoy announces this
+    Shape.NATIVE: Dialect(shows_answers=False, keeps_headers=True),
+    Shape.STREAMED: Dialect(shows_answers=True, keeps_headers=True),
+    Shape.GATEWAY: Dialect(shows_answers=True, keeps_headers=True),  # no Envoy announces this
 }
 """Dialects by shape, for Envoys that keep the request's headers."""

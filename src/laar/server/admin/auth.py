@@ -88,7 +88,6 @@ class AdminAuth:
     """Middleware that passes on authorized requests, and asks others for the token.
 
     Args:
-        app: the wrapped application.
         token: the viewers' token, which may be changed; None to require none.
         attempts: counts wrong tokens.
         others: whether other machines can reach the port.
@@ -104,37 +103,32 @@ class AdminAuth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or scope["path"] in _OPEN:
-            await self._app(scope, receive, send)
-            return
-        answer: Response
+        is_open = scope["type"] != "http" or scope["path"] in _OPEN
+        answer = None if is_open else await self._answer(scope, receive)
+        await (answer or self._app)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
+        """Return the answer to a login or an unauthorized request; None to pass the request on."""
         if self.token is None:
             if not self._others:
-                await self._app(scope, receive, send)
-                return
-            answer = JSONResponse(
+                return None
+            return JSONResponse(
                 {"error": "this port is open to the network: set decisions.viewers_token_file"}, 403
             )
-        elif not self._attempts.may_try(address_of(scope)):
-            answer = JSONResponse(
-                {"error": "too many wrong tokens"},
-                429,
-                {"retry-after": f"{self._attempts.WAIT_S:.0f}"},
-            )
-        elif scope["path"] == LOGIN and scope["method"] == "POST":
-            answer = await self._login(Request(scope, receive))
-        elif self._may_look(scope):
-            await self._app(scope, receive, send)
-            return
-        elif scope["path"] == "/":
-            answer = HTMLResponse(_FORM.format(note=""), 401)
-        else:
-            answer = JSONResponse(
-                {"error": "send the viewers' token as `Authorization: Bearer ...`"},
-                401,
-                {"www-authenticate": "Bearer"},
-            )
-        await answer(scope, receive, send)
+        if not self._attempts.may_try(address_of(scope)):
+            wait = {"retry-after": f"{self._attempts.WAIT_S:.0f}"}
+            return JSONResponse({"error": "too many wrong tokens"}, 429, wait)
+        if scope["path"] == LOGIN and scope["method"] == "POST":
+            return await self._login(Request(scope, receive))
+        if self._may_look(scope):
+            return None
+        if scope["path"] == "/":
+            return HTMLResponse(_FORM.format(note=""), 401)
+        return JSONResponse(
+            {"error": "send the viewers' token as `Authorization: Bearer ...`"},
+            401,
+            {"www-authenticate": "Bearer"},
+        )
 
     async def _login(self, request: Request) -> Response:
         try:

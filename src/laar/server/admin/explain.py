@@ -78,15 +78,7 @@ def path_of(body: bytes) -> str:
 
 
 class Explainer:
-    """Previews the decision that would be made now.
-
-    Args:
-        director: makes the preview, without reserving.
-        memory: creates the record.
-        settings: settings of the streams; may be replaced.
-        rules: the gateway's rules; only model rewrites are used.
-        clock: monotonic seconds.
-    """
+    """Previews the decision that would be made now; of the rules only model rewrites are used."""
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
-    from laar.health.endpoint import Endpoint
     from laar.prefix.index import IndexStats
     from laar.server.picker import Picker
 
@@ -167,37 +166,25 @@ class _Scrape:
         return sorted(picker.observability.page.health(picker.clock()).items())
 
     @cached_property
-    def _failing(self) -> list[tuple[str, int, Endpoint]]:
+    def failing(self) -> _Rows:
         """Endpoints that fail or have failed; for others the series would only show 1 and 0."""
         picker = self._picker
-        return [
-            (picker.table.address(slot), slot, known)
+        return _Rows(
+            (picker.table.address(slot), known)
             for slot, known in picker.health.records.endpoints.items()
             if known.failures or known.breaker.openings or known.pace != 1.0
-        ]
+        )
 
-    def failures(self) -> _Series:
-        for address, _, known in self._failing:
-            for kind, count in known.failures.items():
-                yield (address, str(kind)), count
-
-    def ejections(self) -> _Series:
-        return ((address, known.breaker.openings) for address, _, known in self._failing)
-
-    def trials(self) -> _Series:
-        return ((address, known.breaker.trials) for address, _, known in self._failing)
+    @cached_property
+    def breakers(self) -> _Rows:
+        return _Rows((address, known.breaker) for address, known in self.failing.rows)
 
     def breaker_states(self) -> _Series:
-        for address, _, known in self._failing:
-            yield address, _BREAKER_STATES[known.breaker.state]
+        return ((address, _BREAKER_STATES[known.state]) for address, known in self.breakers.rows)
 
     def answers(self) -> _Series:
-        picker = self._picker
-        now = picker.clock()
-        return ((address, picker.health.answers(slot, now)) for address, slot, _ in self._failing)
-
-    def paces(self) -> _Series:
-        return ((address, known.pace) for address, _, known in self._failing)
+        now = self._picker.clock()
+        return ((address, known.answers(now)) for address, known in self.breakers.rows)
 
     def seconds_per_token(self) -> _Series:
         for model, (measured, seen) in self._picker.learning.speeds().items():
@@ -219,8 +206,8 @@ class _Scrape:
     # -- the context hook ----------------------------------------------------------------------
 
     @property
-    def hooks(self) -> _Hooks:
-        return _Hooks(self._picker)
+    def hooks(self) -> _Rows:
+        return _Rows((route.name, route) for route in self._picker.context.tallies())
 
     def hook_entries(self) -> _Series:
         for route in self._picker.context.tallies():
@@ -234,8 +221,9 @@ class _Scrape:
                 yield (route.name, cause), stats[f"index_evicted_{cause}"]
 
     @property
-    def hook_groups(self) -> _Groups:
-        return _Groups(self._picker)
+    def hook_groups(self) -> _Rows:
+        routes = self._picker.context.tallies()
+        return _Rows(((r.name, name), group) for r in routes for name, group in r.groups.items())
 
 
 class _Columns:
@@ -251,28 +239,16 @@ class _Columns:
         return zip(self._keys, values, strict=True)
 
 
-class _Hooks:
-    """The figures of the context hooks, by route and, of some, by the keys of a counter."""
+class _Rows:
+    """The figures of several objects, by label; some also by the keys of a counter."""
 
-    def __init__(self, picker: Picker) -> None:
-        self._routes = picker.context.tallies()
+    def __init__(self, rows: Iterable[tuple[Any, Any]]) -> None:
+        self.rows = list(rows)
 
     def __getattr__(self, figure: str) -> _Series:
-        for route in self._routes:
-            found = getattr(route, figure)
+        for label, of in self.rows:
+            found = getattr(of, figure)
             if isinstance(found, Mapping):
-                yield from (((route.name, key), count) for key, count in found.items())
+                yield from (((label, key), count) for key, count in found.items())
             else:
-                yield route.name, found
-
-
-class _Groups:
-    """The figures of the context hook's groups of requests, by route and group."""
-
-    def __init__(self, picker: Picker) -> None:
-        self._routes = picker.context.tallies()
-
-    def __getattr__(self, figure: str) -> _Series:
-        for route in self._routes:
-            for name, group in route.groups.items():
-                yield (route.name, name), getattr(group, figure)
+                yield label, found

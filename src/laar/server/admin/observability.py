@@ -57,10 +57,6 @@ class Observability:
     """Remembers, logs and displays decisions.
 
     Args:
-        settings: all settings.
-        director: makes the decisions.
-        metrics: the picker's metrics, for the page.
-        reports: reported outcomes.
         rules: the gateway's rules, for explanations.
         clock: monotonic seconds.
         calibrated: whether the accuracy of any model is known.

@@ -26,12 +26,7 @@ TOKENS_S = 5.0
 
 
 class AdminPort:
-    """The admin port of a picker.
-
-    Args:
-        picker: the picker to show.
-        health: its health.
-        shown: returns the content of `/config`.
+    """The admin port of a picker; `shown` returns the content of `/config`.
 
     Raises:
         SettingError: a token file cannot be used.

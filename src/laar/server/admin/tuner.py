@@ -24,12 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class TunerKeeper:
-    """The tuner of one picker.
-
-    Args:
-        settings: settings of the climb.
-        initial: the cost weights to start from, by name.
-    """
+    """The tuner of one picker, which starts from the initial cost weights."""
 
     def __init__(self, settings: Tuning, initial: Mapping[str, float]) -> None:
         self._settings = settings

@@ -49,12 +49,7 @@ Wait = Callable[[], Awaitable[Event]]
 
 
 class Exchange(Handler):
-    """One stream, from its first message to its end.
-
-    Args:
-        processor: state shared by all streams.
-        call: the stream's call in the transport.
-    """
+    """One stream, from its first message to its end; the processor is shared by all streams."""
 
     def __init__(self, processor: ExternalProcessor, call: Call) -> None:
         self._processor = processor
@@ -117,7 +112,7 @@ class Exchange(Handler):
     def let_go(self) -> None:
         """End the stream if Envoy can finish the request without it."""
         if self._stream is not None and self._stream.can_be_let_go:
-            self._stream.let_go()
+            self._stream.answer.let_go = True
             self._call.end()
 
     # -- inside ----------------------------------------------------------------------------------

@@ -241,11 +241,6 @@ def _body_answer(action: AnswerBody) -> bytes:
     return written
 
 
-def _trailers_answer(action: AnswerTrailers) -> bytes:
-    request = action.direction is Direction.REQUEST
-    return _PLAIN["request_trailers" if request else "response_trailers"]
-
-
 def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
         status=pb.HttpStatus(code=action.status),
@@ -306,7 +301,7 @@ def patience(seconds: float) -> bytes:
 ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerHeaders: _headers_answer,
     AnswerBody: _body_answer,
-    AnswerTrailers: _trailers_answer,
+    AnswerTrailers: lambda action: _PLAIN[f"{action.direction.value}_trailers"],
     Immediate: _immediate_answer,
 }
 """Serializers of actions that become messages to Envoy; the driver handles all other actions."""

@@ -51,11 +51,8 @@ class ExternalProcessor:
     """The state shared by the exchanges of `Process`, one exchange per HTTP request.
 
     Args:
-        director: decides and settles.
-        settings: settings of the streams.
         sampler: chooses the native requests whose responses are read.
         clock: monotonic seconds.
-        metrics: the picker's metrics.
         rules: the cluster's priorities and model rewrites.
         enforced: selects the requests whose decisions are applied; None for all.
         flow: holds requests while the fleet is full; None to send each at once.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from laar.server.h2.framing import (
     PREFIX_BYTES,
@@ -40,45 +40,25 @@ _RESPONSE = (
 )
 
 
-class Handler(Protocol):
+class Handler:
     """Handler of one call. Its methods run on the event loop and must return soon."""
 
     def receive(self, message: bytes) -> None:
         """Handle a message."""
-        ...
 
     def half_closed(self) -> None:
         """Handle the end of the peer's messages; not called while the call is on hold."""
-        ...
 
     def closed(self) -> None:
         """Handle the end of the call, for any reason. Called once, after all other methods."""
-        ...
 
 
-class _NoHandler:
-    """The handler of a call before its start and after its end."""
-
-    def receive(self, message: bytes) -> None: ...
-
-    def half_closed(self) -> None: ...
-
-    def closed(self) -> None: ...
-
-
-_NO_HANDLER = _NoHandler()
+_NO_HANDLER = Handler()
+"""The handler of a call before its start and after its end."""
 
 
 class Call:
-    """A gRPC call on one HTTP/2 stream.
-
-    Args:
-        connection: the stream's connection.
-        stream_id: the HTTP/2 stream id.
-        headers: headers of the request.
-        longest_bytes: maximum length of a message.
-        window_bytes: announced window of the stream.
-    """
+    """A gRPC call on one HTTP/2 stream, with messages of at most `longest_bytes`."""
 
     def __init__(
         self,
@@ -157,12 +137,7 @@ class Call:
         )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
-        """Handle a piece of the request.
-
-        Args:
-            data: the piece.
-            flow_bytes: its size for flow control.
-        """
+        """Handle a piece of the request, of `flow_bytes` for flow control."""
         self._owed_bytes += flow_bytes
         if data:
             self.heard = True

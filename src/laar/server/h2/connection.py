@@ -67,11 +67,7 @@ _LAST_STREAM = 2**31 - 1
 
 
 class Connection(asyncio.Protocol):
-    """A connection of the server.
-
-    Args:
-        server: provides methods and limits.
-    """
+    """A connection of the server, which provides methods and limits."""
 
     turn_s = TURN_S
 

@@ -36,12 +36,7 @@ class Code(IntEnum):
 
 
 class CallError(Exception):
-    """Raised to end a call with a status.
-
-    Args:
-        code: the status.
-        text: the reason.
-    """
+    """Raised to end a call with a status and a reason."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -50,11 +45,7 @@ class CallError(Exception):
 
 
 class Unframer:
-    """Reassembles messages from pieces of any size.
-
-    Args:
-        longest_bytes: maximum length of a message.
-    """
+    """Reassembles messages of at most `longest_bytes` from pieces of any size."""
 
     __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes", "midway")
 

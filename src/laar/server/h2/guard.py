@@ -67,13 +67,7 @@ class FloodError(Exception):
 
 
 class Budget:
-    """A token bucket for one kind of event: a burst, then a steady rate.
-
-    Args:
-        burst: events allowed at once.
-        per_s: events allowed per second.
-        now: monotonic seconds.
-    """
+    """A token bucket for one kind of event: a burst, then a steady rate. Time is monotonic."""
 
     __slots__ = ("_at", "_burst", "_left", "_per_s")
 
@@ -103,9 +97,6 @@ class Share:
     """A shared total; each connection may take at most as much as it leaves free.
 
     A lone connection may thus take half, and a new one always finds room.
-
-    Args:
-        most: the total for all connections.
     """
 
     def __init__(self, most: int) -> None:
@@ -113,12 +104,7 @@ class Share:
         self._taken = 0
 
     def take(self, count: int, mine: int) -> bool:
-        """Add a change by a connection; return False if it exceeds the connection's share.
-
-        Args:
-            count: the change.
-            mine: the connection's amount after it.
-        """
+        """Add a connection's change; return False if `mine`, its amount, exceeds its share."""
         self._taken += count
         return mine <= self.most - self._taken
 

@@ -148,13 +148,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
             self._table_is_first = False
 
     def write_headers(self, stream: H2Stream, headers: Headers, *, end: bool = False) -> None:
-        """Write a response's headers or trailers.
-
-        Args:
-            stream: a stream that has not ended.
-            headers: names and values.
-            end: whether nothing follows.
-        """
+        """Write headers or trailers to a stream that has not ended; `end` if nothing follows."""
         block = _literal(headers) if self._table_is_first else b""
         if not block:
             self.send_headers(stream.stream_id, headers, end_stream=end)
@@ -173,12 +167,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
     ) -> None:
-        """Write a DATA frame to an open stream.
+        """Write a DATA frame to a stream that has not ended.
 
-        Args:
-            stream: a stream that has not ended.
-            pieces: pieces of the payload.
-            length: total bytes of the pieces, within both windows and the longest frame.
+        Its `length` in bytes must be within both windows and the longest frame.
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
@@ -239,11 +230,7 @@ class Head:
 
 
 def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Validate headers; cache the results for short lists.
-
-    Args:
-        found: names and values, with any further fields from the decoder.
-        is_trailer: whether they end a stream.
+    """Validate headers, with any further fields from the decoder; cache results for short lists.
 
     Raises:
         ProtocolError: the headers break a rule.

@@ -141,7 +141,9 @@ class Store:
             await asyncio.to_thread(self._renew)  # the password or a certificate may have changed
         except SettingError as fault:
             raise StoreError(str(fault)) from None
-        self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
+        seconds, micros = await self._ask("TIME")
+        now_s = asyncio.get_running_loop().time()
+        self._clock_ms = (int(seconds) - now_s) * 1e3 + int(micros) / 1e3
         self._sent.clear()
         # A full store accepts no entries, so old ones would keep it full.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
@@ -263,10 +265,6 @@ class Store:
 
     def _now_ms(self) -> float:
         return self._clock_ms + asyncio.get_running_loop().time() * 1e3
-
-    async def _time_ms(self) -> float:
-        seconds, micros = await self._ask("TIME")
-        return int(seconds) * 1e3 + int(micros) / 1e3
 
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
         """Send a command other than a batch; return its reply."""
