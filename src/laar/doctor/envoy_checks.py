@@ -232,8 +232,13 @@ def _namespaces(processor: Json, direction: str) -> Sequence[str]:
 
 
 def _is_off(field: str) -> Check:
-    effect = "the picker's answers are ignored"
-    return _requires(field, lambda p: not p.get(field), effect, False, level=Level.ERROR)
+    return _requires(
+        field,
+        lambda p: not p.get(field),
+        "the picker's answers are ignored",
+        False,
+        level=Level.ERROR,
+    )
 
 
 _NO_HEADERS = "the picker needs these headers"

@@ -180,17 +180,15 @@ def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
         return ""
-    picked = record.position
-    stays = record.specs[int(view.slots[picked])].models[0] == _model(record, view, warm)
-    other = int(np.argmax(view.probability)) if stays else picked
-    if _model(record, view, other) == _model(record, view, warm):
-        return ""
+    stay = _model(record, view, warm)
+    stays = stay == _model(record, view, record.position)
+    other = int(np.argmax(view.probability)) if stays else record.position
+    switch = _model(record, view, other)
     before, after = float(view.probability[warm]), float(view.probability[other])
     spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
-    if spared <= 0 or after <= before:
+    if switch == stay or spared <= 0 or after <= before:
         return ""
     would = "would raise" if stays else "raises"
-    stay, switch = _model(record, view, warm), _model(record, view, other)
     return (
         f" Staying with {stay} saves {_seconds(spared)} of prefill; switching to {switch} {would} "
         f"P from {before:.2f} to {after:.2f}."

@@ -57,20 +57,10 @@ class Dialect:
         headers: list[tuple[str, str]] = []
         remove: tuple[str, ...] = ()
         if not self._keeps_headers:
-            headers, remove = headers_of_request(sending)
             if sending.body is None:
-                out.append(
-                    AnswerHeaders(
-                        _REQUEST,
-                        headers,
-                        remove,
-                        sending.destination,
-                        skip_body=not sending.is_complete,
-                        patience=sending.patience,
-                        engine_headers=sending.engine_headers,
-                    )
-                )
+                out.append(_decided_headers(sending, skip_body=not sending.is_complete))
                 return
+            headers, remove = headers_of_request(sending)
             if body is not None:
                 headers.append(("content-length", str(len(body))))
         out.append(
@@ -131,17 +121,7 @@ class _Gateway(Dialect):
         """Append nothing: the headers are answered with the decision."""
 
     def send(self, sending: Sending, out: list[Action]) -> None:
-        headers, remove = headers_of_request(sending)
-        out.append(
-            AnswerHeaders(
-                _REQUEST,
-                headers,
-                remove,
-                sending.destination,
-                patience=sending.patience,
-                engine_headers=sending.engine_headers,
-            )
-        )
+        out.append(_decided_headers(sending))
         if sending.body is not None:
             _send_all(sending.body, out, complete=sending.is_complete, trailers=sending.trailers)
 
@@ -158,6 +138,18 @@ class _Gateway(Dialect):
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         send_pieces(_RESPONSE, data, end=end, out=out)
+
+
+def _decided_headers(sending: Sending, *, skip_body: bool = False) -> AnswerHeaders:
+    """Return the answer to a request's headers that sends it with its decision."""
+    return AnswerHeaders(
+        _REQUEST,
+        *headers_of_request(sending),
+        sending.destination,
+        skip_body=skip_body,
+        patience=sending.patience,
+        engine_headers=sending.engine_headers,
+    )
 
 
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
