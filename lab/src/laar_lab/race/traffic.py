@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 
 from laar_lab.decisions import is_decision_log, read_decisions
@@ -117,16 +116,17 @@ def recorded(
         return Traffic(
             about=f"{path.name}, a decision log: its times and lengths, with prompts that share "
             "nothing",
-            arrivals=lambda _: _until(
+            arrivals=_parts(
+                lambda: (logged.arrival for logged in read_decisions(path, time_scale=1.0 / speed)),
                 seconds,
-                (logged.arrival for logged in read_decisions(path, time_scale=1.0 / speed)),
             ),
         )
     if not has_sessions(path):
         return Traffic(
             about=f"{path.name}, a trace at {speed:g} times its speed",
-            arrivals=lambda _: _until(
-                seconds, read_trace(path, time_scale=1.0 / speed, block_tokens=block_tokens)
+            arrivals=_parts(
+                lambda: read_trace(path, time_scale=1.0 / speed, block_tokens=block_tokens),
+                seconds,
             ),
         )
     of_file = read_sessions(path, block_tokens=block_tokens)
@@ -143,5 +143,25 @@ def recorded(
     )
 
 
-def _until(seconds: float, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-    return takewhile(lambda arrival: arrival.at_s < seconds, arrivals)
+def _parts(
+    read: Callable[[], Iterable[Arrival]], seconds: float
+) -> Callable[[int], Iterator[Arrival]]:
+    """Return a function that returns a file's part of `seconds` for a seed, from 0 s on.
+
+    Successive seeds get successive parts, so that repetitions are of different traffic. The
+    file is read again for each part: it may be larger than memory.
+    """
+    ends_s = 0.0
+    for arrival in read():
+        ends_s = arrival.at_s
+    parts = max(1, int(ends_s // seconds))
+
+    def part(seed: int) -> Iterator[Arrival]:
+        from_s = seed % parts * seconds
+        for arrival in read():
+            if arrival.at_s >= from_s + seconds:
+                return
+            if arrival.at_s >= from_s:
+                yield replace(arrival, at_s=arrival.at_s - from_s)
+
+    return part
