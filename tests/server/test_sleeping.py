@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from io import BytesIO
 
 import orjson
@@ -12,7 +13,8 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat
 
-from laar.core.membership import WAKE_LABEL
+from laar.core.membership import WAKE_LABEL, EndpointSpec, Way
+from laar.datalayer.asking import new_session, wake
 from support import eventually
 from support.served import ServedEngine
 
@@ -24,8 +26,9 @@ KEY = "a-secret"
 class Sleeper(ServedEngine):
     """Holds requests while it sleeps, as vLLM does, until it is woken."""
 
-    def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2):
+    def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2, wakes=True):
         self.state, self.wake, self.took_s = state, wake, took_s
+        self.wakes = wakes and wake == 200
         self.awake, self.busy = asyncio.Event(), asyncio.Event()
         self.busy.set()
         self.answered, self.woken = 0, 0
@@ -42,7 +45,7 @@ class Sleeper(ServedEngine):
             assert request.headers["authorization"] == f"Bearer {KEY}"
             self.woken += 1
             await asyncio.sleep(self.took_s)
-            if self.wake == 200:
+            if self.wakes:
                 self.awake.set()
             return web.Response(status=self.wake)
         if request.method != "POST" or request.path == "/tokenize":
@@ -94,7 +97,7 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     assert [status for status, _ in ended] == [200] * 5
     assert (engine.woken, engine.answered) == (1, 5)
     table = runner.picker.table
-    assert engine.took_s <= table.wake_s[0] < 5.0
+    await eventually(lambda: bool(engine.took_s <= table.wake_s[0] < 5.0), what="its page")
     decisions = (await shown(http, gateway, "/decisions"))["decisions"]
     one = await shown(http, gateway, f"/decisions/{decisions[-1]['id']}")
     assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
@@ -154,8 +157,38 @@ async def test_an_engine_that_cannot_be_woken_is_reported_and_costs_a_minute(gat
     waiting = asyncio.create_task(post(http, envoy, chat("a prompt")))
     await eventually(lambda: asleep.woken > 0, what="an attempt to wake it")
     problems = runner.picker.problems
-    await eventually(lambda: "wake" in problems, what="a problem")
-    assert "POST /wake_up answers 404" in problems["wake"]
+    source = f"wake {asleep.address}"
+    await eventually(lambda: source in problems, what="a problem")
+    assert "POST /wake_up answers 404" in problems[source]
     assert runner.picker.table.wake_s[0] == 60.0
     asleep.awake.set()
     assert (await waiting)[0] == 200
+    await eventually(lambda: source not in problems, what="the end of the problem")
+
+
+async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gateway, http):
+    liar, awake = await gateway.enter(Sleeper(wakes=False)), await gateway.enter(Sleeper())
+    awake.awake.set()
+    runner = await fleet_of(gateway, liar, awake, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy()
+    awake.busy = asyncio.Event()
+    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(90)]
+    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[:30]]
+    problems, source = runner.picker.problems, f"wake {liar.address}"
+    await eventually(lambda: source in problems, what="a problem", timeout_s=20.0)
+    assert "wakes nothing" in problems[source]
+    hang = int(runner.picker.table.in_flight[0])
+    awake.busy.set()
+    later = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[30:]]
+    assert [(await task)[0] for task in later] == [200] * 60
+    assert runner.picker.table.in_flight[0] == hang
+    liar.awake.set()  # somebody woke it
+    assert [(await task)[0] for task in asked] == [200] * 30
+
+
+async def test_an_engine_without_its_authorities_is_woken_once_they_are_back(tmp_path):
+    missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
+    spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
+    async with new_session() as session:
+        asked = await wake(session, spec, time.monotonic)
+    assert "FileNotFoundError" in asked.problem

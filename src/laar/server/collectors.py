@@ -31,7 +31,7 @@ _AT_REST = 5.0
 """Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
 engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
-"""Seconds after a wake-up, or an attempt, without another: until then a reading may be older."""
+"""Seconds until the metrics page shows whether an engine was woken; then it may be tried again."""
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -47,7 +47,7 @@ class Collectors:
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
-        self._woken_until: dict[str, float] = {}
+        self._woken_until: dict[str, tuple[float, float]] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
@@ -100,7 +100,12 @@ class Collectors:
                 await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
-                self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
+                problem = labelled and (
+                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
+                    "one), and the packages that read KV cache events are not installed; "
+                    + install("kv-events")
+                )
+                self._fleet.problem("kv-events", problem or None)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
@@ -159,9 +164,8 @@ class Collectors:
 
         The interval is always short enough to keep the readings from reaching the age `stale_s`.
         """
-        if not self._picker.is_at_rest():
-            return set_s
-        return max(set_s, min(_AT_REST * set_s, stale_s / 2))
+        factor = _AT_REST if self._picker.is_at_rest() else 1.0
+        return max(set_s, min(factor * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
         """Return one endpoint per address, since the ranks there share pages and connections."""
@@ -208,30 +212,30 @@ class Collectors:
     def _to_wake(self, most: int) -> list[EndpointSpec]:
         """Return the engines that requests wait for and that are asleep."""
         table, now = self._picker.table, self._clock()
-        if not table.wakes or not self._picker.settings.routing.enforcement.share:
+        if not self._picker.settings.routing.enforcement.share:
             return []
-        self._woken_until = {a: until for a, until in self._woken_until.items() if until > now}
-        wanted = wakeable(table, table.active) & (table.in_flight[table.active] > 0.0)
-        specs = {spec.address: spec for spec in map(table.spec, table.active[wanted].tolist())}
-        due = sorted(specs.keys() - self._woken_until.keys())[:most]  # once for all ranks there
-        self._woken_until |= dict.fromkeys(due, math.inf)
+        slots = table.active[wakeable(table, table.active)]
+        asleep = {spec.address for spec in map(table.spec, slots.tolist())}
+        for address, (until, took_s) in list(self._woken_until.items()):
+            if until < math.inf and address not in asleep:
+                del self._woken_until[address]
+                table.woken(address, took_s, awake=True)
+                self._fleet.problem(f"wake {address}", None)
+            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
+                self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
+        waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
+        specs = {spec.address: spec for spec in waiting}  # once for all ranks there
+        due = sorted(a for a in specs if self._woken_until.get(a, (now, 0.0))[0] <= now)[:most]
+        self._woken_until |= dict.fromkeys(due, (math.inf, 0.0))
         return [specs[address] for address in due]
 
     def _woken(self, key: str, asked: Asked) -> None:
         address = key.partition("#")[0]
-        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S
-        failed = asked.problem and f"{address} stays asleep: {asked.problem}"
-        self._fleet.problem("wake", failed or None)
-        self._picker.table.woken(
-            address, WAKE_TIMEOUT_S if failed else asked.seconds, awake=not failed
-        )
-
-
-def _no_kv_events(labelled: Sequence[str]) -> str:
-    return (
-        f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is one), and "
-        f"the packages that read KV cache events are not installed; {install('kv-events')}"
-    )
+        took_s = WAKE_TIMEOUT_S if asked.problem else asked.seconds
+        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
+        if asked.problem:
+            self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")
+            self._picker.table.woken(address, took_s, awake=False)
 
 
 def must_exist(endpoints_file: Path) -> None:
