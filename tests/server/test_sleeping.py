@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from io import BytesIO
@@ -31,7 +32,8 @@ class Sleeper(ServedEngine):
         self.wakes = wakes and wake == 200
         self.awake, self.busy = asyncio.Event(), asyncio.Event()
         self.busy.set()
-        self.answered, self.woken = 0, 0
+        self.answered, self.woken, self.probes = 0, 0, 0
+        self.status, self.asked = 200, 0
 
     async def _handle(self, request):
         if request.path == "/metrics":
@@ -51,10 +53,14 @@ class Sleeper(ServedEngine):
         if request.method != "POST" or request.path == "/tokenize":
             return web.Response(text="{}")
         await request.read()
-        await self.awake.wait()
-        await self.busy.wait()
+        self.asked += 1
+        self.probes += request.headers.get("user-agent") == "laar-trial"
+        if self.awake.is_set():
+            await self.busy.wait()
+        else:
+            await self.awake.wait()
         self.answered += 1
-        return web.Response(body=GOOD, content_type="application/json")
+        return web.Response(status=self.status, body=GOOD, content_type="application/json")
 
 
 async def fleet_of(gateway, *engines, labels):
@@ -184,6 +190,36 @@ async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gate
     assert runner.picker.table.in_flight[0] == hang
     liar.awake.set()  # somebody woke it
     assert [(await task)[0] for task in asked] == [200] * 30
+
+
+async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gateway, http):
+    engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
+    engine.awake.set()
+    other.awake.set()
+    runner = await fleet_of(gateway, engine, other, labels={})
+    table, problems = runner.picker.table, runner.picker.problems
+    envoy = await gateway.envoy()
+    engine.busy = asyncio.Event()
+    asked = [asyncio.create_task(post(http, envoy, chat(f"prompt {n}"))) for n in range(6)]
+    await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
+    engine.awake.clear()
+    await eventually(lambda: bool(table.asleep[0] > 0.0))
+    engine.status = 500  # it gives up what it was answering
+    engine.busy.set()
+    assert [(await task)[0] for task in asked] == [200] * 6  # by the other
+    await asyncio.sleep(1.0)  # four times as long as until a probe
+    assert engine.probes == 0
+    assert f"endpoint {engine.address}" not in problems
+    engine.status = 200
+    engine.awake.set()
+    answered, number = engine.answered, itertools.count()
+
+    async def is_used():
+        new = [chat(f"{next(number)} is a prompt that nobody has cached") for _ in range(6)]
+        await asyncio.gather(*(post(http, envoy, prompt) for prompt in new))
+        return engine.answered > answered
+
+    await eventually(is_used, what="an answer of the one that is awake again")
 
 
 async def test_an_engine_without_its_authorities_is_woken_once_they_are_back(tmp_path):

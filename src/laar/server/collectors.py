@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.filters import STALE_S, wakeable
+from laar.core.endpoints import Slots
+from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
@@ -74,14 +75,13 @@ class Collectors:
 
     def start(self, tasks: Tasks) -> None:
         """Start all collectors; call `prepare` first."""
-        settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
         tasks.spawn("kv-events", self._read_kv_events)
         if self._file is not None:
             tasks.spawn("endpoints file", self._file.run)
         if self._clusters:
             self._start_clusters(tasks)
-        self._start_visits(settings, tasks)
+        self._start_visits(self._picker.settings, tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
         waker = Asker(
@@ -171,11 +171,11 @@ class Collectors:
         """Return one endpoint per address, since the ranks there share pages and connections."""
         return [spec for spec in self._picker.table.specs() if not spec.rank]
 
-    def _report_out(self, now: float) -> None:
+    def _report_out(self, running: Slots, now: float) -> None:
         """Report endpoints that stopped receiving requests, and those that receive them again."""
         table, health = self._picker.table, self._picker.health
         out = {}
-        for slot in filter(table.active.__contains__, health.records.outliers):
+        for slot in filter(running.__contains__, health.records.outliers):
             key, state = table.spec(slot).key, health.state(slot, now)
             if state == "failing" or (state == "on trial" and key in self._out):
                 out[key] = f"takes no requests: {health.fault(slot)}"
@@ -187,12 +187,13 @@ class Collectors:
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
-        self._report_out(now)
+        running = table.active[awake(table, table.active, now)]
+        self._report_out(running, now)
         specs = []
         for slot in questions.due(now, most):
-            if slot in table.active:
+            if slot in running:
                 specs.append(table.spec(slot))
-            else:  # removed while requests were in flight; it may return
+            else:  # asleep, or removed while requests were in flight; it may return
                 questions.answered(slot, None, now, None)
         return specs
 
@@ -206,8 +207,9 @@ class Collectors:
             # Perhaps only the picker can't reach it. But count it as failed: a trial of a prefiller
             # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
             failed = Kind.STATUS
-        questions = self._picker.health.questions
-        questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
+        self._picker.health.questions.answered(
+            slot, asked.reply, now, failed, refused=asked.refused
+        )
 
     def _to_wake(self, most: int) -> list[EndpointSpec]:
         """Return the engines that requests wait for and that are asleep."""
