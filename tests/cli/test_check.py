@@ -104,6 +104,11 @@ WRONG = [
         "endpoints: [{address: 'a:1', model: m}, {address: 'a:1', model: n}]",
         "[1] has the address a:1 of [0]; keep one",
     ),
+    wrong(
+        "same address with other paths",
+        "endpoints: [{address: 'https://a/v1', model: m}, {address: 'https://a/v2', model: n}]",
+        "[1] has the address a:443 of [0]; keep one",
+    ),
     wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: exl}]", "'exl'", "'vllm'"),
     wrong(
         "metrics",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
+import time
 from io import BytesIO
 
 import orjson
@@ -12,7 +14,8 @@ import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat
 
-from laar.core.membership import WAKE_LABEL
+from laar.core.membership import WAKE_LABEL, EndpointSpec, Way
+from laar.datalayer.asking import new_session, wake
 from support import eventually
 from support.served import ServedEngine
 
@@ -24,11 +27,13 @@ KEY = "a-secret"
 class Sleeper(ServedEngine):
     """Holds requests while it sleeps, as vLLM does, until it is woken."""
 
-    def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2):
+    def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2, wakes=True):
         self.state, self.wake, self.took_s = state, wake, took_s
+        self.wakes = wakes and wake == 200
         self.awake, self.busy = asyncio.Event(), asyncio.Event()
         self.busy.set()
-        self.answered, self.woken = 0, 0
+        self.answered, self.woken, self.probes = 0, 0, 0
+        self.status, self.asked = 200, 0
 
     async def _handle(self, request):
         if request.path == "/metrics":
@@ -42,16 +47,20 @@ class Sleeper(ServedEngine):
             assert request.headers["authorization"] == f"Bearer {KEY}"
             self.woken += 1
             await asyncio.sleep(self.took_s)
-            if self.wake == 200:
+            if self.wakes:
                 self.awake.set()
             return web.Response(status=self.wake)
         if request.method != "POST" or request.path == "/tokenize":
             return web.Response(text="{}")
         await request.read()
-        await self.awake.wait()
-        await self.busy.wait()
+        self.asked += 1
+        self.probes += request.headers.get("user-agent") == "laar-trial"
+        if self.awake.is_set():
+            await self.busy.wait()
+        else:
+            await self.awake.wait()
         self.answered += 1
-        return web.Response(body=GOOD, content_type="application/json")
+        return web.Response(status=self.status, body=GOOD, content_type="application/json")
 
 
 async def fleet_of(gateway, *engines, labels):
@@ -94,7 +103,7 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     assert [status for status, _ in ended] == [200] * 5
     assert (engine.woken, engine.answered) == (1, 5)
     table = runner.picker.table
-    assert engine.took_s <= table.wake_s[0] < 5.0
+    await eventually(lambda: bool(engine.took_s <= table.wake_s[0] < 5.0), what="its page")
     decisions = (await shown(http, gateway, "/decisions"))["decisions"]
     one = await shown(http, gateway, f"/decisions/{decisions[-1]['id']}")
     assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
@@ -154,8 +163,68 @@ async def test_an_engine_that_cannot_be_woken_is_reported_and_costs_a_minute(gat
     waiting = asyncio.create_task(post(http, envoy, chat("a prompt")))
     await eventually(lambda: asleep.woken > 0, what="an attempt to wake it")
     problems = runner.picker.problems
-    await eventually(lambda: "wake" in problems, what="a problem")
-    assert "POST /wake_up answers 404" in problems["wake"]
+    source = f"wake {asleep.address}"
+    await eventually(lambda: source in problems, what="a problem")
+    assert "POST /wake_up answers 404" in problems[source]
     assert runner.picker.table.wake_s[0] == 60.0
     asleep.awake.set()
     assert (await waiting)[0] == 200
+    await eventually(lambda: source not in problems, what="the end of the problem")
+
+
+async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gateway, http):
+    liar, awake = await gateway.enter(Sleeper(wakes=False)), await gateway.enter(Sleeper())
+    awake.awake.set()
+    runner = await fleet_of(gateway, liar, awake, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy()
+    awake.busy = asyncio.Event()
+    prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(90)]
+    asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[:30]]
+    problems, source = runner.picker.problems, f"wake {liar.address}"
+    await eventually(lambda: source in problems, what="a problem", timeout_s=20.0)
+    assert "wakes nothing" in problems[source]
+    hang = int(runner.picker.table.in_flight[0])
+    awake.busy.set()
+    later = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts[30:]]
+    assert [(await task)[0] for task in later] == [200] * 60
+    assert runner.picker.table.in_flight[0] == hang
+    liar.awake.set()  # somebody woke it
+    assert [(await task)[0] for task in asked] == [200] * 30
+
+
+async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gateway, http):
+    engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
+    engine.awake.set()
+    other.awake.set()
+    runner = await fleet_of(gateway, engine, other, labels={})
+    table, problems = runner.picker.table, runner.picker.problems
+    envoy = await gateway.envoy()
+    engine.busy = asyncio.Event()
+    asked = [asyncio.create_task(post(http, envoy, chat(f"prompt {n}"))) for n in range(6)]
+    await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
+    engine.awake.clear()
+    await eventually(lambda: bool(table.asleep[0] > 0.0))
+    engine.status = 500  # it gives up what it was answering
+    engine.busy.set()
+    assert [(await task)[0] for task in asked] == [200] * 6  # by the other
+    await asyncio.sleep(1.0)  # four times as long as until a probe
+    assert engine.probes == 0
+    assert f"endpoint {engine.address}" not in problems
+    engine.status = 200
+    engine.awake.set()
+    answered, number = engine.answered, itertools.count()
+
+    async def is_used():
+        new = [chat(f"{next(number)} is a prompt that nobody has cached") for _ in range(6)]
+        await asyncio.gather(*(post(http, envoy, prompt) for prompt in new))
+        return engine.answered > answered
+
+    await eventually(is_used, what="an answer of the one that is awake again")
+
+
+async def test_an_engine_without_its_authorities_is_woken_once_they_are_back(tmp_path):
+    missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
+    spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
+    async with new_session() as session:
+        asked = await wake(session, spec, time.monotonic)
+    assert "FileNotFoundError" in asked.problem

@@ -81,8 +81,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         "stream": True,
     }
     headers = {"content-type": "application/json", "user-agent": "laar-trial"}
-    if spec.rank is not None:
-        headers[RANK] = str(spec.rank)
+    headers |= {} if spec.rank is None else {RANK: str(spec.rank)}
     began = clock()
     try:
         options = options_for(spec)
@@ -109,9 +108,9 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
 
 async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
     """Wake a vLLM engine in development mode, which answers once it is awake."""
-    began, options = clock(), options_for(spec)
+    began, url = clock(), spec.url("/wake_up")
     try:
-        async with session.post(spec.url("/wake_up"), allow_redirects=False, **options) as answer:
+        async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
             said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
             return Asked(problem=said, seconds=clock() - began)
     except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.filters import STALE_S, wakeable
+from laar.core.endpoints import Slots
+from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
@@ -31,7 +32,7 @@ _AT_REST = 5.0
 """Factor by which visit intervals grow while idle; many idle sidecars would otherwise keep the
 engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
-"""Seconds after a wake-up, or an attempt, without another: until then a reading may be older."""
+"""Seconds until the metrics page shows whether an engine was woken; then it may be tried again."""
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -47,7 +48,7 @@ class Collectors:
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
-        self._woken_until: dict[str, float] = {}
+        self._woken_until: dict[str, tuple[float, float]] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
@@ -74,14 +75,13 @@ class Collectors:
 
     def start(self, tasks: Tasks) -> None:
         """Start all collectors; call `prepare` first."""
-        settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
         tasks.spawn("kv-events", self._read_kv_events)
         if self._file is not None:
             tasks.spawn("endpoints file", self._file.run)
         if self._clusters:
             self._start_clusters(tasks)
-        self._start_visits(settings, tasks)
+        self._start_visits(self._picker.settings, tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
         waker = Asker(
@@ -100,7 +100,12 @@ class Collectors:
                 await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
-                self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
+                problem = labelled and (
+                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
+                    "one), and the packages that read KV cache events are not installed; "
+                    + install("kv-events")
+                )
+                self._fleet.problem("kv-events", problem or None)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
@@ -159,19 +164,18 @@ class Collectors:
 
         The interval is always short enough to keep the readings from reaching the age `stale_s`.
         """
-        if not self._picker.is_at_rest():
-            return set_s
-        return max(set_s, min(_AT_REST * set_s, stale_s / 2))
+        factor = _AT_REST if self._picker.is_at_rest() else 1.0
+        return max(set_s, min(factor * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
         """Return one endpoint per address, since the ranks there share pages and connections."""
         return [spec for spec in self._picker.table.specs() if not spec.rank]
 
-    def _report_out(self, now: float) -> None:
+    def _report_out(self, running: Slots, now: float) -> None:
         """Report endpoints that stopped receiving requests, and those that receive them again."""
         table, health = self._picker.table, self._picker.health
         out = {}
-        for slot in filter(table.active.__contains__, health.records.outliers):
+        for slot in filter(running.__contains__, health.records.outliers):
             key, state = table.spec(slot).key, health.state(slot, now)
             if state == "failing" or (state == "on trial" and key in self._out):
                 out[key] = f"takes no requests: {health.fault(slot)}"
@@ -183,12 +187,13 @@ class Collectors:
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
-        self._report_out(now)
+        running = table.active[awake(table, table.active, now)]
+        self._report_out(running, now)
         specs = []
         for slot in questions.due(now, most):
-            if slot in table.active:
+            if slot in running:
                 specs.append(table.spec(slot))
-            else:  # removed while requests were in flight; it may return
+            else:  # asleep, or removed while requests were in flight; it may return
                 questions.answered(slot, None, now, None)
         return specs
 
@@ -202,36 +207,37 @@ class Collectors:
             # Perhaps only the picker can't reach it. But count it as failed: a trial of a prefiller
             # costs a client its answer, since Envoy's retries elsewhere use the same prefiller.
             failed = Kind.STATUS
-        questions = self._picker.health.questions
-        questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
+        self._picker.health.questions.answered(
+            slot, asked.reply, now, failed, refused=asked.refused
+        )
 
     def _to_wake(self, most: int) -> list[EndpointSpec]:
         """Return the engines that requests wait for and that are asleep."""
         table, now = self._picker.table, self._clock()
-        if not table.wakes or not self._picker.settings.routing.enforcement.share:
+        if not self._picker.settings.routing.enforcement.share:
             return []
-        self._woken_until = {a: until for a, until in self._woken_until.items() if until > now}
-        wanted = wakeable(table, table.active) & (table.in_flight[table.active] > 0.0)
-        specs = {spec.address: spec for spec in map(table.spec, table.active[wanted].tolist())}
-        due = sorted(specs.keys() - self._woken_until.keys())[:most]  # once for all ranks there
-        self._woken_until |= dict.fromkeys(due, math.inf)
+        slots = table.active[wakeable(table, table.active)]
+        asleep = {spec.address for spec in map(table.spec, slots.tolist())}
+        for address, (until, took_s) in list(self._woken_until.items()):
+            if until < math.inf and address not in asleep:
+                del self._woken_until[address]
+                table.woken(address, took_s, awake=True)
+                self._fleet.problem(f"wake {address}", None)
+            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
+                self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
+        waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
+        specs = {spec.address: spec for spec in waiting}  # once for all ranks there
+        due = sorted(a for a in specs if self._woken_until.get(a, (now, 0.0))[0] <= now)[:most]
+        self._woken_until |= dict.fromkeys(due, (math.inf, 0.0))
         return [specs[address] for address in due]
 
     def _woken(self, key: str, asked: Asked) -> None:
         address = key.partition("#")[0]
-        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S
-        failed = asked.problem and f"{address} stays asleep: {asked.problem}"
-        self._fleet.problem("wake", failed or None)
-        self._picker.table.woken(
-            address, WAKE_TIMEOUT_S if failed else asked.seconds, awake=not failed
-        )
-
-
-def _no_kv_events(labelled: Sequence[str]) -> str:
-    return (
-        f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is one), and "
-        f"the packages that read KV cache events are not installed; {install('kv-events')}"
-    )
+        took_s = WAKE_TIMEOUT_S if asked.problem else asked.seconds
+        self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
+        if asked.problem:
+            self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")
+            self._picker.table.woken(address, took_s, awake=False)
 
 
 def must_exist(endpoints_file: Path) -> None:

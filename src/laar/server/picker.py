@@ -101,7 +101,17 @@ class Picker:
         self.pools = PoolMetrics(
             self.director, settings.flow.admission, admission=self.admission, clock=clock
         )
-        self.observability = self._observability()
+        self.observability = Observability(
+            settings,
+            self.director,
+            self.metrics,
+            self.learning.reports,
+            self.rules,
+            clock=clock,
+            problems=self.problems,
+            calibrated=lambda: self.learning.calibrated(self.table.models),
+            sharing=lambda: self.sharer.shown() if self.sharer else None,
+        )
         if self.admission is not None:
             self.observability.explainer.places = self.admission.explained
             self.observability.sessions = self.admission.shown
@@ -287,19 +297,6 @@ class Picker:
             if self.admission is not None and prefixes is not None:
                 self.admission.on_turn, prefixes.on_turn = prefixes.turn, self.admission.heard
         return sharer
-
-    def _observability(self) -> Observability:
-        return Observability(
-            self.settings,
-            self.director,
-            self.metrics,
-            self.learning.reports,
-            self.rules,
-            clock=self.clock,
-            problems=self.problems,
-            calibrated=lambda: self.learning.calibrated(self.table.models),
-            sharing=lambda: self.sharer.shown() if self.sharer else None,
-        )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Return new policies, but keep those whose settings are unchanged."""

@@ -244,7 +244,8 @@ def move(config: PickerConfig, pool: str) -> Moved:
     for number, profile in enumerate(config.schedulingProfiles, 1):
         policy = _policy(profile, plugins, moved)
         if policy is not None:
-            composed[f"profile-{_as_name(profile.name) or number}"] = policy
+            name = re.sub("[^a-z0-9._-]+", "-", profile.name.lower()[:40]).strip("-")
+            composed[f"profile-{name or number}"] = policy
     if composed:
         moved.settings["routing"] = {"policies": composed}
         names = ", ".join(f"`{name}`" for name in composed)
@@ -338,11 +339,6 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
         return None
     ((label, (value,)),) = wanted
     return {"label": str(label), "value": str(value)}
-
-
-def _as_name(text: str) -> str:
-    """Return a profile's name in a form valid within a policy's name."""
-    return re.sub("[^a-z0-9._-]+", "-", text.lower()[:40]).strip("-")
 
 
 def _plugin(plugin: _Plugin, moved: Moved) -> None:

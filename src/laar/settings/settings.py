@@ -88,10 +88,10 @@ class Settings(Section):
     def _addresses_differ(cls, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
         first: dict[str, int] = {}
         for index, endpoint in enumerate(endpoints):
-            if first.setdefault(endpoint.address, index) != index:
+            if first.setdefault(endpoint.host_port, index) != index:
                 raise ValueError(
-                    f"[{index}] has the address {endpoint.address} of "
-                    f"[{first[endpoint.address]}]; keep one, with all its `models`"
+                    f"[{index}] has the address {endpoint.host_port} of "
+                    f"[{first[endpoint.host_port]}]; keep one, with all its `models`"
                 )
         return endpoints
 

@@ -51,10 +51,6 @@ def _server(url: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
-def _base_url(url: str) -> str:
-    return endpoint_address(url) if url else ""
-
-
 class KubernetesSource(BaseModel):
     """The pods of one InferencePool or one selector."""
 
@@ -87,7 +83,7 @@ class KubernetesSource(BaseModel):
         description="Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` "
         "for tensorrt-llm and `/metrics` for the others. Empty: no page is read.",
     )
-    base_url: Annotated[str, AfterValidator(_base_url)] = Field(
+    base_url: Annotated[str, AfterValidator(lambda url: url and endpoint_address(url))] = Field(
         "",
         description="For pods with https or a base path: the URL that a client would use for one, "
         "as https://engine.internal/openai/v1. Each pod is reached at its own address; the name "
