@@ -22,6 +22,8 @@ async def main(base_url: str) -> None:
     verdict = "right" if outcome.correct else "not right"
     models = ", ".join(attempt.model or "?" for attempt in outcome.attempts)
     print(f"{verdict} after {outcome.ttca_s:.2f} s; asked: {models}")
+    if error := outcome.attempts[-1].error:
+        print(f"the last attempt failed: {error}")
 
 
 if __name__ == "__main__":

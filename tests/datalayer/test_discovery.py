@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,6 +17,7 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint, endpoint_address
 from support import free_port
+from support.authority import Authority
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,18 @@ async def test_of_an_engine_that_does_not_run_only_that_is_said() -> None:
     [found] = await look_at([Endpoint(address=f"127.0.0.1:{free_port()}", model="m")])
     [remark] = found.remarks
     assert remark.startswith("no answer at /v1/models")
+    assert remark.endswith("is it running?")
+
+
+async def test_an_untrusted_certificate_leads_to_the_option_for_its_ca(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path, "private").issue("engine", host="localhost"))
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        [found] = await look_at([Endpoint(address=f"https://localhost:{port}", model="m")])
+    [remark] = found.remarks
+    assert "--ca-file" in remark
 
 
 async def _remarks(serve: Any, *answers: tuple[str, web.Response]) -> tuple[Any, str]:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from docs_pages import PAGES, READMES, ROOT
@@ -13,6 +12,8 @@ from docs_pages import PAGES, READMES, ROOT
 _LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//[^\s>]*")
 _LINKED = re.compile(r"<link[^>]*\shref=[\"']?(?:https?:)?//[^\s>]*")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+OUTSIDE = sorted({*READMES, *ROOT.glob("*.md")})
+"""The pages that are no part of the site."""
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,20 @@ def test_nothing_is_loaded_from_another_host(site):
         assert _LINKED.findall(text) == [], page
 
 
-@pytest.mark.parametrize("page", READMES, ids=lambda page: page.parent.name)
-def test_links_of_the_readmes_lead_somewhere(page):
+def anchors(page):
+    """The anchors of a page's headings, as the site and GitHub make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", OUTSIDE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_pages_outside_the_site_lead_somewhere(page):
     for target in _LINK.findall(page.read_text()):
-        if not target.startswith(("http://", "https://", "#")):
-            assert (page.parent / Path(target.partition("#")[0])).exists(), target
+        if not target.startswith(("http://", "https://")):
+            name, _, anchor = target.partition("#")
+            found = page.parent / name if name else page
+            assert found.exists(), target
+            assert not anchor or anchor in anchors(found), target
 
 
 def test_every_picture_is_shown_and_taken_by_the_script():

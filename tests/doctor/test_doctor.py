@@ -100,6 +100,19 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     assert "/metrics answers 404" in by_address[bare].what
     assert by_address[gone].level is Level.ERROR
     assert "no answer at" in by_address[gone].what
+    assert "ca_file" in by_address[gone].remedy
+
+
+async def test_an_engine_that_sleeps_is_no_fault_and_is_not_asked(tmp_path):
+    states = {"awake": 0, "weights_offloaded": 1, "discard_all": 0}
+    page = PAGE + "".join(
+        f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {value}.0\n'
+        for name, value in states.items()
+    )
+    async with serving(endpoint("a", page=page)) as sleeper:
+        found, _ = await examine(settings(tmp_path, (sleeper, "a", {})))
+    assert list(found) == [("endpoint", Level.OK)]
+    assert "asleep" in found["endpoint", Level.OK].what
 
 
 async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):

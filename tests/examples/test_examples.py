@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
+from support import free_port
 from support.plugins import install, installed
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,12 @@ def test_the_client_asks_until_the_answer_is_right():
     with gateway([("small", "17 times 23 is 381."), ("large", "It is 391.")]) as url:
         printed = run(EXAMPLES / "until_correct.py", url)
     assert re.fullmatch(r"right after \d+\.\d\d s; asked: small, large\n", printed)
+
+
+def test_the_client_says_why_nobody_answered():
+    printed = run(EXAMPLES / "until_correct.py", f"http://127.0.0.1:{free_port()}")
+    assert printed.startswith("not right after")
+    assert "the last attempt failed: Cannot connect" in printed
 
 
 def test_one_fleet_of_three_engines_is_valid_and_each_is_read_by_its_names():

@@ -231,6 +231,7 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
             ):
                 async with http.get(f"{url}{path}", headers=headers) as answer:
                     assert answer.status == 401, (path, headers)
+                    assert path == "/" or "--token-file" in await answer.text(), path
                     assert "10.9.0.1" not in await answer.text()
         async with http.post(f"{url}/explain", json=CHAT) as answer:
             assert answer.status == 401

@@ -41,8 +41,8 @@ def check(
 ) -> None:
     """Find what `laar serve` would refuse: settings, the files they name, packages and ports.
 
-    Prints every fault and exits 2, or prints the effective settings, each with its origin (file and
-    line, or `default`). Settings that `laar serve` would ignore are printed as warnings.
+    Prints every fault and exits 2, or prints the effective settings, each with file and line.
+    Settings that `laar serve` would ignore are printed as warnings.
     """
     with report_errors():
         from laar.errors import LaarError

@@ -58,8 +58,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    Show the last of several bodies, one per line, after learning from the others. No body leaves
-    this machine, and none of its text is printed.
+    Of several bodies, one per line, the last is shown, after learning from the others.
+    No body leaves this machine, and none of its text is printed.
     """
     import orjson
 
@@ -104,8 +104,8 @@ def advise(
 ) -> None:
     """Report what keeps prompts from sharing a prefix: a date, a path, tools in varying order.
 
-    For each agent, by model and tools: where its prompts differ although common text follows, and
-    how much prefill moving such lines to the end would save. No text of prompts is stored.
+    Says for each agent where its prompts differ, and how much prefill moving that would save.
+    An agent is a model with its tools. No text of prompts is stored.
     """
     import asyncio
 

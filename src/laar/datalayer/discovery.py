@@ -66,7 +66,8 @@ async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
     address, spec = endpoint.address, endpoint.spec()
     status, body = await _get(http, spec, "/v1/models")
     if status is None:
-        remark = f"no answer at /v1/models ({body.decode()}); is the engine running?"
+        ask = "is the CA of its certificate in --ca-file" if b"SSL" in body else "is it running"
+        remark = f"no answer at /v1/models ({body.decode()}); {ask}?"
         return Engine(address=address, remarks=(remark,))
     if LISTED_BY_LAAR in body:
         return Engine(address=address, remarks=(OTHER_LAAR,))

@@ -44,6 +44,7 @@ _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
 _MAX_SHOWN = 5
 _SERVER_FAULT = 500
+_ASLEEP = "asleep, so it was not asked to answer"
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
@@ -140,24 +141,23 @@ class Doctor:
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
-        settings, key = self._settings, self._key
         declared = self._declared()
         specs = declared[:_MAX_ENDPOINTS]
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
-                return await _endpoint(http, spec, key, self._served)
+                return await _endpoint(http, spec, self._key, self._served)
 
-        parts = await asyncio.gather(answer_findings(specs, key), *(one(spec) for spec in specs))
-        not_asked = _not_asked(settings, len(declared))
+        parts = await asyncio.gather(*(one(spec) for spec in specs))
+        awake = [spec for spec, part in zip(specs, parts, strict=True) if part[-1].what != _ASLEEP]
+        parts = [await answer_findings(awake, self._key), *parts]
+        not_asked = _not_asked(self._settings, len(declared))
         return [*not_asked, *(finding for part in parts for finding in part)]
 
     def _declared(self) -> list[EndpointSpec]:
-        specs = self._settings.listed()
-        if self._settings.endpoints_file is not None:
-            specs += load_endpoints(self._settings.endpoints_file)
-        return specs
+        file = self._settings.endpoints_file
+        return [*self._settings.listed(), *(load_endpoints(file) if file else ())]
 
     # -- picker --------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ async def _endpoint(
     url = spec.url("/v1/models")
     models = await _get(http, url, key, spec)
     if models is None:
-        remedy = "start it, make it reachable, or remove it from the settings"
+        remedy = "start it, make it reachable (https: ca_file, sni), or remove it from the settings"
         return [error(where, f"no answer at {url} within {_TIMEOUT_S:g} s", remedy)]
     found = []
     if models.status >= _SERVER_FAULT:
@@ -288,6 +288,8 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
             error(where, f"{url} {says}: its queue is unknown", "set metrics_url, or '' for none")
         ]
     reading, _ = read_page(page.body, spec.engine, None)
+    if reading.asleep:
+        return [fine(where, _ASLEEP)]
     if isnan(reading.waiting) and isnan(reading.running):  # some have no kv_usage
         what = f"{url} has no numbers of {spec.engine}"
         return [warning(where, what, f"set `engine` to what runs there: {', '.join(ENGINES)}")]

@@ -35,7 +35,6 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
     age_s = float(shown["age_s"])
     if age_s > _LATE_S:
         what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
-        remedy = "check how fast the store answers, and run NTP"
-        found.append(warning(where, what, remedy))
+        found.append(warning(where, what, "check how fast the store answers, and run NTP"))
     what = f"knows {shown['pickers']} more; their records are {1e3 * age_s:.0f} ms old"
     return [*found, fine(where, what)]

@@ -99,8 +99,7 @@ def filtered(record: DecisionRecord) -> list[dict[str, object]]:
     rows = []
     for slot, spec in record.specs.items():
         if slot not in left:
-            why = _why_filtered(record, record.readings, slot)
-            rows.append(_endpoint(spec) | {"why": why})
+            rows.append(_endpoint(spec) | {"why": _why_filtered(record, record.readings, slot)})
             if len(rows) == MAX_ROWS:
                 break
     return rows

@@ -166,8 +166,7 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
     if ttft[rival] > ttft[winner]:
-        later = _beside(float(ttft[rival]), float(ttft[winner]))
-        return f"its first token comes later ({later})"
+        return f"its first token comes later ({_beside(float(ttft[rival]), float(ttft[winner]))})"
     return "answers less reliably"
 
 

@@ -49,8 +49,8 @@ def overload(
 ) -> None:
     """Send a fleet 1.2 times the load it can carry, once for each order of the queue.
 
-    The requests pass through a real Envoy. Exits 0 when no request hung, nothing leaked and the
-    slack order served enough requests within their objective, 3 when not.
+    The requests pass through a real Envoy.
+    Exits 3 if a request hung, something leaked, or slack order served too few within objective.
     """
     with report_errors():
         from laar_lab.live.overload import run_overload

@@ -96,9 +96,9 @@ def race(
 ) -> None:
     """Race laar with other routers, in turns, on your engines and your traffic.
 
-    Each turn sends the same requests through a fresh router to engines with empty caches. The
-    tables show each router's numbers, and laar's ratio to each rival with 95 % intervals over the
-    repetitions; a sentence for each rival says where laar is better and where it is worse.
+    Each turn sends the same requests through a fresh router to engines with empty caches.
+    The tables show each router's numbers, and laar's ratio to each with a 95 % interval.
+    A sentence for each other router says where laar is better and where it is worse.
     """
     with report_errors():
         from laar.measuring.run import key_headers

@@ -51,7 +51,7 @@ def tune(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: that "
+            help="Objective to minimize: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: that "
             "of the setting `tuner.objective`."
         ),
     ] = None,

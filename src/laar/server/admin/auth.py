@@ -125,7 +125,7 @@ class AdminAuth:
         if scope["path"] == "/":
             return HTMLResponse(_FORM.format(note=""), 401)
         return JSONResponse(
-            {"error": "send the viewers' token as `Authorization: Bearer ...`"},
+            {"error": "send the viewers' token (--token-file) as `Authorization: Bearer ...`"},
             401,
             {"www-authenticate": "Bearer"},
         )

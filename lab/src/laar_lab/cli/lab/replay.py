@@ -94,9 +94,9 @@ def replay(
 ) -> None:
     """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
 
-    A trace has the fields of Mooncake's traces. Sessions also have `session`, and `think_s` or
-    times. A decision log has times, lengths, names and the estimates for each model. It has no
-    prompts, so no two of its requests share a prefix.
+    A trace has the fields of Mooncake's traces.
+    Sessions also have `session`, and `think_s` or times.
+    A decision log has no prompts, so no two of its requests share a prefix.
     """
     with report_errors():
         from laar_lab.figure import draw

@@ -55,8 +55,8 @@ def results(
 ) -> None:
     """Run experiments, store their numbers by seed, and write the index with all verdicts.
 
-    Each experiment runs on the seeds that its claims need. With `--minutes 0` none runs, and only
-    the index is written.
+    Each experiment runs on the seeds that its claims need.
+    With `--minutes 0` none runs, and only the index is written.
     """
     with report_errors():
         from laar_lab.experiment import spoken_time
