@@ -9,7 +9,7 @@ import pytest
 
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.endpoints_file import write_eds
 from laar.server.cluster_rules import ClusterRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
@@ -50,7 +50,7 @@ async def running(eds):
 
 
 async def test_a_picker_that_starts_leaves_envoy_its_endpoints_until_it_knows_some(eds):
-    write_eds(eds, [EndpointAddress(host="10.0.0.7", port=8000)])
+    write_eds(eds, [EndpointSpec(address="10.0.0.7:8000", models=("m",))])
     nowhere = f"http://127.0.0.1:{free_port()}"
     source = {"selector": {"app": "vllm"}, "ports": [8000], "models": ["m"], "namespace": "ml"}
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
