@@ -10,7 +10,7 @@ import pytest
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
-from laar.server.cluster_rules import ClusterRules
+from laar.protocol.rules import GatewayRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
 from laar.server.runner import Runner
@@ -39,7 +39,7 @@ def spec(address):
 async def running(eds):
     """A fleet that publishes its changes; yields it and its table."""
     table = EndpointTable()
-    fleet = FleetState(table, None, Problems(), ClusterRules(random.Random(1)), eds_file=eds)
+    fleet = FleetState(table, None, Problems(), GatewayRules(random.Random(1)), eds_file=eds)
     publishing = asyncio.create_task(fleet.run())
     try:
         yield fleet, table

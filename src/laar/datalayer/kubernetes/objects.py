@@ -12,7 +12,6 @@ Objects are untrusted: those whose fields are invalid are ignored, and the reaso
 from __future__ import annotations
 
 import ipaddress
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,6 +24,7 @@ from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
 from laar.errors import SettingError
+from laar.protocol.rules import Rewrite
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = (
@@ -294,15 +294,6 @@ class ModelRewrite(BaseModel):
     spec: _RewriteSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
-    """A rule: requests for `models` (empty: for any model) go to one of the weighted targets."""
-
-    models: frozenset[str]
-    targets: tuple[str, ...]
-    weights: tuple[int, ...]
-
-
 def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
     """Return the rules of several objects in order of precedence: the oldest object first."""
     ordered = sorted(
@@ -317,17 +308,3 @@ def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
         for rewrite in ordered
         for rule in rewrite.spec.rules
     )
-
-
-def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
-    """Choose the name that `model` is rewritten to; None to leave it unchanged.
-
-    A rule for the exact name takes precedence over one for any name; of several, the first applies.
-    Targets without weights are equally likely.
-    """
-    rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
-    rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)
-    if rule is None or not rule.targets:
-        return None
-    weights = rule.weights if any(rule.weights) else None
-    return rng.choices(rule.targets, weights)[0]
