@@ -197,7 +197,7 @@ class KubernetesEndpoints:
             return
         problem(None)
         ports = tuple(port.number for port in pool.spec.targetPorts)
-        selector = _Selection(pool.spec.selector.matchLabels, ports)
+        selector = _Selection(pool.spec.labels, ports)
         if selector != self._following:
             self._stop_pods()
             self._follow(selector, api, tasks)

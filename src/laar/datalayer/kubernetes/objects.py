@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
@@ -179,16 +179,14 @@ def _first(said: Mapping[str, str], keys: Iterable[str]) -> str:
     return next((said[key] for key in keys if key in said), "")
 
 
-class _Selector(BaseModel):
-    matchLabels: dict[str, str] = Field(min_length=1)  # noqa: N815
-
-
 class _Port(BaseModel):
     number: int = Field(ge=1, le=65535)
 
 
 class _PoolSpec(BaseModel):
-    selector: _Selector
+    labels: dict[str, str] = Field(
+        min_length=1, validation_alias=AliasPath("selector", "matchLabels")
+    )
     targetPorts: list[_Port] = Field(min_length=1, max_length=8)  # noqa: N815
 
 
@@ -264,13 +262,8 @@ class Objective(BaseModel):
     spec: _ObjectiveSpec
 
 
-class _ModelMatch(BaseModel):
-    type: str = "Exact"
-    value: str = Field(min_length=1)
-
-
 class _Match(BaseModel):
-    model: _ModelMatch
+    model: str = Field(min_length=1, validation_alias=AliasPath("model", "value"))
 
 
 class _Target(BaseModel):
@@ -301,7 +294,7 @@ def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
     )
     return tuple(
         Rewrite(
-            models=frozenset(match.model.value for match in rule.matches),
+            models=frozenset(match.model for match in rule.matches),
             targets=tuple(target.modelRewrite for target in rule.targets),
             weights=tuple(target.weight or 0 for target in rule.targets),
         )
