@@ -20,9 +20,9 @@ from laar.core.membership import EndpointSpec
 from laar.datalayer import Prober, Scraper
 from laar.datalayer.kubernetes.api import ApiAccess
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints
-from laar.datalayer.kubernetes.objects import Rewrite
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import read_page
+from laar.protocol.rules import Rewrite
 
 LABELS = 'engine="0",model_name="tiny"'
 ENDPOINTS = 100

@@ -36,7 +36,7 @@ from laar.core.membership import EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.protocol.ports import NoRules
+from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
@@ -144,7 +144,7 @@ def processor(endpoints: int) -> ExternalProcessor:
         sampler=Sampler(0.0, every_s=1.0, rng=rng),
         clock=time.monotonic,
         metrics=metrics,
-        rules=NoRules(),
+        rules=GatewayRules(rng),
     )
 
 

@@ -19,8 +19,9 @@ import orjson
 import yaml
 
 from bench.cpu import cpu_s
+from laar.core.membership import EndpointSpec
 from laar.envoy.bootstrap import render
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BodyMode, BootstrapOptions
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import SettingError
@@ -202,7 +203,8 @@ async def running(
         directory=directory, endpoints=ports, port=own[0], health_port=own[1], admin_port=own[2]
     )
     eds_path = directory / "endpoints.json"
-    write_eds(eds_path, [EndpointAddress(host="127.0.0.1", port=port) for port in ports])
+    specs = [EndpointSpec(address=f"127.0.0.1:{port}", models=("m",)) for port in ports]
+    write_eds(eds_path, specs)
     options = BootstrapOptions(
         picker=f"127.0.0.1:{place.port}",
         eds_path=str(eds_path),

@@ -12,10 +12,10 @@ from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints
-from laar.datalayer.kubernetes.objects import rewrite_target
 from laar.datalayer.kubernetes.resources import PERMISSIONS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
+from laar.protocol.rules import rewrite_target
 from support.kube_api_server import KubeApiServer, pod, pool
 
 VLLM = KubernetesSource(selector={"app": "vllm"}, ports=(8000,))

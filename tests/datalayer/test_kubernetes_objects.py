@@ -13,11 +13,11 @@ from laar.datalayer.kubernetes.objects import (
     Rewrite,
     parse,
     pod_endpoints,
-    rewrite_target,
     rewrites_of,
 )
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import page_url
+from laar.protocol.rules import rewrite_target
 from support.kube_api_server import pod
 
 RULES = KubernetesSource(selector={"app": "engine"}, ports=(8000,))

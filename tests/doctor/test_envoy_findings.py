@@ -109,8 +109,9 @@ def test_each_fault_is_found_with_its_remedy(field):
     BREAKS[field](broken)
     before = copy.deepcopy(broken)
     found = list(faults(configuration(broken), NEEDS))
-    assert [fault.field for fault in found] == [field]
-    finding = found[0].finding
+    assert [fault.field for _, fault in found] == [field]
+    ((where, fault),) = found
+    finding = fault.finding(where)
     assert finding.remedy.startswith(f"set {field}: ")
     assert finding.what
     assert broken == before, "the document that was read is not to be changed"
@@ -123,9 +124,9 @@ def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
     (kind,) = picker["typed_extension_protocol_options"]
     kept = {"common_http_protocol_options": {"idle_timeout": "5s"}}
     picker["typed_extension_protocol_options"][kind] = {**options, **kept}
-    fields = [fault.field for fault in faults(copy.deepcopy(broken), NEEDS)]
+    fields = [fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)]
     assert fields == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
-    for fault in faults(broken, NEEDS):
+    for _, fault in faults(broken, NEEDS):
         assert fault.wanted[kind].items() >= kept.items(), "its other options stay"
     picker["http2_protocol_options"] = {}  # as older configurations have it
     assert not list(faults(broken, NEEDS))
@@ -156,21 +157,38 @@ def test_the_clusters_of_a_weighted_route_are_looked_at():
             name = each["route"].pop("cluster")
             each["route"]["weighted_clusters"] = {"clusters": [{"name": name, "weight": 1}]}
     cluster(broken, "laar-endpoints").pop("load_balancing_policy")
-    assert [fault.field for fault in faults(broken, NEEDS)] == ["load_balancing_policy"]
+    assert [fault.field for _, fault in faults(broken, NEEDS)] == ["load_balancing_policy"]
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
     broken = rendered("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
-    fields = {fault.field for fault in faults(copy.deepcopy(broken), NEEDS)}
+    fields = {fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)}
     assert fields == {"processing_mode.response_body_mode", "processing_mode.request_trailer_mode"}
 
 
 def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
     needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
-    found = {f.field: f.wanted for f in faults(rendered("standalone", BootstrapOptions()), needs)}
+    found = {
+        f.field: f.wanted for _, f in faults(rendered("standalone", BootstrapOptions()), needs)
+    }
     assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
+
+
+def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
+    broken = rendered("standalone", BootstrapOptions())
+    processor(broken)["message_timeout"] = "60s"
+    (finding,) = envoy_findings(broken, NEEDS)
+    assert (finding.level, finding.remedy) == (Level.WARNING, "set message_timeout: 1.8s")
+
+
+def test_an_envoy_has_to_trust_the_authorities_of_all_endpoints():
+    good = rendered("standalone", BootstrapOptions(endpoint_cas=("/a.pem",)))
+    assert not list(faults(good, Needs(endpoint_cas=("/a.pem",))))
+    ((_, fault),) = faults(good, Needs(endpoint_cas=("/a.pem", "/b.pem")))
+    assert fault.field == "transport_socket_matches"
+    assert "/b.pem" in fault.effect
 
 
 def test_an_envoy_without_the_filter_gets_a_hint_where_to_start():

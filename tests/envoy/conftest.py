@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from bench.noop_picker import NoopPicker, start
 
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.core.membership import EndpointSpec
+from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from support import RecordingUpstream, free_port
@@ -35,11 +36,7 @@ class Fleet:
 
     def members(self, addresses: Sequence[str]) -> None:
         """Make these the cluster's endpoints."""
-        endpoints = []
-        for address in addresses:
-            host, _, port = address.rpartition(":")
-            endpoints.append(EndpointAddress(host=host.strip("[]"), port=int(port)))
-        write_eds(self._eds, endpoints)
+        write_eds(self._eds, [EndpointSpec(address=at, models=("m",)) for at in addresses])
 
     async def picker(self, endpoints: str, *, sample: bool = False) -> Any:
         """Start a picker that always answers ``endpoints``."""

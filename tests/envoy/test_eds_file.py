@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from laar.core.membership import EndpointSpec
+from laar.datalayer.endpoints_file import split_address
 from laar.envoy.bootstrap import render
-from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, EndpointAddress, write_eds
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, write_eds
 from laar.errors import SettingError
 
 ENDPOINTS = [
-    EndpointAddress(host="10.0.0.2", port=8000, metadata={"model": "m", "region": "eu"}),
-    EndpointAddress(host="10.0.0.1", port=8001),
-    EndpointAddress(host="10.0.0.1", port=8000),
-    EndpointAddress(host="2001:db8::1", port=8000),
+    EndpointSpec(address=address, models=("m",))
+    for address in ("10.0.0.2:8000", "10.0.0.1:8001", "10.0.0.1:8000", "[2001:db8::1]:8000")
 ]
 
 
@@ -31,7 +31,7 @@ def listed(path: Path) -> list[tuple[str, int]]:
 def test_the_file_lists_exactly_the_endpoints(tmp_path):
     path = tmp_path / "endpoints.json"
     assert write_eds(path, ENDPOINTS)
-    assert listed(path) == sorted((e.host, e.port) for e in ENDPOINTS)
+    assert listed(path) == sorted(split_address(spec.address) for spec in ENDPOINTS)
     assert write_eds(path, ENDPOINTS[1:2])
     assert listed(path) == [("10.0.0.1", 8001)]
     assert list(tmp_path.iterdir()) == [path]
@@ -40,14 +40,15 @@ def test_the_file_lists_exactly_the_endpoints(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.core.membership import EndpointSpec
+from laar.envoy.endpoints_file import write_eds
 
 path, port = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(200):  # lists of any length, so that a part of one is no list
     hosts = [f"10.0.{number}.{host}" for host in range(1 + number * port % 97)]
-    write_eds(path, [EndpointAddress(host=host, port=port) for host in hosts])
+    write_eds(path, [EndpointSpec(address=f"{host}:{port}", models=("m",)) for host in hosts])
 """
 
 
@@ -76,8 +77,7 @@ def test_processes_may_write_one_file_at_the_same_time(tmp_path):
 def test_the_bytes_depend_on_the_set_alone(tmp_path):
     shuffled = list(ENDPOINTS)
     random.Random(1).shuffle(shuffled)
-    reversed_metadata = {"region": "eu", "model": "m"}
-    shuffled.append(EndpointAddress(host="10.0.0.2", port=8000, metadata=reversed_metadata))
+    shuffled.append(shuffled[0])
     write_eds(tmp_path / "a.json", ENDPOINTS)
     write_eds(tmp_path / "b.json", shuffled)
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
@@ -104,11 +104,12 @@ def test_a_change_is_a_rename_and_a_new_version(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("host", "port"), [("vllm-0.vllm", 8000), ("[::1]", 8000), ("10.0.0.1", 0), ("10.0.0.1", 65536)]
+    "address", ["vllm-0.vllm:8000", "::1:8000", "10.0.0.1:0", "10.0.0.1:65536"]
 )
-def test_an_address_envoy_would_refuse_never_gets_into_the_file(host, port):
-    with pytest.raises(SettingError, match="endpoint"):
-        EndpointAddress(host=host, port=port)
+def test_an_address_envoy_would_refuse_never_gets_into_the_file(tmp_path, address):
+    with pytest.raises((SettingError, ValueError)):
+        write_eds(tmp_path / "eds.json", [EndpointSpec(address=address, models=("m",))])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_bootstrap_reads_this_cluster_under_its_name():

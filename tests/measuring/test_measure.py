@@ -18,7 +18,7 @@ from laar.accuracy.fitting.records import parse_records
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
-from laar.measuring.measure import Progress, Summary, Target, discover, measure, mend
+from laar.measuring.measure import Counts, Target, discover, measure, mend
 from laar.measuring.questions import Question, read_questions
 from support.scripted_fleet import completion
 
@@ -48,16 +48,16 @@ async def test_writes_one_outcome_for_each_model_and_question(
     serve: Any, tmp_path: Path, stream: bool
 ) -> None:
     fleet = await serve(echo, models=("good", "bad"))
-    seen: list[Progress] = []
+    seen: list[int] = []
     out = tmp_path / "outcomes.jsonl"
     summary = await measure(
         await discover([fleet.url]),
         [question(n) for n in range(5)],
         out,
         Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
-        progress=seen.append,
+        progress=lambda counts: seen.append(counts.asked),
     )
-    assert summary == Summary(asked=10, resumed=0, too_long=0, failed=0, mended_bytes=0)
+    assert summary == Counts(total=10, asked=10, correct=5)
     rows = outcomes_of(out)
     assert Counter((r.model, r.correct) for r in rows) == {("good", True): 5, ("bad", False): 5}
     for row in rows:
@@ -65,8 +65,7 @@ async def test_writes_one_outcome_for_each_model_and_question(
         assert row.prompt_chars == len("be brief" + "これは何 0?")
         assert row.latency_s > 0
         assert (row.ttft_s is not None) == stream
-    assert [p.done for p in seen] == list(range(1, 11))
-    assert seen[-1] == Progress(done=10, total=10, correct=5, failed=0)
+    assert seen == list(range(1, 11))
     assert all(b["temperature"] == 0 and b["max_tokens"] == 9 for b in fleet.bodies)
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 

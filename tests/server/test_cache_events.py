@@ -14,7 +14,7 @@ from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
-from laar.server.cluster_rules import ClusterRules
+from laar.protocol.rules import GatewayRules
 from laar.server.fleet import FleetState
 from laar.telemetry.problems import Problems
 from support import eventually
@@ -128,7 +128,7 @@ def test_a_restart_counts_where_no_event_has_come_since():
     """Engines tell both times by one clock: in the first batch of events, and on the page."""
     table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     beliefs.make_room(1)
-    fleet = FleetState(table, beliefs, Problems(), ClusterRules(random.Random(1)), eds_file=None)
+    fleet = FleetState(table, beliefs, Problems(), GatewayRules(random.Random(1)), eds_file=None)
     fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
     ids = np.arange(160, dtype=np.uint32)
 
@@ -153,7 +153,7 @@ def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
         table,
         beliefs,
         Problems(),
-        ClusterRules(random.Random(1)),
+        GatewayRules(random.Random(1)),
         eds_file=None,
         on_empty=emptied.append,
     )

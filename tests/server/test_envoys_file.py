@@ -9,8 +9,8 @@ import pytest
 
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.envoy.endpoints_file import EndpointAddress, write_eds
-from laar.server.cluster_rules import ClusterRules
+from laar.envoy.endpoints_file import write_eds
+from laar.protocol.rules import GatewayRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
 from laar.server.runner import Runner
@@ -39,7 +39,7 @@ def spec(address):
 async def running(eds):
     """A fleet that publishes its changes; yields it and its table."""
     table = EndpointTable()
-    fleet = FleetState(table, None, Problems(), ClusterRules(random.Random(1)), eds_file=eds)
+    fleet = FleetState(table, None, Problems(), GatewayRules(random.Random(1)), eds_file=eds)
     publishing = asyncio.create_task(fleet.run())
     try:
         yield fleet, table
@@ -50,7 +50,7 @@ async def running(eds):
 
 
 async def test_a_picker_that_starts_leaves_envoy_its_endpoints_until_it_knows_some(eds):
-    write_eds(eds, [EndpointAddress(host="10.0.0.7", port=8000)])
+    write_eds(eds, [EndpointSpec(address="10.0.0.7:8000", models=("m",))])
     nowhere = f"http://127.0.0.1:{free_port()}"
     source = {"selector": {"app": "vllm"}, "ports": [8000], "models": ["m"], "namespace": "ml"}
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}

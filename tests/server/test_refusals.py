@@ -12,7 +12,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.policies import build_policies
-from laar.protocol.ports import NoRules
+from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc.exchange import Exchange
@@ -34,7 +34,7 @@ async def processor():
         sampler=Sampler(0.0, every_s=1e9, rng=rng),
         clock=lambda: 1.0,
         metrics=Metrics(),
-        rules=NoRules(),
+        rules=GatewayRules(rng),
     )
     yield made
     made.reader.shutdown()

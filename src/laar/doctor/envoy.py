@@ -1,71 +1,30 @@
 """Check whether an Envoy is configured for a picker; each fault has the value to write.
 
 The input is Envoy's configuration as JSON, from its admin port or a bootstrap; `laar envoy` need
-not have rendered it. The checks are in `laar.doctor.envoy_checks`; a fault is a check that failed
-for one object.
+not have rendered it. The checks are in `laar.doctor.envoy_checks`.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 from laar.doctor.envoy_checks import (
-    ENDPOINTS,
-    NATIVE_LISTENER,
-    OVERRIDE_HOST,
-    PICKER_CLUSTER,
-    PROCESSOR,
-    ROUTE,
-    Check,
+    Fault,
     Json,
     Needs,
-    Wrong,
+    endpoints_faults,
     is_native,
+    listener_faults,
     override_of,
+    picker_faults,
+    processor_faults,
+    route_faults,
 )
 from laar.doctor.findings import Finding, error, fine
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A check that failed.
-
-    Args:
-        check: the failed check.
-        where: name of the listener, filter or cluster.
-        wrong: the effect, and the value to write.
-    """
-
-    check: Check
-    where: str
-    wrong: Wrong
-
-    @property
-    def field(self) -> str:
-        """Dotted path of the field within `where`."""
-        return self.check.above + self.check.field
-
-    @property
-    def wanted(self) -> object:
-        """The value to write."""
-        return self.wrong.wanted
-
-    @property
-    def finding(self) -> Finding:
-        """The finding to print."""
-        return Finding(
-            level=self.check.level,
-            where=f"Envoy {self.where}",
-            what=self.wrong.effect,
-            remedy=f"set {self.field}: {_shown(self.wanted)}",
-        )
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+Check = Callable[[Json, Needs], Iterator[Fault]]
+"""Yields the faults of an object."""
 
 
 def configuration(document: Json) -> Json:
@@ -103,7 +62,7 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
             )
         ]
     # Drop duplicates: a listener has many routes, often with the same faults.
-    found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
+    found = list(dict.fromkeys(fault.finding(where) for where, fault in faults(config, needs)))
     return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
@@ -121,11 +80,11 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
         statuses: the ``cluster_statuses`` from Envoy's admin port.
     """
     hosts = {str(status.get("name", "")): status.get("host_statuses", ()) for status in statuses}
-    for where, cluster, checks in _subjects(configuration(copy.deepcopy(document))):
+    for where, cluster, check in _subjects(configuration(copy.deepcopy(document))):
         known = hosts.get(cluster.get("name", ""))
         if known is None:
             continue
-        if checks is PICKER_CLUSTER and not any(map(_answers, known)):
+        if check is picker_faults and not any(map(_answers, known)):
             shown = ", ".join(map(_address, known)) or "no address"
             yield error(
                 f"Envoy {where}",
@@ -133,7 +92,7 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 "write the address of listen.ext_proc there, use TLS only if listen.tls is set, "
                 "and make sure that Envoy reaches it",
             )
-        if checks is ENDPOINTS and override_of(cluster) is not None and not known:
+        if check is endpoints_faults and override_of(cluster) is not None and not known:
             yield error(
                 f"Envoy {where}",
                 "has no endpoint, so every request fails",
@@ -150,42 +109,37 @@ def _address(host: Json) -> str:
     return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
 
 
-def faults(config: Json, needs: Needs) -> Iterator[Fault]:
-    """Yield every fault of a configuration in the form of a bootstrap."""
-    for where, subject, checks in _subjects(config):
-        for check in checks:
-            wrong = check.judge(subject, needs)
-            if wrong is not None:
-                yield Fault(check, where, wrong)
+def faults(config: Json, needs: Needs) -> Iterator[tuple[str, Fault]]:
+    """Yield every fault of a configuration in the form of a bootstrap, with the object's name."""
+    for where, subject, check in _subjects(config):
+        for fault in check(subject, needs):
+            yield where, fault
 
 
-def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
+def _subjects(config: Json) -> Iterator[tuple[str, Json, Check]]:
     """Yield the objects to check, with their names and checks."""
     clusters = {
         c.get("name", ""): c for c in config.get("static_resources", {}).get("clusters", ())
     }
     for listener, manager, processor in _processors(config):
         name = f"listener {listener.get('name', '?')}"
-        yield f"{name}, ext_proc", processor, PROCESSOR
+        yield f"{name}, ext_proc", processor, processor_faults
         if is_native(processor):
-            yield name, listener, NATIVE_LISTENER
+            yield name, listener, listener_faults
         picker = processor.get("grpc_service", {}).get("envoy_grpc", {}).get("cluster_name", "")
         if picker in clusters:
-            yield f"cluster {picker}", clusters[picker], PICKER_CLUSTER
+            yield f"cluster {picker}", clusters[picker], picker_faults
         targets = set()
         for route in _routes(manager, config):
             action = route.get("route", {})
-            yield f"{name}, route", action, ROUTE
+            yield f"{name}, route", action, route_faults
             weighted = action.get("weighted_clusters", {}).get("clusters", ())
             targets |= {
                 action.get("cluster", ""),
                 *(cluster.get("name", "") for cluster in weighted),
             }
         for target in sorted(targets & clusters.keys()):
-            yield f"cluster {target}", clusters[target], ENDPOINTS
-            override = override_of(clusters[target])
-            if override is not None:
-                yield f"cluster {target}", override, OVERRIDE_HOST
+            yield f"cluster {target}", clusters[target], endpoints_faults
 
 
 # -- walking -----------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
 import xxhash
 
+from laar.core.membership import EndpointSpec
+from laar.datalayer.endpoints_file import split_address
 from laar.errors import SettingError
 
 ENVOY_LEARNS_S = 0.5
@@ -35,38 +36,6 @@ TLS_NAMESPACE = "envoy.transport_socket_match"
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointAddress:
-    """An endpoint as Envoy reaches it.
-
-    Args:
-        host: IPv4 or IPv6 address, without brackets.
-        port: TCP port.
-        metadata: values for Envoy's access log, such as ``model``; not used in choosing.
-        name: host name in requests and in the certificate; empty for none.
-        ca: CA that verifies the certificate: a PEM file of the bootstrap's `endpoint_cas`, or
-            ``system``; None without TLS.
-
-    Raises:
-        SettingError: the host is not an IP address, or the port is not in 1 to 65535.
-    """
-
-    host: str
-    port: int
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    name: str = ""
-    ca: str | None = None
-
-    def __post_init__(self) -> None:
-        if not is_ip(self.host):
-            raise SettingError(
-                f"endpoint {self.host!r}: Envoy's endpoints file needs IP addresses, not names; "
-                "resolve the name first"
-            )
-        if not 0 < self.port < 65536:
-            raise SettingError(f"endpoint {self.host!r}: port {self.port} is not in 1..65535")
-
-
 def is_ip(host: str) -> bool:
     """Return whether a host is an IP address, not a name."""
     try:
@@ -76,12 +45,15 @@ def is_ip(host: str) -> bool:
     return True
 
 
-def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
+def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
     """Write exactly these endpoints to ``path``; return False if the file is unchanged.
 
     The directory must exist. Several processes, such as workers, may write one file: the last wins.
+
+    Raises:
+        SettingError: an address is a name.
     """
-    content = _discovery_response(endpoints)
+    content = _discovery_response(specs)
     try:
         if path.read_bytes() == content:
             return False
@@ -93,12 +65,14 @@ def write_eds(path: Path, endpoints: Sequence[EndpointAddress]) -> bool:
     return True
 
 
-def _discovery_response(endpoints: Sequence[EndpointAddress]) -> bytes:
-    entries = {(endpoint.host, endpoint.port): endpoint for endpoint in endpoints}
+def _discovery_response(specs: Sequence[EndpointSpec]) -> bytes:
+    entries = {split_address(spec.address): spec for spec in specs}
     resource = {
         "@type": _ASSIGNMENT,
         "cluster_name": ENDPOINTS_CLUSTER,
-        "endpoints": [{"lb_endpoints": [_lb_endpoint(entries[key]) for key in sorted(entries)]}],
+        "endpoints": [
+            {"lb_endpoints": [_lb_endpoint(*key, entries[key]) for key in sorted(entries)]}
+        ],
     }
     version = xxhash.xxh64_hexdigest(orjson.dumps(resource, option=orjson.OPT_SORT_KEYS))
     return orjson.dumps(
@@ -107,20 +81,21 @@ def _discovery_response(endpoints: Sequence[EndpointAddress]) -> bytes:
     )
 
 
-def _lb_endpoint(endpoint: EndpointAddress) -> dict[str, object]:
-    address = {"address": endpoint.host, "port_value": endpoint.port}
+def _lb_endpoint(host: str, port: int, spec: EndpointSpec) -> dict[str, object]:
+    if not is_ip(host):
+        raise SettingError(
+            f"endpoint {host!r}: Envoy's endpoints file needs IP addresses, not names; "
+            "resolve the name first"
+        )
+    address = {"address": host, "port_value": port}
     reached: dict[str, object] = {"address": {"socket_address": address}}
-    if endpoint.name:
-        reached["hostname"] = endpoint.name
-    entry: dict[str, object] = {"endpoint": reached}
-    metadata: dict[str, object] = {}
-    if endpoint.metadata:
-        metadata[METADATA_NAMESPACE] = dict(endpoint.metadata)
-    if endpoint.ca is not None:
-        metadata[TLS_NAMESPACE] = tls_match(endpoint.ca, named=bool(endpoint.name))
-    if metadata:
-        entry["metadata"] = {"filter_metadata": metadata}
-    return entry
+    # The access log shows the model.
+    metadata: dict[str, object] = {METADATA_NAMESPACE: {"model": spec.models[0]}}
+    if spec.way.name:
+        reached["hostname"] = spec.way.name
+    if spec.way.ca is not None:
+        metadata[TLS_NAMESPACE] = tls_match(spec.way.ca, named=bool(spec.way.name))
+    return {"endpoint": reached, "metadata": {"filter_metadata": metadata}}
 
 
 def tls_match(ca: str, *, named: bool) -> dict[str, object]:

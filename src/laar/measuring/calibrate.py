@@ -6,21 +6,17 @@ of the questions is a balanced set.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress as Bar
 
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
-from laar.measuring.measure import Progress, measure
 from laar.measuring.questions import Question
-from laar.measuring.run import COLUMNS, targets_of
+from laar.measuring.run import ask
 
 TIMEOUT_S = 60.0
 """Timeout of one request; a longer one would outlast the measurement."""
@@ -53,27 +49,9 @@ def calibrate(
         SettingError: an endpoint does not answer, or too few answers arrived in time.
     """
     console = Console()
-    failed = 0
-
-    async def ask() -> None:
-        """Ask questions until the time is up."""
-        targets = await targets_of(endpoints, models, asking.headers)
-        with Bar(*COLUMNS, console=console) as bar:
-            task = bar.add_task("asking", total=None, note="")
-
-            def show(progress: Progress) -> None:
-                nonlocal failed
-                failed = progress.failed
-                note = f"{progress.correct} right, {progress.failed} without an answer"
-                bar.update(task, completed=progress.done, note=note)
-
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await measure(targets, questions, outcomes, asking, progress=show)
-
-    asyncio.run(ask())
-    if failed:
-        console.print(f"{failed} requests got no answer; {outcomes} says why.", markup=False)
+    counts = ask(endpoints, models, questions, outcomes, asking, console=console, seconds=seconds)
+    if counts.failed:
+        console.print(f"{counts.failed} requests got no answer; {outcomes} says why.", markup=False)
     try:
         return run_fit([outcomes], out=out, json_file=None)
     except SettingError as error:

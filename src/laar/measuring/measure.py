@@ -61,33 +61,27 @@ class Target:
     window_tokens: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The progress of a measurement; `done` includes the outcomes of earlier runs."""
-
-    done: int
-    total: int
-    correct: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The counts of a run.
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """The counts of a run, so far or at its end.
 
     Args:
+        total: questions of all models.
         asked: requests recorded in this run.
         resumed: outcomes from earlier runs.
         too_long: questions not sent because they exceed the endpoint's window.
+        correct: correct answers in this run.
         failed: requests without an answer; run again to repeat them.
         mended_bytes: bytes of an incomplete last line that were removed.
     """
 
-    asked: int
-    resumed: int
-    too_long: int
-    failed: int
-    mended_bytes: int
+    total: int = 0
+    asked: int = 0
+    resumed: int = 0
+    too_long: int = 0
+    correct: int = 0
+    failed: int = 0
+    mended_bytes: int = 0
 
 
 async def discover(
@@ -144,8 +138,8 @@ async def measure(
     out: Path,
     asking: Asking | None = None,
     *,
-    progress: Callable[[Progress], None] | None = None,
-) -> Summary:
+    progress: Callable[[Counts], None] = lambda _counts: None,
+) -> Counts:
     """Ask the questions that have no answer in `out` yet, and append the outcomes to it.
 
     Args:
@@ -163,23 +157,19 @@ async def measure(
     asked = list(questions)
     if len({question.id for question in asked}) < len(asked):
         raise SettingError("two questions have the same id: make ids unique")
-    mended_bytes, done = mend(out)
+    counts = Counts()
+    counts.mended_bytes, done = mend(out)
     async with _open(out) as file:
         # No connection limit, so that no request waits for another target's.
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            run = _Run(
-                file=file,
-                session=session,
-                asking=asking,
-                progress=progress,
-            )
+            run = _Run(file, session, asking, progress, counts)
             left: dict[str, Iterator[Question]] = {}
             places = {target.base_url: asyncio.Semaphore(asking.concurrency) for target in targets}
             for model in {target.model for target in targets}:
                 unanswered = [q for q in asked if (q.id, model) not in done]
-                run.total += len(asked)
-                run.resumed += len(asked) - len(unanswered)
+                counts.total += len(asked)
+                counts.resumed += len(asked) - len(unanswered)
                 left[model] = iter(unanswered)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -189,13 +179,7 @@ async def measure(
                             group.create_task(run.work(target, left[target.model], place))
             except ExceptionGroup as faults:
                 raise faults.exceptions[0] from faults
-    return Summary(
-        asked=run.asked,
-        resumed=run.resumed,
-        too_long=run.too_long,
-        failed=run.failed,
-        mended_bytes=mended_bytes,
-    )
+    return counts
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
@@ -250,20 +234,15 @@ async def _open(out: Path) -> AsyncIterator[BinaryIO]:
         raise SettingError(f"{out}: {fault.strerror or fault}") from fault
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Run:
-    """One run and its counters."""
+    """One run."""
 
     file: BinaryIO
     session: aiohttp.ClientSession
     asking: Asking
-    progress: Callable[[Progress], None] | None
-    total: int = 0
-    asked: int = 0
-    resumed: int = 0
-    too_long: int = 0
-    correct: int = 0
-    failed: int = 0
+    progress: Callable[[Counts], None]
+    counts: Counts
     densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
     """Maximum observed characters per prompt token, by model and task."""
 
@@ -278,7 +257,7 @@ class _Run:
                 kind = target.model, question.task
                 least_tokens = chars / self.densities.get(kind, math.inf)
                 if least_tokens + (self.asking.max_tokens or 1) > target.window_tokens:
-                    self.too_long += 1
+                    self.counts.too_long += 1
                     continue
                 outcome = await self._outcome(target, question, messages)
                 if outcome.prompt_tokens and chars >= _LEAST_CHARS:
@@ -330,19 +309,10 @@ class _Run:
     def _note(self, outcome: MeasuredOutcome) -> None:
         self.file.write(dump_outcome(outcome))
         self.file.flush()  # write the line before the next request starts
-        self.asked += 1
-        self.correct += outcome.correct is True
-        answered = outcome.status == 200
-        self.failed += not answered
-        if self.progress is not None:
-            self.progress(
-                Progress(
-                    done=self.resumed + self.asked,
-                    total=self.total,
-                    correct=self.correct,
-                    failed=self.failed,
-                )
-            )
+        self.counts.asked += 1
+        self.counts.correct += outcome.correct is True
+        self.counts.failed += outcome.status != 200
+        self.progress(self.counts)
 
 
 def _texts(message: Message) -> Iterator[str]:

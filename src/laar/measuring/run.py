@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rich.progress import Progress as Bar
 
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
-from laar.measuring.measure import Progress, Summary, Target, discover, measure
+from laar.measuring.measure import Counts, Target, discover, measure
 from laar.measuring.questions import Question
 
 INTERRUPTED = 130
@@ -55,27 +56,54 @@ def run_measure(
     """
     console = Console()
     try:
-        with Bar(*COLUMNS, console=console) as bar:
-            task = bar.add_task("measuring", total=None, note="")
-
-            def show(progress: Progress) -> None:
-                note = f"{progress.correct} right, {progress.failed} without an answer"
-                bar.update(task, completed=progress.done, total=progress.total, note=note)
-
-            async def run() -> Summary:
-                targets = await targets_of(endpoints, models, asking.headers)
-                return await measure(targets, questions, out, asking, progress=show)
-
-            summary = asyncio.run(run())
+        counts = ask(endpoints, models, questions, out, asking, console=console)
     except KeyboardInterrupt:
         console.print(
             f"stopped; the outcomes are in {out}. Run the command again to continue.", markup=False
         )
         return INTERRUPTED
-    _print(console, summary, out)
+    _print(console, counts, out)
     if json_file is not None:
-        json_file.write_bytes(orjson.dumps(asdict(summary), option=orjson.OPT_INDENT_2))
-    return INCOMPLETE if summary.failed else 0
+        json_file.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
+    return INCOMPLETE if counts.failed else 0
+
+
+def ask(
+    endpoints: Sequence[str],
+    models: Sequence[str],
+    questions: Sequence[Question],
+    out: Path,
+    asking: Asking,
+    *,
+    console: Console,
+    seconds: float | None = None,
+) -> Counts:
+    """Measure with a progress bar, as `run_measure` does; at most for `seconds`.
+
+    Raises:
+        SettingError: an endpoint, model or file does not exist or can't be used.
+    """
+    counts = Counts()
+
+    async def run(bar: Bar) -> None:
+        nonlocal counts
+        targets = await targets_of(endpoints, models, asking.headers)
+        task = bar.add_task("asking", total=None, note="")
+
+        def show(now: Counts) -> None:
+            nonlocal counts
+            counts = now
+            note = f"{now.correct} right, {now.failed} without an answer"
+            total = now.total if seconds is None else None
+            bar.update(task, completed=now.resumed + now.asked, total=total, note=note)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                counts = await measure(targets, questions, out, asking, progress=show)
+
+    with Bar(*COLUMNS, console=console) as bar:
+        asyncio.run(run(bar))
+    return counts
 
 
 async def targets_of(
@@ -108,14 +136,14 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def _print(console: Console, summary: Summary, out: Path) -> None:
+def _print(console: Console, counts: Counts, out: Path) -> None:
     console.print(
-        f"{out}: {summary.asked} outcomes added to {summary.resumed}.",
+        f"{out}: {counts.asked} outcomes added to {counts.resumed}.",
         markup=False,
     )
-    if summary.mended_bytes:
-        console.print(f"An incomplete last line of {summary.mended_bytes} bytes was removed first.")
-    if summary.too_long:
-        console.print(f"{summary.too_long} were not sent: longer than the engine's window.")
-    if summary.failed:
-        console.print(f"{summary.failed} got no answer: run the command again to repeat them.")
+    if counts.mended_bytes:
+        console.print(f"An incomplete last line of {counts.mended_bytes} bytes was removed first.")
+    if counts.too_long:
+        console.print(f"{counts.too_long} were not sent: longer than the engine's window.")
+    if counts.failed:
+        console.print(f"{counts.failed} got no answer: run the command again to repeat them.")

@@ -14,7 +14,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, count, islice
 
 from laar.client.loop import Message
 from laar.errors import SettingError, unknown
@@ -32,12 +32,12 @@ _PAIR_CHARS = 80  # two UUIDs in JSON
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath", "inlet", "jade")
 
 
-def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Question]:
+def made_questions(sets: Sequence[str], number: int, seed: int = 0) -> list[Question]:
     """Return questions, cycling through all sets and levels, so that any prefix is balanced.
 
     Args:
         sets: names from `SETS`.
-        count: number of questions.
+        number: number of questions.
         seed: random seed; different seeds have no question in common.
 
     Raises:
@@ -46,20 +46,13 @@ def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Quest
     for name in sets:
         if name not in SETS:
             raise SettingError(f"--set: {unknown('set', name, SETS)}")
-    return list(islice(_in_turn([SETS[name](seed) for name in dict.fromkeys(sets)]), count))
-
-
-def _in_turn(streams: Sequence[Iterator[Question]]) -> Iterator[Question]:
-    while True:
-        for stream in streams:
-            yield next(stream)
+    in_turn = zip(*(SETS[name](seed) for name in dict.fromkeys(sets)), strict=False)
+    return list(islice(chain.from_iterable(in_turn), number))
 
 
 def _lookups(seed: int) -> Iterator[Question]:
-    index = 0
-    while True:
+    for index in count():
         yield from (_lookup(f"kv-{seed}-{index}-{tokens}", tokens) for tokens in LOOKUP_TOKENS)
-        index += 1
 
 
 def _lookup(name: str, tokens: int) -> Question:
@@ -83,8 +76,7 @@ def _ids(seed: str, count: int) -> list[str]:
 
 
 def _arithmetic(seed: int) -> Iterator[Question]:
-    index = 0
-    while True:
+    for index in count():
         rng = random.Random(f"arithmetic-{seed}-{index}")
         a, b, c, d = (rng.randint(12, 989) for _ in range(4))
         text, value = (
@@ -100,12 +92,10 @@ def _arithmetic(seed: int) -> Iterator[Question]:
             f"What is {text}? End your answer with the number, in digits.",
             CheckSpec(number=value),
         )
-        index += 1
 
 
 def _formats(seed: int) -> Iterator[Question]:
-    index = 0
-    while True:
+    for index in count():
         rng = random.Random(f"formats-{seed}-{index}")
         words = rng.sample(_WORDS, 4)
         counts = {word: rng.randint(1, 99) for word in words}
@@ -124,7 +114,6 @@ def _formats(seed: int) -> Iterator[Question]:
             f"Names and counts: {listed}. Answer with JSON and nothing else: {text}.",
             CheckSpec.model_validate({"json": value}),
         )
-        index += 1
 
 
 def _question(name: str, text: str, check: CheckSpec) -> Question:

@@ -1,4 +1,4 @@
-"""The interfaces that a stream calls: the body hook, the cluster's rules, and enforcement.
+"""The interfaces that a stream calls: the body hook and enforcement.
 
 Each is implemented in a higher layer, or by a test. None raises errors on purpose: after a fault
 the request continues without the picker.
@@ -6,7 +6,7 @@ the request continues without the picker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from laar.core.request import Api
@@ -16,40 +16,6 @@ from laar.protocol.headers import Head
 IsEnforced = Callable[[str], bool]
 """Returns whether the decision for a session, or for a request id if there is none, is enforced. If
 not, the request is in shadow."""
-
-
-class GatewayRules(Protocol):
-    """Priorities of objectives and model rewrites, looked up for each request."""
-
-    @property
-    def rewrites(self) -> Container[str]:
-        """The pools for which `rewrite` may return another name; "" stands for no pool."""
-        ...
-
-    def priority(self, objective: str, pool: str) -> int:
-        """Return the priority of a pool's objective by name; 0 if unknown or empty.
-
-        If no pool is named, the objectives of all pools apply, and likewise their rewrites.
-        """
-        ...
-
-    def rewrite(self, model: str, pool: str) -> str | None:
-        """Return the name that replaces a requested model; None to keep it."""
-        ...
-
-
-class NoRules:
-    """The rules without a cluster: one priority, no rewrites."""
-
-    rewrites: Container[str] = ()
-
-    def priority(self, objective: str, pool: str) -> int:
-        """Return 0: all requests have the same priority."""
-        return 0
-
-    def rewrite(self, model: str, pool: str) -> str | None:
-        """Return None: names are not rewritten."""
-        return None
 
 
 class Restorer(Protocol):

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import split_address
-from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
+from laar.envoy.endpoints_file import ENVOY_LEARNS_S, write_eds
 from laar.telemetry.problems import Problems
 
 WRITE_AGAIN_S = 1.0
@@ -62,18 +61,11 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     then Envoy uses the previous picker's file, which is kept unless Envoy is `known` to have
     endpoints from this picker.
     """
-    addresses = []
-    for spec in specs:
-        host, port = split_address(spec.address)
-        way, facts = spec.way, {"model": spec.models[0]}
-        addresses.append(
-            EndpointAddress(host=host, port=port, metadata=facts, name=way.name, ca=way.ca)
-        )
     try:
-        if not addresses and not known and path.exists():
+        if not specs and not known and path.exists():
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_eds(path, addresses)
+        write_eds(path, specs)
     except OSError as error:
         return (
             f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import EndpointSpec, Served
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.server.cluster_rules import ClusterRules
+from laar.protocol.rules import GatewayRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 from laar.telemetry.problems import Problems
@@ -46,7 +46,7 @@ class FleetState:
         table: EndpointTable,
         prefixes: PrefixBeliefs | None,
         problems: Problems,
-        rules: ClusterRules,
+        rules: GatewayRules,
         *,
         eds_file: Path | None,
         on_change: Callable[[], None] = lambda: None,

@@ -28,10 +28,10 @@ from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
 from laar.server.admin.observability import Observability
-from laar.server.cluster_rules import ClusterRules
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.settings import Settings
@@ -95,7 +95,7 @@ class Picker:
         self.learning.seen = self.director.engines.seen
         self.admission = self._admission()
         self.sharer = self._sharer(snapshot)
-        self.rules = ClusterRules(rng)
+        self.rules = GatewayRules(rng)
         self.held = HeldBytes(settings.bodies.max_held_bytes)
         self.metrics = Metrics()
         self.pools = PoolMetrics(

@@ -122,24 +122,18 @@ _ABSENT = {
 }
 
 
-class _Lenient(BaseModel):
-    """A model that ignores unknown fields."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Plugin(_Lenient):
+class _Plugin(BaseModel):
     type: str = Field(max_length=256)
     name: str = Field("", max_length=256)
     parameters: dict[str, Any] | None = None
 
 
-class _Use(_Lenient):
+class _Use(BaseModel):
     pluginRef: str = Field(max_length=256)  # noqa: N815
     weight: float | None = None
 
 
-class _Profile(_Lenient):
+class _Profile(BaseModel):
     name: str = ""
     plugins: list[_Use] = Field(default=[], max_length=1000)
 

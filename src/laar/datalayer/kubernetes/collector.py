@@ -26,7 +26,6 @@ from laar.datalayer.kubernetes.objects import (
     Objective,
     PodEndpoints,
     Pool,
-    Rewrite,
     parse,
     pod_endpoints,
     rewrites_of,
@@ -40,6 +39,7 @@ from laar.datalayer.kubernetes.resources import (
     Resource,
 )
 from laar.datalayer.kubernetes.settings import KubernetesSource
+from laar.protocol.rules import Rewrite
 
 REPORT_EVERY_S = 0.1
 FAULTS_SHOWN = 3
@@ -197,7 +197,7 @@ class KubernetesEndpoints:
             return
         problem(None)
         ports = tuple(port.number for port in pool.spec.targetPorts)
-        selector = _Selection(pool.spec.selector.matchLabels, ports)
+        selector = _Selection(pool.spec.labels, ports)
         if selector != self._following:
             self._stop_pods()
             self._follow(selector, api, tasks)

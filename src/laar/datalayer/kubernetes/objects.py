@@ -12,12 +12,11 @@ Objects are untrusted: those whose fields are invalid are ignored, and the reaso
 from __future__ import annotations
 
 import ipaddress
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
@@ -25,6 +24,7 @@ from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
 from laar.errors import SettingError
+from laar.protocol.rules import Rewrite
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = (
@@ -179,16 +179,14 @@ def _first(said: Mapping[str, str], keys: Iterable[str]) -> str:
     return next((said[key] for key in keys if key in said), "")
 
 
-class _Selector(BaseModel):
-    matchLabels: dict[str, str] = Field(min_length=1)  # noqa: N815
-
-
 class _Port(BaseModel):
     number: int = Field(ge=1, le=65535)
 
 
 class _PoolSpec(BaseModel):
-    selector: _Selector
+    labels: dict[str, str] = Field(
+        min_length=1, validation_alias=AliasPath("selector", "matchLabels")
+    )
     targetPorts: list[_Port] = Field(min_length=1, max_length=8)  # noqa: N815
 
 
@@ -264,13 +262,8 @@ class Objective(BaseModel):
     spec: _ObjectiveSpec
 
 
-class _ModelMatch(BaseModel):
-    type: str = "Exact"
-    value: str = Field(min_length=1)
-
-
 class _Match(BaseModel):
-    model: _ModelMatch
+    model: str = Field(min_length=1, validation_alias=AliasPath("model", "value"))
 
 
 class _Target(BaseModel):
@@ -294,15 +287,6 @@ class ModelRewrite(BaseModel):
     spec: _RewriteSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
-    """A rule: requests for `models` (empty: for any model) go to one of the weighted targets."""
-
-    models: frozenset[str]
-    targets: tuple[str, ...]
-    weights: tuple[int, ...]
-
-
 def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
     """Return the rules of several objects in order of precedence: the oldest object first."""
     ordered = sorted(
@@ -310,24 +294,10 @@ def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
     )
     return tuple(
         Rewrite(
-            models=frozenset(match.model.value for match in rule.matches),
+            models=frozenset(match.model for match in rule.matches),
             targets=tuple(target.modelRewrite for target in rule.targets),
             weights=tuple(target.weight or 0 for target in rule.targets),
         )
         for rewrite in ordered
         for rule in rewrite.spec.rules
     )
-
-
-def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
-    """Choose the name that `model` is rewritten to; None to leave it unchanged.
-
-    A rule for the exact name takes precedence over one for any name; of several, the first applies.
-    Targets without weights are equally likely.
-    """
-    rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
-    rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)
-    if rule is None or not rule.targets:
-        return None
-    weights = rule.weights if any(rule.weights) else None
-    return rng.choices(rule.targets, weights)[0]

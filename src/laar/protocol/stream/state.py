@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from laar.core.decision import Decision
 from laar.core.request import Api, Trace
-from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced, NoRules, Rework
+from laar.protocol.ports import BodyHook, IsEnforced, Rework
+from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
 from laar.protocol.since import Since
 from laar.protocol.stream.answer import Answer
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import NATIVE, Dialect
 
-_NO_RULES = NoRules()
+_NO_RULES = GatewayRules(random.Random())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

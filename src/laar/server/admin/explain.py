@@ -40,7 +40,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.ports import GatewayRules
+from laar.protocol.rules import GatewayRules
 from laar.protocol.stream import Environment, Stream, StreamSettings
 from laar.server.admin.answers import as_json, refused
 from laar.server.browsers import body_of

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import Answered, OutcomeReports
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
-from laar.protocol.ports import GatewayRules
+from laar.protocol.rules import GatewayRules
 from laar.server.admin.answers import as_json
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed

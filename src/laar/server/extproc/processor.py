@@ -30,7 +30,8 @@ from laar.protocol.events import (
     Served,
     Stored,
 )
-from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
+from laar.protocol.ports import BodyHook, IsEnforced
+from laar.protocol.rules import GatewayRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
 from laar.protocol.stream import Environment, HeldBytes, StreamSettings

@@ -5,15 +5,14 @@ import random
 import orjson
 import pytest
 
-from laar.datalayer.kubernetes.objects import Rewrite
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, Shape
+from laar.protocol.rules import GatewayRules, Rewrite
 from laar.protocol.stream import Environment, Stream, StreamSettings
-from laar.server.cluster_rules import ClusterRules
 
 
 @pytest.fixture
 def rules():
-    return ClusterRules(random.Random(1))
+    return GatewayRules(random.Random(1))
 
 
 def rule(target, *models):

@@ -1,14 +1,19 @@
-"""Rules from Kubernetes objects, merged over all pools."""
+"""Priorities of objectives and model rewrites, merged over all pools of a cluster."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from laar.datalayer.kubernetes.objects import Rewrite
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A rule: requests for `models` (empty: for any model) go to one of the weighted targets."""
+
+    models: frozenset[str]
+    targets: tuple[str, ...]
+    weights: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -20,8 +25,8 @@ class _Rules:
     rewrites: Sequence[Rewrite] = ()
 
 
-class ClusterRules:
-    """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
+class GatewayRules:
+    """Objectives and rewrites by source; without a cluster there are none.
 
     A request that a gateway sends to a pool follows only that pool's rules. For requests without a
     pool, the first pool with an objective of the given name wins, and a rewrite for any model
@@ -43,11 +48,7 @@ class ClusterRules:
 
     def rewrite(self, model: str, pool: str = "") -> str | None:
         """Return the name to use for a model requested in a pool; None to keep it."""
-        if not (rewrites := self.rewrites.get(pool)):
-            return None
-        from laar.datalayer.kubernetes.objects import rewrite_target  # imported only with a cluster
-
-        return rewrite_target(rewrites, model, self._rng)
+        return rewrite_target(self.rewrites.get(pool, ()), model, self._rng)
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Replace the objectives of a pool."""
@@ -64,3 +65,17 @@ class ClusterRules:
 
     def _in(self, pool: str) -> list[_Rules]:
         return [rules for rules in self._of.values() if pool in ("", rules.pool)]
+
+
+def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
+    """Choose the name that `model` is rewritten to; None to leave it unchanged.
+
+    A rule for the exact name takes precedence over one for any name; of several, the first applies.
+    Targets without weights are equally likely.
+    """
+    rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
+    rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)
+    if rule is None or not rule.targets:
+        return None
+    weights = rule.weights if any(rule.weights) else None
+    return rng.choices(rule.targets, weights)[0]
