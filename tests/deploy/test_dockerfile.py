@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from deploy.kustomized import render
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy import image
-from support import free_port
+from support import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
@@ -46,7 +47,7 @@ def test_it_pins_its_base_and_ends_unprivileged() -> None:
     assert user == "{runAsUser}:{runAsGroup}".format_map(spec["securityContext"])
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     [entry] = [json.loads(line) for line in said(FINAL, "ENTRYPOINT")]
-    assert entry[0] in scripts
+    assert entry[-1] in scripts
     [base] = [line for line in said(LINES, "ARG") if line.startswith("BASE=")]
     assert re.search(rf":{image.PYTHON}\S*", base), "pin the base image"
     assert {line.split()[0] for line in said(LINES, "FROM")} == {"${BASE}"}
@@ -89,6 +90,38 @@ def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
         assert of["repository"] + how == found
     with pytest.raises(SystemExit, match="tag or a digest"):
         image.put_name("registry.test:5000/laar", tmp_path)
+
+
+async def test_a_container_that_is_stopped_while_it_starts_ends_at_once(tmp_path: Path) -> None:
+    """The kernel discards signals that PID 1 has no handler for yet."""
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    trial = await asyncio.create_subprocess_exec(*namespace, "true")
+    if await trial.wait():
+        pytest.skip("PID namespaces are not allowed here")
+    [entry] = [json.loads(line) for line in said(FINAL, "ENTRYPOINT")]
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    endpoints = [{"address": "127.0.0.1:1", "models": ["m"]}]
+    (tmp_path / "laar.yaml").write_text(json.dumps({"endpoints": endpoints, "listen": listen}))
+    outer = await asyncio.create_subprocess_exec(
+        *namespace, *entry[:-1], sys.executable, "-m", "laar.cli", "serve", cwd=tmp_path
+    )
+    try:
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+
+        def stopped() -> bool:
+            inner = children.read_text().strip()
+            command = Path(f"/proc/{inner}/cmdline").read_bytes() if inner else b""
+            if runs := command.startswith(sys.executable.encode()):
+                os.kill(int(inner), signal.SIGTERM)
+            return runs
+
+        await eventually(stopped, what="the interpreter")
+        status = await asyncio.wait_for(outer.wait(), 60)
+        assert status == 128 + signal.SIGINT, "as after Ctrl-C"
+    finally:
+        if outer.returncode is None:
+            outer.kill()
+            await outer.wait()
 
 
 def run(command: str, where: Path) -> None:
@@ -155,8 +188,8 @@ async def _answers_probes(opt: Path, directory: Path) -> None:
     )
     arguments[arguments.index("/etc/laar/laar.yaml")] = str(settings)
     process = await asyncio.create_subprocess_exec(
-        str(opt / "bin" / entry[0]), *entry[1:], *arguments,
-        env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+        *entry, *arguments,
+        env={"PATH": f"{opt / 'bin'}:{os.defpath}", "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=directory, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

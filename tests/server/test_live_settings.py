@@ -14,8 +14,11 @@ import pytest
 import yaml
 
 from laar.core.request import Api, Request
+from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
+from laar.server.tasks import cancel
 from laar.settings import Applies, Settings, leaves, load
+from laar.telemetry.problems import Problems
 from support import eventually, free_port, metric
 from support.other_settings import OTHER, document
 
@@ -299,6 +302,61 @@ async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
     finally:
         picker.terminate()
         await picker.wait()
+
+
+async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
+    path = tmp_path / "laar.yaml"
+    path.write_text(yaml.safe_dump(document(())))
+    os.mkfifo(tmp_path / "pipe")
+    problems = Problems()
+    reloader = SettingsReloader(load(path), problems=problems)
+    reloader.poll_s = 0.01
+    following = asyncio.create_task(reloader.follow(lambda *_: None))
+    try:
+        (tmp_path / "pipe").replace(path)
+        await eventually(lambda: "not a regular file" in problems.get("settings", ""))
+        (tmp_path / "new").write_text(yaml.safe_dump(document(())))
+        (tmp_path / "new").replace(path)
+        await eventually(lambda: not problems)
+    finally:
+        await cancel([following])
+
+
+async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
+    path, listen = tmp_path / "endpoints.yaml", {}
+    for name in ("ext_proc", "health", "admin"):
+        listen[name] = f"127.0.0.1:{free_port()}"
+    path.write_text("endpoints: []\n")
+    shutdown = {"drain_s": 0, "grace_s": 0}
+    settings = {"endpoints_file": str(path), "listen": listen, "shutdown": shutdown}
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(settings))
+    os.mkfifo(tmp_path / "pipe")
+    picker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(tmp_path / "laar.yaml")),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    writing = []
+
+    def reads():
+        with contextlib.suppress(OSError):  # nobody reads it yet
+            writing.append(os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writing)
+
+    try:
+        while b"picking for" not in await picker.stderr.readline():
+            pass
+        (tmp_path / "pipe").replace(path)
+        (tmp_path / "pipe").symlink_to(path)
+        await eventually(reads, what="a reload")
+        picker.terminate()
+        await asyncio.wait_for(picker.communicate(), 60)
+        assert picker.returncode == 0
+    finally:
+        for handle in writing:
+            os.close(handle)
+        if picker.returncode is None:
+            picker.kill()
+            await picker.communicate()
 
 
 async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):

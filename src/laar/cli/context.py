@@ -29,11 +29,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def main() -> None:
-    """Order the documents in prompts so that endpoints find more of them in their caches."""
-
-
 @app.command()
 def doctor(
     body: Annotated[

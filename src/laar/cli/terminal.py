@@ -96,6 +96,7 @@ def handle_signals() -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # the image's entry point blocks SIGTERM
     try:
         yield
     finally:

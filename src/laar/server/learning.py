@@ -30,7 +30,7 @@ from laar.core.engine_model import Seen
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
-from laar.server.whole_file import WholeFile
+from laar.server.whole_file import WholeFile, read_file
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
 
@@ -209,8 +209,7 @@ class Learning:
             return
         path = self._file.path
         try:
-            data = self._file.read(MAX_STATE_BYTES)
-            state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
+            state = orjson.loads(read_file(path, MAX_STATE_BYTES))
         except FileNotFoundError:
             return
         except (OSError, orjson.JSONDecodeError) as fault:

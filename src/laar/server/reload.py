@@ -140,6 +140,8 @@ class SettingsReloader:
             SettingError: a file can't be used.
             OSError: a path can't be looked at.
         """
+        if path.exists() and not path.is_file():  # reading a pipe might never end
+            raise SettingError(f"{path}: not a regular file")
         loaded = load(path)
         found = change(self.settings, loaded.settings)
         with loaded.located():

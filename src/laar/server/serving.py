@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ def serve(settings: Loaded, *, worker: Worker | None = None) -> None:
                 await running
         finally:
             await cancel([collecting, running])
+        os._exit(0)  # not waiting for threads, which a name server may block for a minute
 
     uvloop.run(main())
 

@@ -19,10 +19,15 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.errors import SettingError, install
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from laar.errors import SettingError
+from laar.server.whole_file import read_file
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
@@ -70,7 +75,7 @@ class ServerTls:
         problems: receives problems with files, and an expired certificate.
 
     Raises:
-        SettingError: a file can't be used, or the package cryptography is not installed.
+        SettingError: a file can't be used.
     """
 
     def __init__(self, settings: Tls, problems: Problems) -> None:
@@ -143,7 +148,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        return read_file(path)
     except OSError as error:
         raise SettingError(
             f"can't read {path}: {error.strerror}; name a PEM file that exists",
@@ -153,17 +158,11 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
     """Return the identity; reject files with which loading or handshakes would fail."""
-    try:
-        from cryptography import x509
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    except ImportError:
-        raise _missing() from None
     name = "certificate"
     try:
         leaf = x509.load_pem_x509_certificates(certificate)[0]
         name = "key"
-        private = load_pem_private_key(key, password=None)
+        private = serialization.load_pem_private_key(key, password=None)
         if client_ca is not None:
             name = "client_ca"
             x509.load_pem_x509_certificates(client_ca)
@@ -196,12 +195,6 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
 
 def _self_signed() -> tuple[bytes, bytes]:
     """Return a newly generated certificate and its key, in PEM."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        raise _missing() from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "laar")])
     host = x509.DNSName(socket.gethostname())
@@ -221,10 +214,4 @@ def _self_signed() -> tuple[bytes, bytes]:
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
-    )
-
-
-def _missing() -> SettingError:
-    return SettingError(
-        f"TLS needs the package cryptography; {install('tls')}", setting="listen.tls"
     )

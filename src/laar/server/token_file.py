@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laar.accuracy.reporters import MAX_REPORTERS
 from laar.errors import SettingError
+from laar.server.whole_file import read_file
 
 _MIN_CHARS, _MAX_CHARS = 8, 4096
 
@@ -84,7 +85,7 @@ def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | No
 
 def _read(path: Path, setting: str) -> str:
     try:
-        return path.read_text("ascii").strip()
+        return read_file(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as fault:
         why = getattr(fault, "strerror", None) or "it is not ASCII text"
         raise SettingError(

@@ -23,29 +23,14 @@ from laar.telemetry.context import Group
 
 def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[Route]:
     """Return the routes for the admin port."""
-    admin = _ContextAdmin(hooks, prefixes)
-    return [
-        Route("/context", admin.show),
-        Route("/context/reset", admin.reset, methods=["POST"]),
-    ]
 
-
-class _ContextAdmin:
-    """Admin handlers for the context hooks and the prefix advice."""
-
-    def __init__(self, hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> None:
-        self._hooks = hooks
-        self._prefixes = prefixes
-
-    async def show(self, _request: Request) -> Response:
-        """Return each route's hook, its guard and its counts, and the advice for each agent."""
-        advice = [] if self._prefixes is None else self._prefixes.advisor.advice()
-        routes = [_shown(ordering) for ordering in self._hooks.orderings]
+    async def show(_request: Request) -> Response:
+        advice = [] if prefixes is None else prefixes.advisor.advice()
+        routes = [_shown(ordering) for ordering in hooks.orderings]
         return as_json({"routes": routes, "advice": [advised._asdict() for advised in advice]})
 
-    async def reset(self, request: Request) -> Response:
-        """Reset the guard of one route's hook, or of all hooks."""
-        orderings, name = self._hooks.orderings, request.query_params.get("route")
+    async def reset(request: Request) -> Response:
+        orderings, name = hooks.orderings, request.query_params.get("route")
         if not orderings:
             return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
         known = [o for o in orderings if name is None or o.rule.name == name]
@@ -53,8 +38,10 @@ class _ContextAdmin:
             names = [ordering.rule.name for ordering in orderings]
             return JSONResponse({"error": unknown("route", name, names)}, 404)
         for ordering in known:
-            self._hooks.reset(ordering)
+            hooks.reset(ordering)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
+
+    return [Route("/context", show), Route("/context/reset", reset, methods=["POST"])]
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
@@ -62,6 +49,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
 
     rule, tally = ordering.rule, ordering.tally
     groups = tally.groups
+    watches = "watching" if rule.hook.holdout_share else "disabled"
     return {
         "name": rule.name,
         "path": rule.path,
@@ -69,7 +57,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "mode": rule.mode,
         "opt_in": rule.opt_in,
         "guard": {
-            "state": _guard_state(ordering),
+            "state": "off" if tally.is_off else watches,
             "holdout_share": rule.hook.holdout_share,
             "min_gain": MIN_GAIN,
             "requests_needed": MIN_REQUESTS,
@@ -102,13 +90,6 @@ def _measured(ordering: Ordering) -> dict[str, object]:
         "harm": gain.harm if gain else False,
         "dedup": (gain.dedup if gain else "trial") if setting == "auto" else setting,
     }
-
-
-def _guard_state(ordering: Ordering) -> str:
-    """Return `off` if the hook switched itself off, `disabled` without a holdout, or `watching`."""
-    if ordering.tally.is_off:
-        return "off"
-    return "watching" if ordering.rule.hook.holdout_share else "disabled"
 
 
 def _group(group: Group) -> dict[str, object]:

@@ -147,13 +147,9 @@ class Explainer:
                 if isinstance(action, Ask):
                     return action.request
                 if isinstance(action, Immediate):
-                    raise _refusal(action)
+                    error = orjson.loads(action.body)["error"]
+                    raise RequestError(action.status, error["reason"], error["message"])
         raise RequestError(400, "bad-request", "this request needs no decision")
-
-
-def _refusal(action: Immediate) -> RequestError:
-    error = orjson.loads(action.body)["error"]
-    return RequestError(action.status, error["reason"], error["message"])
 
 
 def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int) -> list[Route]:

@@ -102,7 +102,9 @@ def routes(
             return refused(error)
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
         verdicts = await _report(learning.reports, pairs, clock(), reporter, on_judged)
-        return as_json({**_counted(verdicts), "verdicts": verdicts})
+        accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
+        ignored = len(verdicts) - accepted
+        return as_json({"accepted": accepted, "ignored": ignored, "verdicts": verdicts})
 
     found = [Route("/models", models)]
     if learning.online is not None:
@@ -126,11 +128,6 @@ async def _report(
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return verdicts
-
-
-def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
-    return {"accepted": accepted, "ignored": len(verdicts) - accepted}
 
 
 def _reporter(authorization: str, named: str, tokens: ReporterTokens | None) -> str | None:

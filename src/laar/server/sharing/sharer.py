@@ -24,7 +24,7 @@ from laar.core.director import Director
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
 from laar.server.tasks import cancel
-from laar.server.whole_file import WholeFile
+from laar.server.whole_file import WholeFile, read_file
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
@@ -68,7 +68,7 @@ def secret_of(share: Share) -> bytes | None:
     if share.secret_file is None:
         return None
     try:
-        secret = share.secret_file.read_bytes().strip()
+        secret = read_file(share.secret_file).strip()
     except OSError as fault:
         raise SettingError(f"share.secret_file {share.secret_file}: {fault.strerror}") from None
     if len(secret) < 16:
@@ -322,7 +322,7 @@ class Sharer:
         path = self._file.path
         await self.endpoints_known.wait()
         try:
-            data = await asyncio.to_thread(self._file.read, MAX_SNAPSHOT_BYTES)
+            data = await asyncio.to_thread(read_file, path, MAX_SNAPSHOT_BYTES)
             await self._take_up(data, f"share.snapshot_file {path}")
         except FileNotFoundError:
             pass

@@ -20,10 +20,10 @@ import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from laar.errors import SettingError, install
+from laar.server.whole_file import read_file
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
@@ -307,21 +307,17 @@ def _tls(share: Share) -> dict[str, Any]:
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
         "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verifying` for engines
-        "ssl_ca_certs": _path(share.ca_file),
-        "ssl_certfile": _path(share.cert_file),
-        "ssl_keyfile": _path(share.key_file or share.cert_file),
+        "ssl_ca_certs": share.ca_file and str(share.ca_file),
+        "ssl_certfile": share.cert_file and str(share.cert_file),
+        "ssl_keyfile": (key := share.key_file or share.cert_file) and str(key),
     }
-
-
-def _path(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _read(share: Share) -> str | None:
     if share.password_file is None:
         return None
     try:
-        return share.password_file.read_text("utf-8").strip()
+        return read_file(share.password_file).decode().strip()
     except (OSError, UnicodeDecodeError) as fault:
         raise SettingError(f"share.password_file {share.password_file}: {fault}") from None
 
