@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_440,
-    "statements": 32_864,
+    "lines": 55_096,
+    "statements": 32_764,
     "modules": 233,
-    "lines loaded": 36_459,
+    "lines loaded": 36_404,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

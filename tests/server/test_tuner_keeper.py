@@ -70,10 +70,10 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     def refused(path, *_, **__):  # as in another user's directory; root may read there
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    for call in ("open", "stat"):
-        monkeypatch.setattr(type(tmp_path), call, refused)
     settings = Accuracy(state_file=tmp_path / "state.json")
-    Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", refused)
+        Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
     assert caplog.text.count("Permission denied") == 1
 
 
