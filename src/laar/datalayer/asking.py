@@ -81,7 +81,8 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         "stream": True,
     }
     headers = {"content-type": "application/json", "user-agent": "laar-trial"}
-    headers |= {} if spec.rank is None else {RANK: str(spec.rank)}
+    if spec.rank is not None:
+        headers[RANK] = str(spec.rank)
     began = clock()
     try:
         options = options_for(spec)

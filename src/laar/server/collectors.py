@@ -100,12 +100,14 @@ class Collectors:
                 await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
-                problem = labelled and (
-                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
-                    "one), and the packages that read KV cache events are not installed; "
-                    + install("kv-events")
-                )
-                self._fleet.problem("kv-events", problem or None)
+                problem = None
+                if labelled:
+                    problem = (
+                        f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} "
+                        "is one), and the packages that read KV events are not installed; "
+                        + install("kv-events")
+                    )
+                self._fleet.problem("kv-events", problem)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:

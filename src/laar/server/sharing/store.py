@@ -303,13 +303,14 @@ def _tls(share: Share) -> dict[str, Any]:
         files = {"ca_file": share.ca_file, "cert_file": share.cert_file, "key_file": share.key_file}
         named = ", ".join(f"share.{name} {path}" for name, path in files.items() if path)
         raise SettingError(f"{named}: can't be used for TLS: {fault}") from None
+    key_file = share.key_file or share.cert_file
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
         "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verifying` for engines
         "ssl_ca_certs": share.ca_file and str(share.ca_file),
         "ssl_certfile": share.cert_file and str(share.cert_file),
-        "ssl_keyfile": (key := share.key_file or share.cert_file) and str(key),
+        "ssl_keyfile": key_file and str(key_file),
     }
 
 
