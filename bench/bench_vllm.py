@@ -64,6 +64,7 @@ QUIET = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that `uni` below is accepted
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "docs/race")
     parser.add_argument("--repeat", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=75.0)
-    parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=2000)
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(LOADS):
         parser.error(f"no race is called {', '.join(sorted(unknown))}")
@@ -172,18 +173,35 @@ def engines(python: Path, work: Path, count: int) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         for port in free_ports(count):
             command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
+            command += ["--distributed-executor-backend", "uni"]  # two processes wait busily
             command += ["--model", str(work), "--served-model-name", "small"]
             command += ["--load-format", "dummy", "--enforce-eager", "--max-model-len", "16384"]
             command += ["--max-num-batched-tokens", "2048", "--max-num-seqs", "32"]
             command += ["--enable-prompt-tokens-details", "--num-gpu-blocks-override", str(BLOCKS)]
             command += ["--host", "127.0.0.1", "--port", str(port)]
             log = stack.enter_context((work / f"{port}.log").open("wb"))
-            process = subprocess.Popen(command, env=os.environ | QUIET, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                ["nice", "-n", "19", *command],
+                env=os.environ | QUIET,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
             stack.callback(_stop, process)
+            _give_way(process.pid)
             urls.append(f"http://127.0.0.1:{port}")
         for url in urls:
             _wait(url)
         yield urls
+
+
+def _give_way(pid: int) -> None:
+    """Let routers and clients run first, as if they had cores of their own.
+
+    Linux shares the cores between sessions, whatever the priorities within one.
+    """
+    with contextlib.suppress(OSError):  # a kernel without such groups
+        Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
