@@ -17,11 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Prober, Scraper
 from laar.datalayer.kubernetes.api import ApiAccess
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import read_page
+from laar.datalayer.probe import Prober
+from laar.datalayer.scrape import Scraper
 from laar.protocol.rules import Rewrite
 
 LABELS = 'engine="0",model_name="tiny"'

@@ -420,8 +420,9 @@ async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
         return "42" in text
 
     fleet = await serve(lambda *_: "no idea")
-    with pytest.raises(SettingError, match="the check is asynchronous"):
-        await until_correct(MESSAGES, check, base_url=fleet.url)  # type: ignore[arg-type]
+    for asynchronous in (check, lambda _: asyncio.Future[bool]()):
+        with pytest.raises(SettingError, match="the check is asynchronous"):
+            await until_correct(MESSAGES, asynchronous, base_url=fleet.url)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_an_engine_is_woken_once_the_others_queue_for_longer_than_that_takes():
     assert terms.cost_s.argmin() == decision.position
     assert d.table.in_flight[0] > 3
     assert decision.view.slots.tolist() == [0, 1]
-    d.table.woken("a:1", 0.1, awake=False)
+    d.table.woken("a:1", 0.1)
     assert d.decide(request(text="word " * 3000), 101.0).view.wake_s.tolist() == [0.0, 0.1]
 
 

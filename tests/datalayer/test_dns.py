@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Resolver
-from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, system_lookup
+from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
 
 
 class Names:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from laar.datalayer import document, load_endpoints
+from laar.datalayer import document
 from laar.datalayer.document import MAX_DEPTH, parse_yaml
+from laar.datalayer.endpoints_file import load_endpoints
 from laar.errors import SettingError
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.engine import load_profile

@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from laar.datalayer import EndpointsFile, load_endpoints, split_address
-from laar.datalayer.endpoints_file import MAX_FILE_BYTES
+from laar.datalayer import files
+from laar.datalayer.endpoints_file import (
+    MAX_FILE_BYTES,
+    EndpointsFile,
+    load_endpoints,
+    split_address,
+)
 from laar.errors import SettingError
 
 ONE = "endpoints:\n  - address: 10.0.0.7:8000\n    model: tiny\n"
@@ -72,6 +77,10 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         ),
         (ONE + "    metrics_url: /metrics\n", "is not an http or https URL"),
         (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),
+        (
+            TWO.replace("10.0.0.7", "https://a").replace("10.0.0.8", "https://a"),
+            "endpoints[1] has the address a:8000 of endpoints[0]",
+        ),
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),
         ("endpoints: &a [*a]\n", "e.yaml"),
@@ -104,6 +113,19 @@ def test_files_that_cannot_be_read_are_reported_clearly(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(SettingError, match="larger than"):
         load_endpoints(tmp_path / "long")
+
+
+def test_a_pipe_or_an_impossible_name_is_reported_clearly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PIPE_MS", 1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingError, match="nothing is written to this pipe"):
+        load_endpoints(tmp_path / "pipe")
+    for key, fault in (("pipe", "nothing is written"), (r"\0", "null byte")):
+        text = f'{ONE}    key_file: "{tmp_path}/{key}"\n'
+        with pytest.raises(SettingError, match=fault):
+            load_endpoints(write(tmp_path / "e.yaml", text))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Prober, probe
+from laar.datalayer import probe
+from laar.datalayer.probe import Prober
 
 
 def spec(address: str) -> EndpointSpec:

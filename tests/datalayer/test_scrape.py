@@ -16,9 +16,10 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Scraper, scrape
+from laar.datalayer import scrape
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.scrape import Scraper
 from laar.datalayer.visits import Visits
 
 QUIET = SimpleNamespace(problem=lambda *_: None)

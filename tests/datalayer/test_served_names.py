@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec, Served
-from laar.datalayer import ServedNames, served_names
-from laar.datalayer.served_names import MAX_NAMES, read_served
+from laar.datalayer import served_names
+from laar.datalayer.served_names import MAX_NAMES, ServedNames, read_served
 
 BASE = {"id": "m", "root": "org/m", "parent": None}
 LORA = {"id": "lora", "root": "/loras/one", "parent": "m"}

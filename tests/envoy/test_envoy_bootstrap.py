@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,33 +153,35 @@ def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest
 
 
 @pytest.mark.parametrize(
-    ("changes", "setting"),
+    ("changes", "option"),
     [
-        ({"picker": "9002"}, "picker"),
-        ({"picker": "host"}, "picker"),
-        ({"picker": "host:port"}, "picker"),
-        ({"picker": "http://host:1"}, "picker"),
-        ({"picker": "host:1/path"}, "picker"),
-        ({"picker": "::1:9002"}, "picker"),
-        ({"picker_key_path": "/k"}, "picker_certificate_path, picker_key_path"),
+        ({"picker": "9002"}, "--picker"),
+        ({"picker": "host"}, "--picker"),
+        ({"picker": "host:port"}, "--picker"),
+        ({"picker": "http://host:1"}, "--picker"),
+        ({"picker": "host:1/path"}, "--picker"),
+        ({"picker": "::1:9002"}, "--picker"),
+        ({"picker_key_path": "/k"}, "--picker-certificate, --picker-key"),
         (
             {"picker_certificate_path": "/c", "picker_key_path": "/k"},
-            "picker_certificate_path, picker_key_path",
+            "--picker-certificate, --picker-key",
         ),
-        ({"listen_port": 65536}, "listen_port"),
-        ({"admin_port": -1}, "admin_port"),
-        ({"eds_path": "endpoints.json"}, "eds_path"),
-        ({"max_body_bytes": 0}, "max_body_bytes"),
-        ({"longest_hold_s": 3591.0}, "longest_hold_s"),
-        ({"request_timeout_s": 0.0}, "request_timeout_s"),
-        ({"idle_timeout_s": -1.0}, "idle_timeout_s"),
-        ({"retries": 11}, "retries"),
-        ({"listen_host": "localhost"}, "listen_host"),
+        ({"listen_port": 65536}, "--listen-port"),
+        ({"admin_port": -1}, "--admin-port"),
+        ({"eds_path": "endpoints.json"}, "--eds-file"),
+        ({"max_body_bytes": 0}, "--max-body-bytes"),
+        ({"longest_hold_s": 3591.0}, "--longest-hold"),
+        ({"request_timeout_s": 0.0}, "--request-timeout, --idle-timeout"),
+        ({"request_timeout_s": math.inf}, "--request-timeout, --idle-timeout"),
+        ({"idle_timeout_s": -1.0}, "--request-timeout, --idle-timeout"),
+        ({"idle_timeout_s": math.nan}, "--request-timeout, --idle-timeout"),
+        ({"retries": 11}, "--retries"),
+        ({"listen_host": "localhost"}, "--listen-address"),
     ],
     ids=str,
 )
-def test_an_impossible_option_is_named(changes, setting):
-    with pytest.raises(SettingError, match=f"^{setting}: "):
+def test_an_impossible_option_is_named(changes, option):
+    with pytest.raises(SettingError, match=f"^{option}: "):
         BootstrapOptions(**changes)
 
 

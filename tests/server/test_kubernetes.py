@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from laar.cli import app as laar
-from laar.datalayer import ServedNames
+from laar.datalayer.served_names import ServedNames
 from laar.errors import SettingError
 from laar.server import fleet
 from support import Answer, eventually, free_port

@@ -483,6 +483,7 @@ def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
         {"records": None},
         {"records": [["?"]] * 20_001},
         {"seq": -1},
+        {"seq": 1 << 53},
         {"origin": None},
     ],
 )

@@ -142,7 +142,7 @@ def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
     """Return whether Envoy's address may refer to a listener; any host name may."""
     from ipaddress import ip_address
 
-    from laar.datalayer import split_address
+    from laar.datalayer.endpoints_file import split_address
 
     host, port = split_address(listening)
     if address.get("port_value") != port:

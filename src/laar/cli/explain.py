@@ -103,7 +103,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
     """
-    from laar.datalayer import load_endpoints
+    from laar.datalayer.endpoints_file import load_endpoints
     from laar.server.picker import Picker
 
     picker = Picker(settings)

@@ -79,7 +79,7 @@ def _serve_together(
     import sys
 
     from laar.cli.beside import bootstrap_beside
-    from laar.datalayer import split_address
+    from laar.datalayer.endpoints_file import split_address
     from laar.envoy.process import EnvoyProcess
     from laar.errors import SettingError
     from laar.server.workers import run_workers

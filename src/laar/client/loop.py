@@ -12,7 +12,7 @@ further attempt repeats an earlier answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import TypeAlias
@@ -174,8 +174,9 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
             correct = bool(verdict)
         except Exception as fault:  # noqa: BLE001  # user code: report its error
             error = f"the check raised {type(fault).__name__}: {fault}"
-    if isinstance(verdict, Coroutine):
-        verdict.close()
+    if isinstance(verdict, Awaitable):
+        if isinstance(verdict, Coroutine):
+            verdict.close()
         raise SettingError("the check is asynchronous: give one that returns its verdict at once")
     return Attempt(
         model=reply.headers.get(names.MODEL) or (answer.model if answer else None),

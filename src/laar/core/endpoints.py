@@ -354,13 +354,11 @@ class EndpointTable:
                 self.failures[slot] = 0.0
         return slot
 
-    def woken(self, address: str, wake_s: float, *, awake: bool) -> None:
-        """Store the seconds that waking an engine took or, if it is not awake, counts as taking."""
+    def woken(self, address: str, wake_s: float) -> None:
+        """Store the seconds that waking an engine took or, if it still sleeps, counts as taking."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1
-            if awake:
-                self.asleep[slot] = 0.0
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Store a probe's round trip; None if it failed, infinity if the connection was refused."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from laar.datalayer.files import read_file
 from laar.errors import SettingError
 
 MAX_NODES = 500_000
@@ -150,14 +151,9 @@ def line_of(place: Place, lines: Mapping[Place, int]) -> int:
 
 def _read(path: Path, max_bytes: int) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
+        return read_file(path, max_bytes).decode()
     except OSError as error:
         raise SettingError(f"{path}: can't be read: {error.strerror or error}") from None
-    if len(raw) > max_bytes:
-        raise SettingError(f"{path}: larger than {max_bytes} bytes; split it or shorten it")
-    try:
-        return raw.decode()
     except UnicodeDecodeError as error:
         raise SettingError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 

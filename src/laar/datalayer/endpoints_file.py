@@ -18,9 +18,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from laar.core.membership import PLAIN, EndpointSpec, Way
 from laar.datalayer.document import read_document
+from laar.datalayer.files import Stamp, read_file, stamp_of
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.metrics_page import Engine
-from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
 from laar.declaring import describe
 from laar.errors import SettingError
@@ -30,7 +30,7 @@ MAX_FILE_BYTES = 4 << 20
 MAX_ENDPOINTS = 10_000
 """Maximum endpoints: twice the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
-MAX_KEY_CHARS = 4096
+MAX_KEY_BYTES = 4096
 POLL_S = 0.5
 """Seconds between polls. A change takes effect within two polls, which is soon enough."""
 
@@ -229,7 +229,7 @@ class EndpointsDocument(BaseModel):
             if first.setdefault(endpoint.host_port, index) != index:
                 raise ValueError(
                     f"endpoints[{index}] has the address {endpoint.host_port} of"
-                    f" endpoints[{first[endpoint.address]}]; keep one, with all its `models`"
+                    f" endpoints[{first[endpoint.host_port]}]; keep one, with all its `models`"
                 )
         return self
 
@@ -257,10 +257,10 @@ def _key(path: Path) -> str:
         SettingError: the file can't be read, or has no valid key.
     """
     try:
-        key = path.read_bytes()[: MAX_KEY_CHARS + 1].decode("ascii", "replace").strip()
-    except OSError as error:
-        raise SettingError(f"key_file {path}: can't be read: {error.strerror}") from None
-    if len(key) > MAX_KEY_CHARS or not re.fullmatch("[!-~]+", key):
+        key = read_file(path, MAX_KEY_BYTES).decode("ascii", "replace").strip()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise SettingError(f"key_file {str(path)!r}: can't be read: {error}") from None
+    if not re.fullmatch("[!-~]+", key):
         raise SettingError(f"key_file {path} has no key: it must be one line of printable ASCII")
     return key
 

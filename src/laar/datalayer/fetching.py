@@ -25,8 +25,8 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError
 
 from laar.core.membership import PLAIN, EndpointSpec
+from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.interface import Clock
-from laar.datalayer.stamp import Stamp, stamp_of
 
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
 """Matches URLs with nothing to resolve, quote or normalize."""

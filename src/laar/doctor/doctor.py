@@ -21,8 +21,8 @@ import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
+from laar.datalayer.endpoints_file import load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -66,7 +67,7 @@ class BootstrapOptions:
             behind a gateway that sets them. None: only in the sidecar shape.
 
     Raises:
-        SettingError: a value is out of range.
+        SettingError: a value is out of range; names the option of `laar envoy`.
     """
 
     picker: str = "127.0.0.1:9002"
@@ -94,27 +95,29 @@ class BootstrapOptions:
         pair = {self.picker_certificate_path is None, self.picker_key_path is None}
         if len(pair) > 1 or (self.picker_ca_path is None and pair == {False}):
             raise SettingError(
-                "picker_certificate_path, picker_key_path: give both, and picker_ca_path as well"
+                "--picker-certificate, --picker-key: give both, and --picker-ca as well"
             )
         for name in ("listen_port", "ready_port", "admin_port"):
             if not 0 <= getattr(self, name) < 65536:
-                raise SettingError(f"{name}: {getattr(self, name)} is not in 0..65535")
+                option = name.replace("_", "-")
+                raise SettingError(f"--{option}: {getattr(self, name)} is not in 0..65535")
         if not Path(self.eds_path).is_absolute():
-            raise SettingError(f"eds_path: {self.eds_path!r} must be an absolute path")
+            raise SettingError(f"--eds-file: {self.eds_path!r} must be an absolute path")
         if not 0 < self.max_body_bytes < 2**32:
-            raise SettingError(f"max_body_bytes: {self.max_body_bytes} is not in 1..{2**32 - 1}")
+            raise SettingError(f"--max-body-bytes: {self.max_body_bytes} is not in 1..{2**32 - 1}")
         if not 0 <= self.longest_hold_s <= _MAX_MESSAGE_TIMEOUT_S - DECISION_MARGIN_S:
             raise SettingError(
-                f"longest_hold_s: {self.longest_hold_s} is not in 0..3590; "
+                f"--longest-hold: {self.longest_hold_s} is not in 0..3590; "
                 "Envoy waits at most 3600 s for a picker"
             )
-        for name in ("request_timeout_s", "idle_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise SettingError(f"{name}: {getattr(self, name)} must be positive")
+        if not all(
+            0 < limit_s < math.inf for limit_s in (self.request_timeout_s, self.idle_timeout_s)
+        ):
+            raise SettingError("--request-timeout, --idle-timeout: must be finite and above 0")
         if not 0 <= self.retries <= _MAX_RETRIES:
-            raise SettingError(f"retries: {self.retries} is not in 0..{_MAX_RETRIES}")
+            raise SettingError(f"--retries: {self.retries} is not in 0..{_MAX_RETRIES}")
         if self.listen_host is not None and not is_ip(self.listen_host):
-            raise SettingError(f"listen_host: {self.listen_host!r} is not an IP address")
+            raise SettingError(f"--listen-address: {self.listen_host!r} is not an IP address")
 
     @property
     def picker_address(self) -> tuple[str, int]:
@@ -125,7 +128,7 @@ class BootstrapOptions:
         except ValueError:
             host, port = None, None
         if not host or not port or parts.netloc != self.picker:
-            raise SettingError(f"picker: {self.picker!r} is not host:port")
+            raise SettingError(f"--picker: {self.picker!r} is not host:port")
         return host, port
 
     @property

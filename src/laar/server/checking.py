@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from laar.datalayer import load_endpoints
+from laar.datalayer.endpoints_file import load_endpoints
 from laar.errors import SettingError
 from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of

@@ -14,9 +14,13 @@ from laar.core.endpoints import Slots
 from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
-from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import WAKE_TIMEOUT_S, Asked, Asker, wake
+from laar.datalayer.dns import Resolver
+from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.kubernetes.settings import KubernetesSource
+from laar.datalayer.probe import Prober
+from laar.datalayer.scrape import Scraper
+from laar.datalayer.served_names import ServedNames
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
 from laar.health import Kind
@@ -223,7 +227,7 @@ class Collectors:
         for address, (until, took_s) in list(self._woken_until.items()):
             if until < math.inf and address not in asleep:
                 del self._woken_until[address]
-                table.woken(address, took_s, awake=True)
+                table.woken(address, took_s)
                 self._fleet.problem(f"wake {address}", None)
             elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
                 self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
@@ -239,7 +243,7 @@ class Collectors:
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
         if asked.problem:
             self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")
-            self._picker.table.woken(address, took_s, awake=False)
+            self._picker.table.woken(address, took_s)
 
 
 def must_exist(endpoints_file: Path) -> None:

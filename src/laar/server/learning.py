@@ -28,9 +28,10 @@ from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.engine_model import Seen
 from laar.core.request import Request
+from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
-from laar.server.whole_file import WholeFile, read_file
+from laar.server.whole_file import WholeFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from laar.datalayer import split_address
+from laar.datalayer.endpoints_file import split_address
 from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange

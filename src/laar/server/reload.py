@@ -21,7 +21,7 @@ from typing import Any
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
-from laar.datalayer.stamp import Stamp, stamp_of
+from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies

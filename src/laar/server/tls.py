@@ -26,8 +26,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from laar.datalayer.files import read_file
 from laar.errors import SettingError
-from laar.server.whole_file import read_file
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:

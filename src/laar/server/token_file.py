@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from laar.accuracy.reporters import MAX_REPORTERS
+from laar.datalayer.files import read_file
 from laar.errors import SettingError
-from laar.server.whole_file import read_file
 
 _MIN_CHARS, _MAX_CHARS = 8, 4096
 

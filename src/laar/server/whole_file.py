@@ -1,21 +1,14 @@
-"""Replace files atomically, so that readers never see partial content, and read bounded files."""
+"""Replace files atomically, so that readers never see partial content."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import select
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from laar.telemetry.problems import Problems
-
-MAX_FILE_BYTES = 4 << 20
-"""Maximum size of a certificate, a key or a list of tokens; the CAs of a browser have 230 KB."""
-_PIPE_MS = 10_000
-"""Milliseconds to wait for each piece of a pipe."""
 
 
 class WholeFile:
@@ -58,24 +51,3 @@ class WholeFile:
         except OSError as error:
             fault = f"{self.path} can't be written ({error.strerror}); {lost}"
         problems.report(source, fault)
-
-
-def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return a file's content; neither a device nor a pipe blocks for ever.
-
-    Raises:
-        OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.
-    """
-    handle, content, poll = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b"", select.poll()
-    try:
-        poll.register(handle)
-        while poll.poll(_PIPE_MS):
-            piece = os.read(handle, max_bytes + 1 - len(content))
-            content += piece
-            if not piece:
-                return content
-            if len(content) > max_bytes:
-                raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
-    finally:
-        os.close(handle)
-    raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", str(path))

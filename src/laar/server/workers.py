@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laar.datalayer.stamp import Stamp, stamp_of
+from laar.datalayer.files import Stamp, stamp_of
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.tasks import cancel

@@ -9,8 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import load_endpoints
-from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.endpoints_file import load_endpoints, split_address
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 

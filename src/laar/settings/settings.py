@@ -14,8 +14,8 @@ from pydantic import field_validator, model_validator
 from laar.core.membership import EndpointSpec
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.declaring import Applies
 from laar.errors import SettingError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
@@ -117,8 +116,7 @@ class Entries:
 
     def __init__(self, prefixes: SharedPrefixes) -> None:
         self._prefixes = prefixes
-        self._open: OrderedDict[int, Receipt] = OrderedDict()
-        self._turns: dict[int, Ends] = {}
+        self._open: dict[int, tuple[Receipt, Ends | None]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -135,7 +133,7 @@ class Entries:
             return True
         prefixes.beliefs.make_room(capacity)
         chain: Any = Chain(hashes, record.total_bytes)
-        self._open[record.entry] = prefixes.beliefs.heard(slot, chain, now)
+        self._open[record.entry] = prefixes.beliefs.heard(slot, chain, now), None
         if len(self._open) > MAX_OPEN:
             prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
         return True
@@ -143,10 +141,9 @@ class Entries:
     def turn(self, entry: int, slot: int, context: Context) -> None:
         """Begin a session's turn, which ends with its entry; ignore one of an unknown entry."""
         on_turn = self._prefixes.on_turn
-        if on_turn is not None and entry in self._open and entry not in self._turns:
-            ends = on_turn(slot, context, self._prefixes.now)
-            if ends is not None:
-                self._turns[entry] = ends
+        receipt, ends = self._open.get(entry, (None, None))
+        if on_turn is not None and receipt is not None and ends is None:
+            self._open[entry] = receipt, on_turn(slot, context, self._prefixes.now)
 
     def end(self, record: Ended) -> None:
         """End an entry whose request ended; ignore an unknown one."""
@@ -169,6 +166,7 @@ class Entries:
             self._prefixes.beliefs.settle(self._close(next(iter(self._open))), None)
 
     def _close(self, entry: int) -> Receipt:
-        if (end_turn := self._turns.pop(entry, None)) is not None:
+        receipt, end_turn = self._open.pop(entry)
+        if end_turn is not None:
             end_turn(self._prefixes.now)
-        return self._open.pop(entry)
+        return receipt

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from laar.datalayer import join_address, split_address
+from laar.datalayer.endpoints_file import join_address, split_address
 from laar.errors import SettingError
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import AdminAuth, Attempts

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from laar.datalayer import split_address
+from laar.datalayer.endpoints_file import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.guard import Share

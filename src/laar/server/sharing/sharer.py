@@ -21,10 +21,11 @@ from typing import Any
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
+from laar.datalayer.files import read_file
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
 from laar.server.tasks import cancel
-from laar.server.whole_file import WholeFile, read_file
+from laar.server.whole_file import WholeFile
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings

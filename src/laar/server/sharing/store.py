@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from laar.datalayer.files import read_file
 from laar.errors import SettingError, install
-from laar.server.whole_file import read_file
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES

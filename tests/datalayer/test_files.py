@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from laar.server import whole_file
-from laar.server.whole_file import read_file
+from laar.datalayer import files
+from laar.datalayer.files import read_file
 
 
 def test_a_device_without_an_end_is_refused() -> None:
@@ -23,7 +23,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 def test_a_pipe_to_which_nobody_writes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_file, "_PIPE_MS", 1)
+    monkeypatch.setattr(files, "_PIPE_MS", 1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="nothing is written"):
         read_file(tmp_path / "pipe")

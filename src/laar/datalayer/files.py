@@ -1,0 +1,50 @@
+"""Read bounded files, and detect by its status whether a file has changed.
+
+Polling the status is the only method that works for an editor's save, for a rename, and for a
+Kubernetes ConfigMap mount, where the file itself never changes but a symbolic link above it does.
+It costs one system call per poll.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from pathlib import Path
+
+MAX_FILE_BYTES = 4 << 20
+"""Maximum size of a certificate, a key or a list of tokens; the CAs of a browser have 230 KB."""
+_PIPE_MS = 10_000
+"""Milliseconds to wait for each piece of a pipe."""
+
+Stamp = tuple[int, ...]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the status fields that change with a file's content; empty if it does not exist."""
+    try:
+        now = path.stat()
+    except (OSError, ValueError):  # a NUL in the path
+        return ()
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return a file's content; neither a device nor a pipe blocks for ever.
+
+    Raises:
+        OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.
+    """
+    handle, content, poll = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b"", select.poll()
+    try:
+        poll.register(handle)
+        while poll.poll(_PIPE_MS):
+            piece = os.read(handle, max_bytes + 1 - len(content))
+            content += piece
+            if not piece:
+                return content
+            if len(content) > max_bytes:
+                raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
+    finally:
+        os.close(handle)
+    raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", str(path))
