@@ -177,13 +177,20 @@ def test_recorded_sessions_are_dealt_out(tmp_path: Path) -> None:
     assert max(map(len, held)) == 3
 
 
-def test_a_trace_ends_with_the_turn(tmp_path: Path) -> None:
+def test_each_repetition_gets_the_next_part_of_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    line = '{{"timestamp": {}, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]}}\n'
-    path.write_text("".join(line.format(10_000 * number) for number in range(20)))
-    traffic = made(str(path), speed=2.0)
+    line = '{{"timestamp": {}, "input_length": {}, "output_length": 4, "hash_ids": [1, 2]}}\n'
+    path.write_text("".join(line.format(10_000 * n, 600 + n) for n in range(30)))
+    traffic = made(str(path), speed=2.0)  # 145 s, of which a repetition takes 60
     assert traffic.arrivals is not None
-    assert [each.at_s for each in traffic.arrivals(1)] == [5.0 * n for n in range(12)]
+    first, second, again = (list(traffic.arrivals(seed)) for seed in (4, 5, 6))
+    assert (
+        [each.at_s for each in first]
+        == [each.at_s for each in second]
+        == [5.0 * n for n in range(12)]
+    )
+    assert [each.prompt.prompt_tokens for each in first + second] == [600 + n for n in range(24)]
+    assert first == again
 
 
 def test_traffic_that_is_no_file_is_named() -> None:
