@@ -11,7 +11,7 @@ the programs `smg` and `vllm-router` from PyPI, and the traffic, which is not pa
     python -m bench vllm --data DIR --programs peers/bin chats --repeat 1
 
 writes NAME.jsonl.gz (each request as its client saw it), NAME.json and NAME.svg for each race into
-docs/race, whose README says what was declared before the stored run.
+docs/race, whose README says what was declared before the stored run; and ttft.svg for all of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ import orjson
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from laar_lab.live.processes import free_ports
+from laar_lab.race.figure import draw_panels
+from laar_lab.race.result import Turn
 from laar_lab.race.words import text
 
 ROOT = Path(__file__).parents[1]
@@ -80,12 +82,14 @@ class Load:
     """The traffic of one race, and the routers beside laar.
 
     Args:
+        about: title in a figure.
         file: name of the traffic's file.
         divisor: divisor of its lengths, a power of two.
         options: further options of `laar race`.
         beside: the other routers.
     """
 
+    about: str
     file: str
     divisor: int
     options: Sequence[str]
@@ -94,18 +98,21 @@ class Load:
 
 LOADS = {
     "chats": Load(
+        "chats",
         "conversation-trace.jsonl.gz",
         8,
         ("--speed", "0.5"),
         ("vllm-router", "smg", "least-loaded"),
     ),
     "agents": Load(
+        "agents that fit the caches",
         "agent-sessions.jsonl.gz",
         16,
         ("--speed", "3", "--sessions", "8"),
         ("vllm-router", "smg"),
     ),
     "agents-many": Load(
+        "agents, 1.6 times the caches",
         "agent-sessions.jsonl.gz",
         16,
         ("--speed", "3", "--sessions", "16"),
@@ -135,7 +142,18 @@ def main(arguments: Sequence[str]) -> int:
         for name in given.names or LOADS:
             with engines(given.vllm, work, 2) as urls:
                 _race(given, name, urls, work)
+    draw_all(given.out)
     return 0
+
+
+def draw_all(out: Path) -> None:
+    """Write ttft.svg from the stored numbers: the mean TTFT of each router in each race."""
+    panels = []
+    for name, load in LOADS.items():
+        if (stored := out / f"{name}.json").exists():
+            turns = [Turn(**turn) for turn in orjson.loads(stored.read_bytes())["turns"]]
+            panels.append((load.about, "ttft_mean_s", turns))
+    draw_panels(panels, out / "ttft.svg", "Mean TTFT in s; points are repetitions")
 
 
 def write_model(work: Path) -> None:
@@ -256,3 +274,5 @@ def _race(given: argparse.Namespace, name: str, urls: Sequence[str], work: Path)
     command += ["--json", str(given.out / f"{name}.json"), "--plot", str(given.out / f"{name}.svg")]
     subprocess.run(command, check=True)
     (given.out / f"{name}.jsonl.gz").write_bytes(gzip.compress(rows.read_bytes(), mtime=0))
+    numbers = given.out / f"{name}.json"
+    numbers.write_text(numbers.read_text().replace(str(rows), f"{name}.jsonl.gz"))

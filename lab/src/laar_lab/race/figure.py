@@ -1,4 +1,7 @@
-"""The figure of a race: a panel per metric, a row per router, legible on light and dark pages."""
+"""The figure of a race: a row per router, legible on light and dark pages.
+
+Bars are means, points are repetitions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,17 @@ _INCHES = (3.0, 0.42)  # width of a panel, height of a row
 
 
 def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
-    """Write the figure: bars are means, points are repetitions; the suffix sets the format.
+    """Write the figure of one race, with a panel per metric. Errors are those of `draw_panels`."""
+    draw_panels([(METRICS[name], name, turns) for name in SHOWN], path, title)
+
+
+def draw_panels(panels: Sequence[tuple[str, str, Sequence[Turn]]], path: Path, title: str) -> None:
+    """Write a figure with panels side by side; the suffix of `path` sets the format.
+
+    Args:
+        panels: title, metric and turns of each; its first router is highlighted.
+        path: output file.
+        title: title above all panels.
 
     Raises:
         SettingError: the format is unknown, or the file can't be written.
@@ -25,13 +38,14 @@ def draw(turns: Sequence[Turn], path: Path, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    routers = list(dict.fromkeys(turn.router for turn in turns))
-    width, height = _INCHES[0] * len(SHOWN) + 1.5, _INCHES[1] * len(routers) + 1.1
+    routers = list(dict.fromkeys(turn.router for _, _, turns in panels for turn in turns))
+    width, height = _INCHES[0] * len(panels) + 1.5, _INCHES[1] * len(routers) + 1.1
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(SHOWN), sharey=True, squeeze=False)[0]
-    for axis, name in zip(axes, SHOWN, strict=True):
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, (about, name, turns) in zip(axes, panels, strict=True):
         _panel(axis, name, turns, routers)
+        axis.set_title(about, color=_TEXT, fontsize=9)
     figure.suptitle(title, color=_TEXT, fontsize=9)
     try:
         figure.savefig(path, dpi=150, transparent=True)
@@ -62,7 +76,6 @@ def _panel(axis: Any, name: str, turns: Sequence[Turn], routers: Sequence[str]) 
     axis.set_xlim(0.0, most * 1.25 or 1.0)
     axis.set_yticks(range(len(routers)), routers)
     axis.set_ylim(len(routers) - 0.5, -0.5)
-    axis.set_title(METRICS[name], color=_TEXT, fontsize=9)
     axis.tick_params(colors=_TEXT, labelsize=8, length=0)
     for side in axis.spines.values():
         side.set_visible(False)
