@@ -18,13 +18,18 @@ from laar_lab.race.result import Turn, numbers_of, ratios
 ROOT = Path(__file__).parents[2]
 STORED = sorted((ROOT / "docs/race").glob("*.json"))
 PERCENT = re.compile(r"[+-]\d+ % \([+-]\d+ to [+-]\d+\)")
+FROM_TO = re.compile(r"([+-]\d+) %, from ([+-]\d+) to\s+([+-]\d+)\)")
 WARM_UP_S, SECONDS = 10.0, 75.0
+
+
+def rows_of(stored: Path) -> list[dict[str, Any]]:
+    with gzip.open(stored.with_suffix(".jsonl.gz")) as lines:
+        return [orjson.loads(line) for line in lines]
 
 
 def turns_of(stored: Path) -> list[Turn]:
     """The turns, counted again from the rows that clients wrote."""
-    with gzip.open(stored.with_suffix(".jsonl.gz")) as lines:
-        rows: list[dict[str, Any]] = [orjson.loads(line) for line in lines]
+    rows = rows_of(stored)
     turns = []
     for (router, repetition), of in groupby(
         rows, lambda row: (row.pop("router"), row.pop("repetition"))
@@ -51,13 +56,18 @@ def test_stored_numbers_follow_from_the_rows(stored: Path) -> None:
 
 
 def test_pages_quote_stored_ratios() -> None:
+    races = [turns_of(stored) for stored in STORED]
     known = {
         ratio.percent
-        for turns in map(turns_of, STORED)
+        for turns in races
         for router in {turn.router for turn in turns} - {"laar"}
         for ratio in ratios(turns, "laar", router).values()
     }
     page = (ROOT / "docs/race/README.md").read_text("utf-8")
     quoted = set(PERCENT.findall(page.partition("## Results")[2]))
-    assert quoted
+    assert quoted == known
+    readme = (ROOT / "README.md").read_text("utf-8")
+    quoted = {f"{x} % ({low} to {high})" for x, low, high in FROM_TO.findall(readme)}
+    assert len(quoted) == 2
     assert quoted <= known
+    assert f"{sum(len(rows_of(stored)) for stored in STORED):,} requests" in page
