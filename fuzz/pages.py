@@ -22,9 +22,8 @@ from laar.accuracy.features import features_of
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.retry import parse_tried
 from laar.accuracy.tokens import TokenEstimator
-from laar.datalayer import split_address
 from laar.datalayer.document import parse_yaml, read_document
-from laar.datalayer.endpoints_file import EndpointsDocument
+from laar.datalayer.endpoints_file import EndpointsDocument, split_address
 from laar.datalayer.kv_batches import Groups, decode_batch
 from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError

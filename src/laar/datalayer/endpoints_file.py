@@ -259,7 +259,8 @@ def _key(path: Path) -> str:
     try:
         key = read_file(path, MAX_KEY_BYTES).decode("ascii", "replace").strip()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise SettingError(f"key_file {str(path)!r}: can't be read: {error}") from None
+        reason = getattr(error, "strerror", error)
+        raise SettingError(f"key_file {path}: can't be read: {reason}") from None
     if not re.fullmatch("[!-~]+", key):
         raise SettingError(f"key_file {path} has no key: it must be one line of printable ASCII")
     return key
