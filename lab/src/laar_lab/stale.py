@@ -4,6 +4,9 @@ The lab is deterministic: the same code gives the same numbers to the last digit
 vouches for the others. If all its numbers match the stored ones, the run counts as valid for the
 current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
+
+Matrix products are rounded differently by kind of CPU, which changes some choices between nearly
+equal endpoints: set ``OPENBLAS_CORETYPE`` to the kind that the numbers were stored on.
 """
 
 from __future__ import annotations
