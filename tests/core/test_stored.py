@@ -1,9 +1,12 @@
 """Stored answers are continued and fetched where they are kept."""
 
+from collections import Counter
+
 import pytest
 from test_director import director, request
 
 from laar.core import stored as module
+from laar.core.apart import may_be_apart
 from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.errors import RequestError
@@ -14,7 +17,8 @@ FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 def answered(d, name, session="", now=0.0):
     """Let some endpoint give an answer under that id; return the endpoint."""
     decision = d.decide(request("m", session=session), now)
-    d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, response_id=name))
+    d.keeps(decision, name)
+    d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
     return decision.address
 
 
@@ -60,6 +64,44 @@ def test_an_answer_is_fetched_where_the_gateway_names_its_endpoint_in_any_way(ip
     item = host.strip("[]") if named == "bare" else named.format(host)
     got = Request(id="r", api=Api.OPAQUE, response_id="a", subset=frozenset({item, "10.9.9.9"}))
     assert d.decide(got, 1.0).address == home
+
+
+def test_a_request_goes_to_the_endpoint_that_stores_a_file_it_names():
+    d = director(*FLEET)
+    homes = {name: answered(d, name, session="s") for name in ("f", "g", "h", "i", "j")}
+    assert len(set(homes.values())) > 1
+    for name, home in homes.items():
+        for named in ((name,), ("never", name), (name, *homes)):
+            decision = d.decide(request("m", stored_ids=named), 1.0)
+            assert (decision.address, decision.request.session) == (home, "")
+        assert not may_be_apart(decision.request)
+
+
+def test_an_unknown_file_is_asked_for_anywhere():
+    d = director(*FLEET)
+    asked = {d.decide(request("m", stored_ids=("never",)), 1.0).address for _ in range(40)}
+    assert len(asked) > 1
+
+
+def test_a_tenants_files_stay_at_one_endpoint_while_it_is_there():
+    d = director(*FLEET)
+
+    def homes():
+        def of(tenant):
+            listed = Request(id="r", api=Api.OPAQUE, by_tenant=True, tenant=tenant)
+            [home] = {d.decide(listed, 1.0).address for _ in range(10)}
+            return home
+
+        return {tenant: of(tenant) for tenant in map(str, range(200))}
+
+    before = homes()
+    counts = Counter(before.values())
+    assert set(counts) == {address for address, _ in FLEET}
+    left = FLEET[0][0]
+    d.table.replace("test", [spec for spec in d.table.specs() if spec.address != left])
+    after = homes()
+    moved = {tenant for tenant in before if before[tenant] != after[tenant]}
+    assert moved == {tenant for tenant in before if before[tenant] == left}
 
 
 def test_of_one_endpoint_even_an_unknown_answer_is_asked():

@@ -131,24 +131,33 @@ def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
     reader = AnswerReader(events=True, stored=True)
     for at in range(0, len(text), cut):
         reader.feed(text[at : at + cut])
-    assert reader.response_id == "resp_9"
+    assert reader.stored_ids == ("resp_9",)
 
 
 @pytest.mark.parametrize(
-    ("document", "name"),
+    ("document", "names"),
     [
-        ({"id": "resp_9", "object": "response"}, "resp_9"),
-        ({"id": "x", "object": "chat.completion"}, ""),
-        ({"id": "x" * 500, "object": "response"}, ""),
-        ({"id": 5, "object": "response"}, ""),
-        ({"response": [1]}, ""),
+        ({"id": "resp_9", "object": "response"}, ("resp_9",)),
+        ({"id": "x", "object": "chat.completion"}, ()),
+        ({"id": "x" * 500, "object": "response"}, ()),
+        ({"id": 5, "object": "response"}, ()),
+        ({"response": [1]}, ()),
+        ({"id": "x", "object": ["response"]}, ()),
+        ({"id": "f", "object": "file"}, ("f",)),
+        ({"id": "c", "object": "conversation"}, ("c",)),
+        (
+            {"id": "b", "object": "batch", "output_file_id": "o", "error_file_id": None},
+            ("b", "o"),
+        ),
+        ({"id": "b", "type": "message_batch"}, ("b",)),
+        ({"object": "list", "data": [{"id": "f", "object": "file"}]}, ()),
     ],
 )
-def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
+def test_the_ids_of_stored_objects_are_read_from_a_whole_answer(document, names):
     reader = AnswerReader(events=False, stored=True)
     reader.feed(orjson.dumps(document))
     reader.end()
-    assert reader.response_id == name
+    assert reader.stored_ids == names
 
 
 @pytest.mark.parametrize("events", [False, True])
@@ -165,10 +174,10 @@ def test_the_id_of_a_stored_answer_is_read_however_long_the_answer_is(events, cu
     for at in range(0, len(text), cut):
         reader.feed(text[at : at + cut])
     reader.end()
-    assert reader.response_id == "resp_9"
+    assert reader.stored_ids == ("resp_9",)
     other = AnswerReader(events=events)
     other.feed(text)
-    assert other.response_id == ""
+    assert other.stored_ids == ()
 
 
 ERRORS = [

@@ -294,8 +294,8 @@ def test_prefixes_lost_in_an_outage_count_as_cached_nowhere():
 def test_a_stored_answer_is_found_through_any_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
-    end = Completion(status=200, cause="complete", latency_s=0.1, response_id="resp_1")
-    p.director.settle(decision, end)
+    p.director.keeps(decision, "resp_1")
+    p.director.settle(decision, OK)
     net.exchange(1.2)
     follow = Request(
         id="f",

@@ -129,9 +129,9 @@ class Prefiller:
 def may_be_apart(request: Request) -> bool:
     """Return whether one endpoint may prefill the request and another decode it.
 
-    A request that continues a stored answer is not split: only one engine has the earlier part.
+    A request that needs what an engine stores is not split: only one engine has it.
     """
-    stays = request.prefill_in_place or request.shadow or request.response_id
+    stays = request.prefill_in_place or request.shadow or request.response_id or request.stored_ids
     return request.api in _APIS and not stays
 
 

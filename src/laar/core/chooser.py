@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import xxhash
 
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
@@ -56,7 +57,7 @@ class Chooser:
         prefixes: estimates caches.
         engines: the learned speed of engines.
         health: tracks which endpoints answer; None to assume that all do.
-        stored: the endpoints that keep stored answers.
+        stored: the endpoints that store answers, conversations, files and batches.
         adapters: the adapters that endpoints have loaded.
         faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
@@ -143,7 +144,7 @@ class Chooser:
                 endpoints serve several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
-        if request.response_id:
+        if request.response_id or request.stored_ids:
             group = self._group(request, now)
         else:
             group = self.candidates.of(request, request.subset, now)
@@ -235,7 +236,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates that may store the answer which the request continues."""
+        """Return the candidates that may store what the request names."""
         subset = self._stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self._stored.check(request, subset, len(group.able))
@@ -293,13 +294,21 @@ class Chooser:
         """Choose the least loaded of some random endpoints, as there is no prompt to price.
 
         All requests count as load: engines interleave scores and vectors with generated tokens.
+        A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
+        request finds all of them there, and a picker that has forgotten the ids finds them too.
         """
         slots = unless_none(slots, self._table.asleep[slots] == 0.0)
-        order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
-        table, drawn = self._table, slots[order]
-        reported = table.waiting[drawn] + table.running[drawn]
-        load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
-        order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
+        table, tenant = self._table, request.tenant
+        if request.by_tenant:
+            keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
+            hashes = list(map(xxhash.xxh3_64_intdigest, keys))
+            order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]
+        else:
+            order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+            drawn = slots[order]
+            reported = table.waiting[drawn] + table.running[drawn]
+            load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
+            order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
         model = spec.models[0]

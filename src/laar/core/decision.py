@@ -240,7 +240,6 @@ class Completion:
         prompt_tokens: the engine's own count, if the answer was read.
         completion_tokens: the engine's count for the answer, if read.
         cached_tokens: prompt tokens found in the engine's cache, if it reports them.
-        response_id: id under which the engine stores the answer (Responses API).
         error: an error was found in an answer with a success status, if it was read.
         sign: evidence of correctness in the answer; None if it was not read to its end.
     """
@@ -252,7 +251,6 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    response_id: str = ""
     error: bool = False
     sign: Sign | None = None
     ok: bool = field(init=False)

@@ -300,11 +300,11 @@ class Director:
             if ok and now is not None and flight.began is not None:
                 self._feedback.answering(flight.began, now)
 
-    def keeps(self, decision: Decision, response_id: str) -> None:
-        """Record an answer that the endpoint stores; clients may use its id before it ends."""
+    def keeps(self, decision: Decision, stored_id: str) -> None:
+        """Record an object that the endpoint stores; clients may use its id before its end."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
-            self.stored.note(response_id, flight.address, decision.request.session)
+            self.stored.note(stored_id, flight.address, decision.request.session)
 
     def settle(self, decision: Decision, end: Completion) -> None:
         """End a request; only the first call has an effect."""
@@ -318,8 +318,6 @@ class Director:
         if flight.prefilling is not None or flight.encoding:
             self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
-        if end.response_id:
-            self.keeps(decision, end.response_id)
         take(self._on_released, self.degraded, decision, end)
 
     # -- the records of a request at its endpoint ----------------------------------------------

@@ -82,6 +82,9 @@ class Request:
             use; empty for none.
         response_id: id of the stored answer that it continues or fetches; empty for none. Only the
             endpoint that gave that answer has it.
+        stored_ids: ids of conversations, files and batches that it names; those that no endpoint is
+            known to store are ignored.
+        by_tenant: it stores or lists files or batches: a tenant's go to one endpoint.
         ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
         pool: pool that the gateway's route selects; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
@@ -119,6 +122,8 @@ class Request:
     policy: str = ""
     session: str = ""
     response_id: str = ""
+    stored_ids: tuple[str, ...] = ()
+    by_tenant: bool = False
     ttft_objective_s: float | None = None
     pool: str = ""
     subset: frozenset[str] | None = None

@@ -1,8 +1,10 @@
-"""What endpoints hold of earlier requests: stored answers, and contexts of sessions.
+"""What endpoints hold of earlier requests: answers, files, and contexts of sessions.
 
-The Responses API continues and fetches answers by id. Engines do not share their answers, so a
-request that names one can be served only by the engine that stores it. If the picker does not know
-the id it cannot guess: it forwards the request only if a single endpoint could have stored it.
+The Responses API continues and fetches answers by id, and other APIs store conversations, files and
+batches. Engines do not share them, so a request that names one can be served only by the engine
+that stores it. If the picker does not know the id of an answer it cannot guess: it forwards the
+request only if a single endpoint could have stored it. Other unknown ids are ignored, since engines
+may share files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from laar.core.request import Request
 from laar.errors import RequestError
 
 MAX_STORED = 65_536
-"""Answers remembered, about 20 MB; beyond that, the least recently used is forgotten."""
+"""Ids remembered, about 20 MB; beyond that, the least recently used is forgotten."""
 
 
 class Context(NamedTuple):
@@ -36,7 +38,7 @@ class Context(NamedTuple):
 
 
 class StoredAnswers:
-    """Remembers which endpoint stores which answer, and its session."""
+    """Remembers which endpoint stores what, by its id, and the session of each answer."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -47,14 +49,14 @@ class StoredAnswers:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
-        """Record an answer that an endpoint stores; report it to `on_note` unless known."""
+        """Record an object that an endpoint stores; report it to `on_note` unless known."""
         known = self._kept.get(response_id)
         self.heard(response_id, address, session)
         if self._kept[response_id] != known:
             self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """Record an answer that another picker saw."""
+        """Record an object that another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
@@ -66,33 +68,38 @@ class StoredAnswers:
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """Return the endpoint that stores the answer the request names; else the request's subset.
+        """Return the endpoint that stores what the request names; else the request's subset.
 
-        A request without a session gets that of the answer it continues.
+        The first known id decides. A request without a session gets that of the answer it
+        continues.
 
         Raises:
             RequestError: 404 if the gateway does not allow that endpoint.
         """
-        kept = self._kept.get(request.response_id)
-        if kept is None:
+        names = (request.response_id, *request.stored_ids)
+        known = next((name for name in names if name in self._kept), None)
+        if known is None:
             return request.subset
-        self._kept.move_to_end(request.response_id)
-        address, session = kept
-        request.session = request.session or session
+        self._kept.move_to_end(known)
+        address, session = self._kept[known]
+        if known == request.response_id:
+            request.session = request.session or session
         allowed = request.subset
         if allowed is None or is_among(address, allowed):
             return frozenset((address,))
         raise _not_here()
 
     def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Refuse an unknown id unless there is only one endpoint to choose.
+        """Refuse an answer's unknown id unless there is only one endpoint to choose.
 
         Raises:
             RequestError: 404 if several endpoints could have stored it.
         """
-        if able > 1 and (subset is None or subset is request.subset):
+        if request.response_id and able > 1 and subset is request.subset:
             raise _not_here()
 
 
 def _not_here() -> RequestError:
-    return RequestError(404, "unknown-response", "no endpoint is known to store this response")
+    return RequestError(
+        404, "unknown-response", "no endpoint is known to store what the request names"
+    )

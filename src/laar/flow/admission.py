@@ -564,10 +564,10 @@ def _session(request: Request) -> str:
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Return whether waiting can help: no endpoint is known or awake, and any may get the request.
 
-    An endpoint that left does not come back with its stored responses.
+    An endpoint that left does not come back with what it stored.
     """
     empty = error.reason in ("no-endpoints", "no-candidates", "asleep")
-    return empty and request.subset is None and not request.response_id
+    return empty and request.subset is None and not (request.response_id or request.stored_ids)
 
 
 def _error(shed: Shed) -> RequestError:

@@ -91,7 +91,10 @@ class Usage:
 NO_USAGE = Usage()
 
 MAX_ID_CHARS = 256
-"""Maximum length of a stored answer's id; longer ones are ignored."""
+"""Maximum length of a stored object's id; longer ones are ignored."""
+_STORED_OBJECTS = ("response", "conversation", "file", "upload", "batch", "message_batch")
+"""Objects that engines store, by `object` in OpenAI's format and `type` in Anthropic's."""
+_ID_MEMBERS = ("id", "output_file_id", "error_file_id")
 
 _FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
 _ID_BYTES = 4096
@@ -107,7 +110,7 @@ class AnswerReader:
 
     Args:
         events: True for an event stream, False for one JSON document, None if unknown.
-        stored: the API stores answers (Responses), so read `response_id` too.
+        stored: the engine stores what it answers, so read `stored_ids` too.
         status: status of the answer.
         api: format of the request.
         max_tokens: token limit of the answer; None if unlimited.
@@ -137,8 +140,8 @@ class AnswerReader:
         self.progressed = False
         """Whether the last piece advanced the answer; comments and pings do not."""
         self.usage = NO_USAGE
-        self.response_id = ""
-        """The id under which the engine stores this answer; empty until it is read."""
+        self.stored_ids: tuple[str, ...] = ()
+        """The ids of the objects that the engine stores; empty until they are read."""
         self.sign: Sign | None = None
         """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or if
         it has none."""
@@ -167,7 +170,7 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.response_id, self._wants_id = first[1].decode(), False
+                self.stored_ids, self._wants_id = (first[1].decode(),), False
             if self._use.found is None:  # a JSON answer this long has content
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
@@ -235,7 +238,7 @@ class AnswerReader:
         if not isinstance(document, dict):
             return
         if self._wants_id:
-            self._read_id(document)
+            self._read_ids(document)
         if self._use.found is None:
             self._use.look(document)
         choices = None if self._events else document.get("choices")
@@ -254,13 +257,15 @@ class AnswerReader:
 
         self.sign = sign_of(choice, self._max_tokens)
 
-    def _read_id(self, document: dict[str, Any]) -> None:
-        """Read the id from a whole answer, or from a stream's first event, which wraps it."""
+    def _read_ids(self, document: dict[str, Any]) -> None:
+        """Read the ids from a whole answer, or from a stream's first event, which wraps it."""
         answer = document.get("response", document)
-        if isinstance(answer, dict) and answer.get("object") == "response":
-            name = answer.get("id")
-            if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
-                self.response_id, self._wants_id = name, not name
+        if isinstance(answer, dict) and answer.get("object", answer.get("type")) in _STORED_OBJECTS:
+            names = map(answer.get, _ID_MEMBERS)
+            self.stored_ids = tuple(
+                name for name in names if isinstance(name, str) and 0 < len(name) <= MAX_ID_CHARS
+            )
+            self._wants_id = not self.stored_ids
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:

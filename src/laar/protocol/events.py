@@ -316,10 +316,10 @@ class Answering:
 
 @dataclass(slots=True)
 class Stored:
-    """Report the id under which the endpoint stores the answer; sent once, before its end."""
+    """Report an id under which the endpoint stores what it answered, before the answer's end."""
 
     decision: Decision
-    response_id: str
+    stored_id: str
 
 
 @dataclass(slots=True)

@@ -18,9 +18,11 @@ of the top-level `model` is replaced; every other byte is kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, deeper_than, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
-from laar.protocol.sessions import SESSION_MEMBERS, session_of_body
+from laar.protocol.sessions import SESSION_MEMBERS, conversation_of, session_of_body
 from laar.protocol.splice import (
     model_span,
     utf8_of,
@@ -46,6 +48,11 @@ MAX_PARTS = 200_000
 other request is served, even if a thread parses it. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
+
+MAX_FILES = 64
+"""Maximum files of a request that are looked up."""
+_FILE = re.compile(rb'"(?:input_)?file_id"\s*:\s*"([!#-\[\]-~]{1,256})"')
+"""Matches a file's id. Quotes inside a string are escaped, so a prompt can't look like one."""
 
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd; JSON can't begin with them."""
@@ -91,6 +98,7 @@ class Body:
     model_span: Span | None = None
     session: str = ""
     previous: str = ""
+    stored_ids: tuple[str, ...] = ()
     document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -105,7 +113,7 @@ def read_body(api: Api, body: bytes) -> Body:
         span = field_span(body, "model")
         if span is not None:
             return Body(model=_field(body, span), model_span=span)
-        return Body(model=_peek(body))
+        return Body(model=_peek(body), stored_ids=_files(body))
     document = None
     is_complete = is_plain = True
     if len(body) <= _FEW_PARTS_BYTES:
@@ -128,6 +136,9 @@ def read_body(api: Api, body: bytes) -> Body:
             pass
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
+    stored_ids = _files(body) if b'file_id"' in body else ()
+    if "conversation" in document:
+        stored_ids = (conversation_of(document), *stored_ids)
     read = Body(
         model=model,
         spans=tuple(spans.texts),
@@ -142,6 +153,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
         session="" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document),
         previous=previous if isinstance(previous, str) else "",
+        stored_ids=stored_ids,
         document=document if is_plain else None,
     )
     if not is_plain:  # `orjson` rejects lone surrogates
@@ -149,6 +161,11 @@ def read_body(api: Api, body: bytes) -> Body:
         read.salt, read.previous = _text(read.salt), _text(read.previous)
         read.spans = tuple(map(_text, read.spans))
     return read
+
+
+def _files(body: bytes) -> tuple[str, ...]:
+    """Return the ids of the files that a body names."""
+    return tuple(found[1].decode() for found in islice(_FILE.finditer(body), MAX_FILES))
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:

@@ -29,6 +29,7 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 _ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
 _MODELS = "/v1/models/"
 _STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
+_OBJECTS = re.compile(r"/(conversations|files|uploads|batches)(?:/([^/]{1,256})|$)")
 
 DENIED_PATHS = (
     # vLLM
@@ -152,12 +153,17 @@ class PathFacts(NamedTuple):
         encodes: they ask for vectors, scores or labels instead of text.
         unread: their bodies are not read (`bodies.opaque_paths`).
         denied: they are refused.
+        stores: the collection of objects that engines store: conversations, files, uploads or
+            batches; empty for other paths.
+        stored_ids: the id of the object that the path names, if it names one.
     """
 
     api: Api
     encodes: bool
     unread: bool
     denied: bool
+    stores: str = ""
+    stored_ids: tuple[str, ...] = ()
 
 
 MAX_PATHS, MAX_PATH_CHARS = 256, 128
@@ -180,11 +186,14 @@ class Paths(dict[str, PathFacts]):
     def __missing__(self, path: str) -> PathFacts:
         """Compute and cache the properties of a path."""
         plain = _plain(path)
+        stored = _OBJECTS.search(plain)
         facts = PathFacts(
             api_of(path),
             plain.endswith(_ENCODE),
             path.startswith(self._opaque),
             path in self._denied,
+            stored[1] if stored else "",
+            (stored[2],) if stored and stored[2] else (),
         )
         if len(path) <= MAX_PATH_CHARS:
             if len(self) >= MAX_PATHS:

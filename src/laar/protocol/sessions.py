@@ -3,7 +3,8 @@
 laar's header takes precedence. Coding agents name the session in one header and a sub-agent in
 another. A sub-agent's prompts share little with those of the session, so it counts as a separate
 session. Bodies have fields with the same meaning: ``session_id`` (vLLM, SGLang, OpenRouter),
-``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id`` that ends with it.
+``conversation`` and ``prompt_cache_key`` (OpenAI) and, from Claude Code, a ``metadata.user_id``
+that ends with it.
 Agents behind vLLM's router identify themselves in ``vllm_xargs.agentic_context``.
 
 A ``cache_salt`` does not identify a session: all chats of a tenant share it. It is part of the
@@ -50,7 +51,9 @@ NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
-SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm_xargs"))
+SESSION_MEMBERS = frozenset(
+    ("session_id", "conversation", "prompt_cache_key", "metadata", "vllm_xargs")
+)
 """Members of a body that may name a session."""
 
 
@@ -72,6 +75,8 @@ def session_of_headers(headers: Mapping[str, str]) -> str:
 
 def session_of_body(document: Mapping[str, Any]) -> str:
     """Return the session named in a body; empty if none."""
+    if conversation := conversation_of(document):
+        return conversation
     for member in ("session_id", "prompt_cache_key"):
         key = document.get(member)
         if isinstance(key, str) and (key := _checked(key)):
@@ -81,6 +86,14 @@ def session_of_body(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return _session_of_user(user) if isinstance(user, str) else ""
+
+
+def conversation_of(document: Mapping[str, Any]) -> str:
+    """Return the id of the conversation that a body of the Responses API continues, or empty."""
+    conversation = document.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    return _checked(conversation) if isinstance(conversation, str) else ""
 
 
 def _session_of_agent(xargs: object) -> str:

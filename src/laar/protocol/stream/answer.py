@@ -95,15 +95,15 @@ class Answer:
         if self._reader is None:
             self._reader = self._new_reader(decision)
         reader = self._reader
-        was_known = bool(reader.response_id)
+        known = reader.stored_ids
         replies = (reader.feed(data) if data else None, reader.end() if end else None)
         for reply in replies:
             if reply is not None and self.accepted and not self._error:
                 reply.model = "" if reply.model in self.names else reply.model
                 self._error = reply.found is not GOOD
                 found.append(Replied(decision, reply, True))
-        if reader.response_id and not was_known:
-            found.append(Stored(decision, reader.response_id))
+        if reader.stored_ids is not known:
+            found += (Stored(decision, name) for name in reader.stored_ids)
         if data and reader.progressed and now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
             if self._answered_at is None:
@@ -142,7 +142,6 @@ class Answer:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            response_id="" if reader is None else reader.response_id,
             error=self._error,
             sign=reader.sign if reader is not None and self.complete else None,
         )

@@ -100,8 +100,8 @@ class AnswerHalf(StreamState):
             self.read_answer = self.read_answer or decision.flight.read or event.status == 503
         read = (self.read_answer or dialect.shows_answers) and not event.end
         answer.names = (self.asked, self.target or "", decision.model)
-        stored = self.api is Api.RESPONSES
-        if (replied := answer.replied(decision, event, read=read, stored=stored)) is not None:
+        replied = answer.replied(decision, event, read=read, stored=self.stores_answer)
+        if replied is not None:
             out.append(replied)
         headers: list[tuple[str, str]] = []
         if event.count <= MAX_HEADERS_TO_ADD_TO:

@@ -53,6 +53,8 @@ _KEPT_CHARS = 500
 """Characters kept of a question's head, and of its tail, after the decision: whole prompts, held
 until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
 
+_BY_TENANT = ("files", "uploads", "batches")
+"""Collections of which a tenant's objects lie at one endpoint."""
 _UNSTEERED = (None, (), None, None, "", PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,
@@ -71,7 +73,7 @@ class RequestHalf(StreamState):
     _head = _NO_HEAD
     _id = ""
     _begun = False
-    _encodes = False
+    _facts = PathFacts(_OPAQUE, encodes=False, unread=False, denied=False)
     _may_add_headers = True
     _subset: frozenset[str] | None = None
     _pool = ""
@@ -170,8 +172,8 @@ class RequestHalf(StreamState):
         self._subset, self._pool, self._attempts = event.subset, event.pool, event.attempts
         head = self._head = names.read_head(event.headers, env.settings.tenant_header)
         self._id = head.id or env.new_id()
-        facts = env.settings.paths[head.path]
-        self.api, self._encodes = facts.api, facts.encodes
+        facts = self._facts = env.settings.paths[head.path]
+        self.api = facts.api
         if facts.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
                 self.api = api_of(event.headers.get(name, ""))
@@ -279,10 +281,16 @@ class RequestHalf(StreamState):
             except RequestError as error:
                 return self._refuse(error, out)
         self.asked, self._model_span = read.model, read.model_span
+        if self.api is Api.RESPONSES:
+            self.stores_answer = True
+        elif self._facts.stores and self.api is _OPAQUE:
+            # A batch names its results' files once it has ended; contents of files name nothing.
+            self.stores_answer = head.method == "POST" or self._facts.stores == "batches"
+            self.read_answer = self.stores_answer
         if self.api is not _OPAQUE and not self.dialect.shows_answers:
             self.read_answer = (
                 env.sampled(now)
-                or self.api is Api.RESPONSES  # to learn which engine stores the answer
+                or self.stores_answer
                 or (self.rework is not None and self.rework.renames)
                 or (env.hook is not None and env.hook.reads_answer(head, now))
             )
@@ -310,7 +318,7 @@ class RequestHalf(StreamState):
             id=self._id,
             api=self.api,
             model=model,
-            encodes=is_opaque and self._encodes,
+            encodes=is_opaque and self._facts.encodes,
             spans=read.spans,
             question=read.question,
             system=read.system,
@@ -330,6 +338,8 @@ class RequestHalf(StreamState):
             policy=head.policy,
             session=head.session or read.session,
             response_id=read.previous or (response_of(head.method, head.path) if is_opaque else ""),
+            stored_ids=self._facts.stored_ids + read.stored_ids,
+            by_tenant=self._facts.stores in _BY_TENANT,
             ttft_objective_s=head.ttft_objective_s,
             pool=self._pool,
             subset=self._subset,

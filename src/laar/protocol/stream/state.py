@@ -68,6 +68,8 @@ class StreamState:
     """The dialect of the stream's Envoy."""
     read_answer = False
     """Whether the answer's body is read in the native shape."""
+    stores_answer = False
+    """Whether the engine stores what it answers under an id."""
     api = Api.OPAQUE
     """The body's format."""
     asked = ""

@@ -190,5 +190,5 @@ class ExternalProcessor:
                 self.director.answering(decision, now, ok=ok)
                 if self.flow is not None and decision.flight.admitted:
                     self.flow.answering(decision, ok=ok)
-            case Stored(decision, response_id):
-                self.director.keeps(decision, response_id)
+            case Stored(decision, stored_id):
+                self.director.keeps(decision, stored_id)
