@@ -40,6 +40,9 @@ class Nowhere:
         """Count endpoints."""
         self.count += len(specs)
 
+    def ranked(self, address: str, ranks: int) -> None:
+        """Ignore the number of ranks."""
+
     def reading(self, address: str, reading: Reading, now: float) -> None:
         """Count a reading."""
         self.count += 1
