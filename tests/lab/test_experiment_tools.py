@@ -9,7 +9,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import joblib
+import numpy as np
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -23,7 +25,7 @@ from laar_lab.report import Chart, Report, Table, dump, show
 from laar_lab.sim.engine import profile
 from laar_lab.sim.fleet_file import read_fleet
 from laar_lab.statistics import Estimate, estimate, gain
-from laar_lab.sweep import grid, kept_in, placed, sweep
+from laar_lab.sweep import KERNEL, grid, has_kernel, kept_in, placed, sweep
 from laar_lab.trace import read_trace
 
 RUN = CliRunner()
@@ -518,3 +520,21 @@ def test_a_bad_fleet_is_reported_by_its_field(tmp_path: Path, text: str, told: s
     path.write_text(text, "utf-8")
     with pytest.raises(SettingError, match=told):
         read_fleet(path)
+
+
+def kernel_of_this_process() -> str:
+    from threadpoolctl import threadpool_info
+
+    np.zeros((2, 2)) @ np.zeros((2, 2))
+    [kernel] = {pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    return str(kernel)
+
+
+@pytest.mark.skipif(not has_kernel(), reason="this CPU has no AVX-512")
+def test_workers_round_as_those_of_the_stored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    get_reusable_executor().shutdown(wait=True)
+    with placed("loky", 2):
+        kernels = joblib.Parallel()(joblib.delayed(kernel_of_this_process)() for _ in range(2))
+    get_reusable_executor().shutdown(wait=True)
+    assert kernels == [KERNEL] * 2

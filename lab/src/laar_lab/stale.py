@@ -6,7 +6,7 @@ current code; otherwise it is stale and must be repeated. Because the check runs
 alone, it compares with numbers that this seed gave alone when the run was made.
 
 Matrix products are rounded differently by kind of CPU, which changes some choices between nearly
-equal endpoints: set ``OPENBLAS_CORETYPE`` to the kind that the numbers were stored on.
+equal endpoints. Workers use the kernels that the numbers were stored with, if the CPU has AVX-512.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ completion, so the outcome of a sweep does not depend on where it ran.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,19 @@ class _Lines:
         self._console.print(said, highlight=False)
 
 
+KERNEL = "SkylakeX"
+"""OpenBLAS's kernels for matrix products in workers, on CPUs with AVX-512. Others round
+differently, which changes some choices between nearly equal endpoints; stored runs have these."""
+
+
+def has_kernel() -> bool:
+    """Return whether this CPU can run the kernels."""
+    try:
+        return " avx512f " in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 @contextmanager
 def placed(backend: str, jobs: int) -> Iterator[None]:
     """Run the sweeps inside on a backend.
@@ -120,6 +134,8 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
     """
     if backend not in BACKENDS:
         raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
+    if has_kernel():
+        os.environ.setdefault("OPENBLAS_CORETYPE", KERNEL)  # read when a worker imports NumPy
     try:
         if backend == "dask":
             client = import_module("distributed").Client
