@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import CapabilityModel, Features, parse_artifact
-from laar.accuracy.artifact import MAX_ARTIFACT_BYTES
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
 from laar.accuracy.capability import (
     MAX_CACHED_ROWS,
     MAX_PROBABILITY,
     MIN_PROBABILITY,
     UNMEASURED_PROBABILITY,
+    CapabilityModel,
 )
+from laar.accuracy.features import Features
 from laar.errors import SettingError
 from support.artifacts import artifact, model
 from support.exploring import examples
