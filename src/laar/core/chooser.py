@@ -7,35 +7,31 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from laar.accuracy.retry import parse_tried, with_model
-from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
+from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
-from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
+from laar.core.guards import guarded
+from laar.core.interfaces import Fault, Fits, View, WeightSource
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError
-from laar.health import Health, Standing
+from laar.health import Standing
 from laar.prefix import Chain
-from laar.prefix.beliefs import PrefixBeliefs
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -48,53 +44,27 @@ class Chooser:
     """Chooses endpoints.
 
     Args:
-        table: the endpoints.
+        parts: the director's parts.
         policies: policies by name; must include the settings' policy.
         settings: how to choose.
-        rng: breaks ties and makes the choices of random policies.
-        assessor: estimates models.
-        prefixes: estimates caches.
-        engines: the learned speed of engines.
-        health: tracks which endpoints answer; None to assume that all do.
-        stored: the endpoints that keep stored answers.
-        adapters: the adapters that endpoints have loaded.
-        faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
     """
 
     def __init__(
         self,
-        table: EndpointTable,
+        parts: Parts,
         policies: Mapping[str, Policy],
         settings: DirectorSettings,
-        *,
-        rng: random.Random,
-        assessor: Assessor,
-        prefixes: PrefixBeliefs | None,
-        engines: Engines,
-        health: Health | None,
-        stored: StoredAnswers,
-        adapters: Adapters,
-        faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
         self.ignored_tried = 0
-        self._table = table
-        self._rng = rng
-        self._health = health
-        self._stored = stored
-        self._faults = faults
-        self._views = Views(
-            table,
-            settings,
-            rng=rng,
-            assessor=assessor,
-            prefixes=prefixes,
-            engines=engines,
-            adapters=adapters,
-            faults=faults,
-        )
-        self._on_fault = guarded(on_fault, "watching", faults)
+        self._table = parts.table
+        self._rng = parts.rng
+        self._health = parts.health
+        self._stored = parts.stored
+        self._faults = parts.faults
+        self._views = Views(parts, settings)
+        self._on_fault = guarded(on_fault, "watching", parts.faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
         self.use(settings, policies)

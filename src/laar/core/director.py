@@ -39,6 +39,7 @@ from laar.core.interfaces import (
     WeightSource,
 )
 from laar.core.membership import key_of
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.core.stored import StoredAnswers
@@ -87,28 +88,20 @@ class Director:
         self.prefixes = prefixes
         self.health = health
         self.degraded = faults = Faults()
-        self._chooser = Chooser(
-            table,
-            policies,
-            settings,
+        parts = Parts(
+            table=table,
             rng=rng,
             assessor=self.assessor,
-            prefixes=self.prefixes,
+            prefixes=prefixes,
             engines=self.engines,
             health=health,
             stored=self.stored,
             adapters=self.adapters,
             faults=faults,
-            on_fault=on_fault,
         )
-        feedback = self._feedback = Feedback(
-            table,
-            engines=self.engines,
-            assessor=self.assessor,
-            prefixes=self.prefixes,
-            faults=faults,
-        )
-        attempts = self._attempts = Attempts(health, table, faults)
+        self._chooser = Chooser(parts, policies, settings, on_fault)
+        feedback = self._feedback = Feedback(parts)
+        attempts = self._attempts = Attempts(parts)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
@@ -121,15 +114,15 @@ class Director:
         self._on_counted: list[Step] = []
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
         self._on_released: list[Step] = [("learning", feedback.ended)]
-        if health is not None:
-            self._on_counted.append(("health", attempts.begin))
-            self._on_released.insert(0, ("health", attempts.ended))
         # Guarded one by one: a part that fails must not leave the table half changed.
         self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
-            self._attempts.drop,
         ]
+        if health is not None:
+            self._on_counted.append(("health", attempts.begin))
+            self._on_released.insert(0, ("health", attempts.ended))
+            self._drops.append(guarded(health.drop, "health", faults))
         self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
         if prefixes is not None:
             self._insert = guarded(prefixes.insert, "prefixes", faults)

@@ -1,4 +1,4 @@
-"""Find endpoints by the name of a model or pool, by address, or by IP."""
+"""Find endpoints by the name of a model or pool, by address, or by IP; compare models' names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.core.membership import EndpointSpec
+
+_SEPARATORS = "-.:@_"
 
 
 class Names:
@@ -96,3 +98,20 @@ def is_among(address: str, items: frozenset[str]) -> bool:
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
     return {name: np.array(found, np.intp) for name, found in slots.items()}
+
+
+def goes_by(name: str, known: Iterable[str]) -> bool:
+    """Return whether an answer's model name is one of the known ones, or a variant of it.
+
+    Engines may answer with the path the model was loaded from, or append a date or version.
+    """
+    own = _last_part(name)
+    for other in map(_last_part, known):
+        short, long = sorted((own, other), key=len)
+        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
+            return bool(short)
+    return False
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()
