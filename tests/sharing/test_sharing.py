@@ -1,7 +1,6 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
 import base64
-import random
 import struct
 
 import numpy as np
@@ -414,28 +413,6 @@ def test_a_picker_says_once_that_there_is_something_to_send():
     assert p.batches(1.05)
     p.director.settle(short, OK)
     assert news == [True, False, True, False]
-
-
-def test_the_loads_of_few_endpoints_are_gathered_as_those_of_all():
-    rng = random.Random(3)
-    addresses = [f"10.0.0.{n}:80" for n in range(1, 9)]
-    p, q = (sharing_picker(name, addresses, seed=n) for n, name in enumerate(("p/1", "q/1")))
-    table, engines, now, open_ones = p.director.table, p.director.engines, 0.0, []
-    for _ in range(300):
-        now += rng.random() / 10
-        if rng.random() < 0.2:
-            q.director.decide(request("elsewhere " * rng.randrange(1, 60)), now)
-            for data in q.batches(now):
-                p.take(data, now)
-        if open_ones and rng.random() < 0.5:
-            p.director.settle(open_ones.pop(rng.randrange(len(open_ones))), OK)
-        else:
-            text = f"{rng.random()} " * rng.randrange(1, 60)
-            open_ones.append(p.director.decide(request(text), now))
-        slots = np.arange(table.capacity)
-        own, shared = table.own(slots).T.tolist(), engines.traffic.shared(slots).T.tolist()
-        assert [table.own_at(slot) for slot in slots] == own
-        assert [engines.traffic.shared_at(slot) for slot in slots] == shared
 
 
 def test_records_that_affect_the_next_decision_are_urgent():

@@ -425,13 +425,6 @@ class EndpointTable:
         counted *= counted[0] >= 0.5  # float sums drift
         return np.maximum(counted, 0.0, out=counted)
 
-    def own_at(self, slot: int) -> list[float]:
-        """Return what `own` does, for one slot."""
-        counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
-        if counted[0] - elsewhere[0] < 0.5:
-            return [0.0] * len(counted)
-        return [max(0.0, all_ - theirs) for all_, theirs in zip(counted, elsewhere, strict=True)]
-
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
         """Set the total load of all other pickers at a slot, in the order of `COUNTED`.
 

@@ -111,7 +111,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             again=apart.again,
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
-            engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),
+            engine=replace(constants, answer_s=none, beside_s=none, slots=none + np.inf),
             asked=asked,
             rate=engines.traffic.visits(slots, now),
             mean_load=mean_load,
