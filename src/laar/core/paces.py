@@ -51,16 +51,11 @@ class Paces:
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
-        before = len(self.first)
-        columns, paced_at = np.zeros((len(_COLUMNS), size)), np.zeros(size)
-        columns[:, :before], paced_at[:before] = self._columns, self._paced_at
-        first, rest = np.ones(size), np.ones(size)
-        first[:before], rest[:before] = self.first, self.rest
-        self._columns, self._paced_at, self.first, self.rest = columns, paced_at, first, rest
-        logs, seen, scatter, *others = columns
-        self._of_first = logs, seen, scatter
-        logs, seen, scatter = others
-        self._of_rest = logs, seen, scatter
+        more = size - len(self.first)
+        self._columns = np.pad(self._columns, ((0, 0), (0, more)))
+        self._paced_at = np.pad(self._paced_at, (0, more))
+        self.first = np.pad(self.first, (0, more), constant_values=1.0)
+        self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
     def learn_first(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
         """Learn from a first token; return whether the paces of its model changed.
@@ -71,11 +66,11 @@ class Paces:
             weight: weight of the sample.
             as_of: the time up to which older samples have faded.
         """
-        return self._learn(self._of_first, slot, ratio, weight, as_of)
+        return self._learn(self._columns[:3], slot, ratio, weight, as_of)
 
     def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
         """Learn from an answer after its first token; arguments as in `learn_first`."""
-        return self._learn(self._of_rest, slot, ratio, weight, as_of)
+        return self._learn(self._columns[3:], slot, ratio, weight, as_of)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -107,7 +102,7 @@ class Paces:
 
     def _learn(
         self,
-        columns: tuple[Floats, Floats, Floats],
+        columns: Floats,
         slot: int,
         ratio: float,
         weight: float,

@@ -387,12 +387,11 @@ class PrefixIndex:
 
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; never shrink."""
-        more = range(len(self._caches), slots)
-        self._caches += [_Cache(slot) for slot in more]
-        self.held_bytes = np.concatenate([self.held_bytes, np.zeros(len(more), np.int64)])
-        room = np.full(len(more), DEFAULT_CAPACITY_BYTES, np.int64)
-        self.room_bytes = np.concatenate([self.room_bytes, room])
-        self.oldest_at = np.concatenate([self.oldest_at, np.zeros(len(more))])
+        more = (0, max(0, slots - len(self._caches)))
+        self._caches += [_Cache(slot) for slot in range(len(self._caches), slots)]
+        self.held_bytes = np.pad(self.held_bytes, more)
+        self.room_bytes = np.pad(self.room_bytes, more, constant_values=DEFAULT_CAPACITY_BYTES)
+        self.oldest_at = np.pad(self.oldest_at, more)
 
     def stats(self) -> IndexStats:
         """Return sizes and counters for metrics."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from laar.prefix.blocks import Chain
+from laar.prefix.segments import shared_blocks
 from laar.prefix.tiers import Tiers
 
 TokenIds = npt.NDArray[np.uint32]
@@ -401,7 +402,7 @@ class TokenBlocks:
             return
         place = text.chain.bytes_of(depth)
         # The next turn shares the answer's blocks too, which come after the offset.
-        shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
+        shared = min(shared_blocks(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known except for the last block
             guess = other.tokens_at(place)
@@ -417,14 +418,8 @@ class TokenBlocks:
     def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
         """Return the number of known leading blocks, and their text. Ancestors are known too."""
         hashes = chain.hashes
-        least, beyond = 0, len(hashes) + 1
-        while beyond - least > 1:
-            middle = (least + beyond) >> 1
-            if hashes[middle - 1] in known:
-                least = middle
-            else:
-                beyond = middle
-        return least, known[hashes[least - 1]] if least else None
+        depth = bisect_left(hashes, True, key=lambda hash_: hash_ not in known)
+        return depth, known[hashes[depth - 1]] if depth else None
 
     # -- both ----------------------------------------------------------------------------------
 
@@ -465,7 +460,7 @@ class TokenBlocks:
             # For token ids, partial blocks don't count; a chat continues with an answer that does.
             if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
                 if of_text < believed:
-                    late = (_shared(chain.hashes, other.hashes) for _, other in held.late)
+                    late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))
                     if chain.tokens:
                         coming -= coming % (held.size / chain.tokens)
@@ -503,15 +498,3 @@ class TokenBlocks:
             else:
                 beyond = middle
         return least
-
-
-def _shared(one: array[int], other: array[int]) -> int:
-    """Return the number of shared leading blocks; if blocks are equal, so are all before."""
-    least, beyond = 0, min(len(one), len(other)) + 1
-    while beyond - least > 1:
-        middle = (least + beyond) >> 1
-        if one[middle - 1] == other[middle - 1]:
-            least = middle
-        else:
-            beyond = middle
-    return least
