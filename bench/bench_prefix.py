@@ -15,7 +15,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from laar.prefix import Chain, PrefixIndex, PromptHasher, blocks
+from laar.prefix import blocks
+from laar.prefix.blocks import Chain, PromptHasher
+from laar.prefix.index import PrefixIndex
 
 HASHER = PromptHasher(b"bench")
 PROMPT_BYTES = 400_000

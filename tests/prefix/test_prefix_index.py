@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.prefix import GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
+from laar.prefix.blocks import GROWING, Chain, Grid, PromptHasher
+from laar.prefix.index import PrefixIndex, Receipt
 from support.exploring import examples
 
 HASHER = PromptHasher(b"test")

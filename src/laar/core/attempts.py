@@ -12,7 +12,7 @@ from laar.core.names import goes_by
 from laar.core.parts import Parts
 from laar.core.request import Request
 from laar.health import GOOD, Kind, Reply, Stage
-from laar.prefix import Chain
+from laar.prefix.blocks import Chain
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms

@@ -31,7 +31,7 @@ from laar.core.request import Api, Request
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Standing
-from laar.prefix import Chain
+from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights

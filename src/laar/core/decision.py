@@ -19,7 +19,8 @@ from laar.core.membership import PLAIN, Way
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
-from laar.prefix import Chain, Receipt
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
 
 if TYPE_CHECKING:
     from laar.accuracy.signs import Sign

@@ -44,8 +44,9 @@ from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
-from laar.prefix import Chain, Receipt
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
 
 
 class Director:

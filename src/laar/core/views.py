@@ -23,7 +23,7 @@ from laar.core.interfaces import View
 from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
-from laar.prefix import Chain
+from laar.prefix.blocks import Chain
 
 
 class Views:
