@@ -7,7 +7,7 @@ membership changes, or a second has passed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,10 +47,7 @@ class Group:
         until: when the group expires.
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
-        standing: the health of the candidates; None without health.
-        answers: P(answers) of each candidate; None if all are healthy.
-        pace: factor by which each is slower than its siblings; None if none is slower.
-        typical_s: duration of a whole answer at each, in seconds, if `pace` is known.
+        standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
         encoders: the endpoints that may encode images for them, and the trials of excluded ones;
             None if there are none.
@@ -68,10 +65,7 @@ class Group:
     until: float
     readings: int
     health: int = 0
-    standing: Standing | None = None
-    answers: Floats | None = None
-    pace: Floats | None = None
-    typical_s: Floats | float = 0.0
+    standing: Standing = field(default_factory=Standing)
     prefillers: Prefillers | None = None
     encoders: tuple[Slots, Standing] | None = None
     weights: str = ""
@@ -171,7 +165,7 @@ class Candidates:
         )
         if self._health is not None:
             self._ask(self._health, group, now)
-            if group.standing is not None and group.standing.down:
+            if group.standing.down:
                 down = np.isin(reached, list(group.standing.down))
                 group.alive = reached[~down]
                 group.up = self._models(group.alive)
@@ -232,18 +226,18 @@ class Candidates:
         if kept is not None:
             group.slots, group.model_id = group.slots[kept], group.model_id[kept]
             group.rtt_s = group.rtt_s[kept]
-        group.answers = standing.answers
-        if standing.pace is not None and standing.typical_s is not None:
-            group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
         """Return the group with one more candidate, last: an excluded slot due for a trial."""
         assert self._health is not None
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
-        answers = np.ones(len(group.slots)) if group.answers is None else group.answers
-        pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
-        typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
+        standing = group.standing
+        answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
+        standing = replace(standing, answers=np.append(answers, self._health.answers(slot, now)))
+        if standing.pace is not None:
+            standing.pace = np.append(standing.pace, 1.0)
+            standing.typical_s = np.append(standing.typical_s, 0.0)
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
@@ -252,9 +246,7 @@ class Candidates:
             slots=np.append(group.slots, own),
             model_id=np.append(group.model_id, table.model_id[own]),
             rtt_s=np.append(group.rtt_s, rtt_s),
-            answers=np.append(answers, self._health.answers(slot, now)),
-            pace=pace,
-            typical_s=typical_s,
+            standing=standing,
             prefillers=prefillers,
         )
 

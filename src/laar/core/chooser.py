@@ -128,7 +128,7 @@ class Chooser:
             earlier, ignored = parse_tried(request.tried, self._table.models)
             self.ignored_tried += ignored
         standing, trial = group.standing, None
-        if standing is not None and standing.trials:
+        if standing.trials:
             trial = self._trial_due(request, earlier, standing, now)
             if trial is not None:
                 group = self.candidates.with_trial(group, trial, now)
@@ -193,7 +193,7 @@ class Chooser:
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=ranked.on_trial,
             once=once,
-            left_out=standing.left_out if standing is not None else None,
+            left_out=standing.left_out,
             flight=InFlight(
                 slot=slot,
                 address=spec.address,
@@ -216,7 +216,7 @@ class Chooser:
         policy: Policy,
         view: View,
         room: Fits | None,
-        standing: Standing | None,
+        standing: Standing,
         degraded: str,
         *,
         on_trial: bool,
@@ -243,7 +243,7 @@ class Chooser:
         if on_trial:
             first = last
             reason = reason or "trial"
-        elif standing is not None and standing.all_failing:
+        elif standing.all_failing:
             reason = reason or "all-failing"
         if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
@@ -318,7 +318,7 @@ class Chooser:
 
         If all endpoints are failing, it is not blamed: one of them may have recovered.
         """
-        if self._health is None or (group.standing is not None and group.standing.all_failing):
+        if self._health is None or group.standing.all_failing:
             return False
         return self._health.records.blame.is_culprit(traits(request, chain), now)
 

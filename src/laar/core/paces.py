@@ -9,8 +9,12 @@ the paces multiply.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
@@ -29,7 +33,9 @@ _COLUMNS = (
     *("first_logs", "first_seen", "first_scatter"),
     *("rest_logs", "rest_seen", "rest_scatter"),
 )
-_COUNTS = [at for at, name in enumerate(_COLUMNS) if not name.endswith("logs")]
+_Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
+_Count = Annotated[float, Meta(ge=0, lt=1e4)]
+_State = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
 
 
 class Paces:
@@ -86,14 +92,9 @@ class Paces:
 
     def restore(self, slot: int, known: object) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
-        if not isinstance(known, list) or len(known) != len(_COLUMNS):
-            return
-        if not all(type(number) in (int, float) and abs(number) < 1e4 for number in known):
-            return
-        if not all(known[at] >= 0.0 for at in _COUNTS):
-            return
-        self._columns[:, slot] = known
-        self._paced_at[slot] = math.inf  # fading starts with the first request
+        with suppress(msgspec.ValidationError, RecursionError):
+            self._columns[:, slot] = msgspec.convert(known, _State)
+            self._paced_at[slot] = math.inf  # fading starts with the first request
 
     def work_out_all(self, as_of: float) -> None:
         """Update the paces of all endpoints."""

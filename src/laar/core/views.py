@@ -52,7 +52,7 @@ class Views:
     ) -> tuple[View, Chain | None, str]:
         """Return the view for the scorers, the prefix chain, and why the view is degraded."""
         parts, table, reason = self._parts, self._table, ""
-        slots, model_id = group.slots, group.model_id
+        slots, model_id, standing = group.slots, group.model_id, group.standing
         models: Sequence[str] = table.models
         judged, weights_of = model_id, group.weights
         if weights_of and request.model in self.settings.aliases:
@@ -116,9 +116,9 @@ class Views:
             apart=apart,
             published=None if known.published is None else known.published[judged],
             reported=None if known.reported is None else known.reported[judged],
-            answers=group.answers,
-            pace=group.pace,
-            typical_s=group.typical_s,
+            answers=standing.answers,
+            pace=standing.pace,
+            typical_s=standing.typical_s,
             load_s=load_s,
             wake_s=wake_s,
             weights=weights,
