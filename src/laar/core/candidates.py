@@ -15,7 +15,6 @@ from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import (
-    FilterSettings,
     awake,
     in_subset,
     reachable,
@@ -78,13 +77,13 @@ class Candidates:
         self,
         table: EndpointTable,
         aliases: Mapping[str, Sequence[str]],
-        filters: FilterSettings,
+        max_waiting: float,
         health: Health | None = None,
     ) -> None:
         self._table = table
         self._health = health
         self._aliases = aliases
-        self._filters = filters
+        self._max_waiting = max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 
@@ -148,7 +147,7 @@ class Candidates:
                 "every engine that may serve this request is asleep until it is woken",
                 retry_after_s=1,
             )
-        slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
+        slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)
         group = Group(
             able=able,
@@ -183,7 +182,7 @@ class Candidates:
         """Return the healthy ones of endpoints that help others, and the trials of the rest."""
         table, trials = self._table, Standing()
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
-        slots = slots[unsaturated(table, slots, self._filters, now)]
+        slots = slots[unsaturated(table, slots, self._max_waiting, now)]
         if self._health is not None:
             trials = self._health.set_apart(slots.tolist(), now)
             group.until = min(group.until, trials.until)

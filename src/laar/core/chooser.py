@@ -74,7 +74,9 @@ class Chooser:
         self.settings = self._views.settings = settings
         self._quadratic = settings.quadratic
         self.policies = policies
-        self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
+        self.candidates = Candidates(
+            self._table, settings.aliases, settings.max_waiting, self._health
+        )
         self._table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
