@@ -23,7 +23,7 @@ A prompt's blocks are learned from the events themselves if they name the sessio
 A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
 reported under it are those of the prompt, even if it is not text, and of its answer.
 
-Does no I/O and reads no clock. Memory is bounded by `max_blocks` and `max_texts`.
+Does no I/O and reads no clock. Memory is bounded by `MAX_BLOCKS` and `MAX_TEXTS`.
 """
 
 from __future__ import annotations
@@ -149,15 +149,9 @@ class _Expected:
 
 
 class TokenBlocks:
-    """Blocks by endpoint, and by text.
+    """Blocks by endpoint, and by text."""
 
-    Args:
-        max_blocks: maximum blocks of all endpoints together.
-        max_texts: maximum blocks of text whose engine blocks are kept.
-    """
-
-    def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
-        self._max_blocks, self._max_texts = max_blocks, max_texts
+    def __init__(self) -> None:
         self._slots: dict[int, _Held] = {}
         self._holders: dict[int, int] = {}
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
@@ -210,7 +204,7 @@ class TokenBlocks:
             while held.late and held.late.popleft()[0] != event.session:
                 pass  # events come in order: an earlier request has stored nothing
             self._take_expected(event.session, model, parent, own, size)
-        if self.blocks > self._max_blocks:
+        if self.blocks > MAX_BLOCKS:
             fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
             self.lost(fullest)
             self._slots[fullest].left_out = True
@@ -378,7 +372,7 @@ class TokenBlocks:
 
     def learn(self, model: str, chain: Chain, tokens: int, size: int, blocks: array[int]) -> None:
         """Learn the blocks of a prompt, each of `size` tokens."""
-        if not len(chain) or not tokens or not blocks or len(chain) > self._max_texts:
+        if not len(chain) or not tokens or not blocks or len(chain) > MAX_TEXTS:
             return
         known = self._known.setdefault(model, {})
         text = _Text(chain, tokens, size, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
@@ -387,7 +381,7 @@ class TokenBlocks:
             known[hash_] = text
         self._order[text] = model
         self.texts += len(chain)
-        while self.texts > self._max_texts:
+        while self.texts > MAX_TEXTS:
             old, of = self._order.popitem(last=False)
             self.texts -= len(old.chain)
             others = self._known[of]

@@ -160,7 +160,7 @@ def restore(
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
-        if not beliefs.index.stats().uses:
+        if not beliefs.index.uses:
             _restore_sizes(sharing, document.get("sizes"))
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
     for response_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
