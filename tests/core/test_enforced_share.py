@@ -25,5 +25,5 @@ def test_all_and_none(key):
 def test_a_share_is_that_share_of_sessions():
     draw = Enforcement(enforce_share=0.25).enforces
     assert 0.22 < sum(draw(f"session-{n}") for n in range(4000)) / 4000 < 0.28
-    draw.share = 0.75
+    draw = Enforcement(enforce_share=0.75).enforces
     assert 0.72 < sum(draw(f"session-{n}") for n in range(4000)) / 4000 < 0.78

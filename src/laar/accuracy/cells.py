@@ -65,8 +65,8 @@ _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Amount = Annotated[float, Meta(ge=0, le=_MAX_COUNT)]
 
 
-class _Entry(NamedTuple):
-    """A list of a saved state."""
+class Saved(NamedTuple):
+    """One reporter's share of a cell in a saved state."""
 
     model: _Name
     language: _Name
@@ -78,15 +78,10 @@ class _Entry(NamedTuple):
     prior: Annotated[float, Meta(ge=0, le=1)] | None = None
     reporter: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = UNNAMED
 
-
-class Saved(NamedTuple):
-    """One reporter's share of a cell in a saved state."""
-
-    model: str
-    features: Features
-    share: Share
-    prior: float | None
-    reporter: str
+    @property
+    def features(self) -> Features:
+        """The cell's features."""
+        return learned(Features(self.language, self.bucket, self.task))
 
 
 def learned(features: Features) -> Features:
@@ -98,21 +93,16 @@ def learned(features: Features) -> Features:
 
 def written(saved: Saved) -> list[object]:
     """Return the entry as a list, for `read_saved`."""
-    share = saved.share
-    entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
-    if saved.reporter != UNNAMED:
-        return [*entry, saved.prior, saved.reporter]
-    return entry if saved.prior is None else [*entry, saved.prior]
+    *entry, prior, reporter = saved
+    if reporter != UNNAMED:
+        return [*saved]
+    return entry if prior is None else [*entry, prior]
 
 
 def read_saved(entry: object) -> Saved | None:
     """Read one list of a saved state; return None if it is invalid."""
     try:
-        read = msgspec.convert(entry, _Entry)
+        read = msgspec.convert(entry, Saved)
     except (msgspec.ValidationError, RecursionError):
         return None
-    if not -read.outcomes <= read.correct <= 2 * read.outcomes:
-        return None
-    share = Share(read.correct, read.outcomes, read.level)
-    features = learned(Features(read.language, read.bucket, read.task))
-    return Saved(read.model, features, share, read.prior, read.reporter)
+    return read if -read.outcomes <= read.correct <= 2 * read.outcomes else None

@@ -208,7 +208,6 @@ class Candidates:
         own[alone] = -1
         return Prefillers(
             slots=slots,
-            model_id=table.model_id[slots],
             kv_group=kv_group,
             kv_group_of=own,
             answers=answers,

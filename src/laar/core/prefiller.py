@@ -49,7 +49,7 @@ def view_of_prefillers(
         shares: share of the prompt that each slot has cached.
         again: `PrefixMatch.again`, by slot.
     """
-    slots, model_id = prefillers.slots, prefillers.model_id
+    slots, model_id = prefillers.slots, table.model_id[prefillers.slots]
     tokens = by_model[model_id]
     answers_itself = table.in_flight[slots] - table.visiting[slots]
     return Apart(
