@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.core.adapters import LOAD_S
 from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
@@ -161,7 +160,7 @@ class Views:
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Return the seconds until each candidate has loaded the requested adapter."""
         of = self._parts.engines.constants(slots, base_s, timed=timed)
-        return self._parts.adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
+        return self._parts.adapters.price(slots, name, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)
