@@ -12,18 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laar.accuracy import (
-    CapabilityModel,
-    OnlineOutcomes,
-    SuccessModel,
-    TokenEstimator,
-    features_of,
-    parse_artifact,
-)
-from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
+from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms, parse_artifact
 from laar.accuracy.assessor import CapabilityAssessor
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import features_of
 from laar.accuracy.fitting.text import packed
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.success import SuccessModel
 from laar.accuracy.text import TextModel
+from laar.accuracy.tokens import TokenEstimator
 from laar.core.request import Api, Request
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact

@@ -15,7 +15,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from laar.prefix import Chain, PrefixIndex, PromptHasher, blocks
+from laar.prefix import blocks
+from laar.prefix.blocks import Chain, PromptHasher
+from laar.prefix.index import PrefixIndex
 
 HASHER = PromptHasher(b"bench")
 PROMPT_BYTES = 400_000
@@ -117,9 +119,8 @@ def _memory(prompt_bytes: int) -> tuple[int, int, int]:
     gc.collect()
     real = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    stats = index.stats()
     blocks.MAX_KNOWN = known
-    return real, stats.size_bytes, stats.blocks
+    return real, index.size_bytes, index.blocks
 
 
 def _churn(requests: int) -> None:
@@ -144,11 +145,11 @@ def _churn(requests: int) -> None:
         else:
             index.settle(receipt, 0.0 if rng.random() < 0.001 else None)
         if number % 1000 == 0:
-            largest = max(largest, index.stats().size_bytes)
-    stats = index.stats()
+            largest = max(largest, index.size_bytes)
     print(
         f"churn, {requests:,} requests: {(time.perf_counter() - start) / requests * 1e6:.1f} us "
-        f"each with hashing; at most {largest / 2**20:.1f} MiB of {limit >> 20}; {stats}"
+        f"each with hashing; at most {largest / 2**20:.1f} MiB of {limit >> 20}; "
+        f"{index.uses} uses of {index.blocks} blocks"
     )
 
 

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import CapabilityModel, Features, parse_artifact
-from laar.accuracy.artifact import MAX_ARTIFACT_BYTES
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
 from laar.accuracy.capability import (
     MAX_CACHED_ROWS,
     MAX_PROBABILITY,
     MIN_PROBABILITY,
     UNMEASURED_PROBABILITY,
+    CapabilityModel,
 )
+from laar.accuracy.features import Features
 from laar.errors import SettingError
 from support.artifacts import artifact, model
 from support.exploring import examples
@@ -120,7 +121,7 @@ def test_a_thin_cell_leans_on_the_model_s_mean(outcomes: int, trust: float) -> N
     capability = CapabilityModel(artifact({"a": one}))
     expected = trust * sigmoid(2.0) + (1 - trust) * 0.4
     assert capability.probabilities(("a",), QA) == pytest.approx([expected])
-    assert capability.evidence("a", QA) == (True, outcomes, outcomes < 30)
+    assert capability.evidence("a", QA) == outcomes
 
 
 def test_lengths_take_the_measured_bucket_above_or_the_longest() -> None:
@@ -149,7 +150,7 @@ def test_an_unknown_model_takes_the_fleet_s_mean_and_is_reported() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "b": model(-2.0, c=3e-4)}))
     row = capability.probabilities(("a", "new", "b"), QA)
     assert row[1] == pytest.approx((row[0] + row[2]) / 2)
-    assert capability.evidence("new", QA) == (False, 0, True)
+    assert capability.evidence("new", QA) == 0
     assert capability.seconds_per_token(("a", "new", "b")) == pytest.approx([1e-4, 2e-4, 3e-4])
     assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
 

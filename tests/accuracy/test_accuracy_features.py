@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import Features, TokenEstimator, bucket_of, features_of, language_of, task_of
-from laar.accuracy.tokens import MAX_TOKEN_CELLS
+from laar.accuracy.features import Features, bucket_of, features_of, language_of, task_of
+from laar.accuracy.tokens import MAX_TOKEN_CELLS, TokenEstimator
 from support.exploring import examples
 
 

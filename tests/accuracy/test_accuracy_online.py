@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import (
-    CapabilityModel,
-    Features,
-    OnlineOutcomes,
-    OutcomeReports,
-    SuccessModel,
-    Verdict,
-)
 from laar.accuracy import online as online_module
-from laar.accuracy.online import Taken
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes, Taken
+from laar.accuracy.reports import OutcomeReports, Verdict
+from laar.accuracy.success import SuccessModel
 from laar.accuracy.trust import SHARES, PriorTrust
 from support.artifacts import artifact, model
 from support.exploring import examples

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import CapabilityModel, Features, OnlineOutcomes, SuccessModel
 from laar.accuracy import online as online_module
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reporters import MAX_REPORTERS
+from laar.accuracy.success import SuccessModel
 from support.artifacts import artifact, model
 
 MODELS = tuple("abcd")

@@ -9,17 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy import (
-    CapabilityModel,
-    Features,
-    OnlineOutcomes,
-    OutcomeReports,
-    SuccessModel,
-    TokenEstimator,
-    Verdict,
-)
-from laar.accuracy.reports import Answered
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.reports import Answered, OutcomeReports, Verdict
 from laar.accuracy.signs import CUT, FORM, Sign, Signs
+from laar.accuracy.success import SuccessModel
+from laar.accuracy.tokens import TokenEstimator
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples

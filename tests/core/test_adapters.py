@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment
-from laar.core import exploring, views
+from laar.core import adapters, exploring
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -107,7 +107,7 @@ def test_the_model_itself_has_nothing_to_load() -> None:
 def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(views, "LOAD_S", 5.0)
+    monkeypatch.setattr(adapters, "LOAD_S", 5.0)
     d = fleet("a:1")
     page(d, "a:1")
     decision = ask(d, "sql", 0.0)
@@ -148,7 +148,7 @@ ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}
 def test_an_alias_for_an_adapter_asks_for_the_adapter(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "LOAD_S", 0.0)
+    monkeypatch.setattr(adapters, "LOAD_S", 0.0)
     d = fleet("a:1", "b:1", aliases=ALIASES)
     d.table.served("b:1", Served(weights={"m": "m"}))
     for alias, name in (("support", "sql"), ("any", "law"), ("auto", "m")):
@@ -214,7 +214,7 @@ class ByName:
 def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(
     name: str, chosen: str, right: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "LOAD_S", 0.0)
+    monkeypatch.setattr(adapters, "LOAD_S", 0.0)
     monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.0)
     d = fleet(
         "a:1",

@@ -316,7 +316,6 @@ def test_the_cheapest_prefiller_is_that_of_all_pairs():
         )
         prefillers = Prefillers(
             slots=np.sort(draw.permutation(12)[:helpers]),
-            model_id=np.zeros(helpers, np.intp),
             kv_group=draw.integers(0, kv_groups, helpers),
             kv_group_of=draw.integers(-1, kv_groups, candidates),
             trials=Standing(),

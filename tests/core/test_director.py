@@ -11,7 +11,6 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import OFFLOADED, WAKE_S, EndpointTable, Reading
-from laar.core.filters import FilterSettings
 from laar.core.membership import WAKE_LABEL, EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -90,7 +89,7 @@ def test_a_reservation_is_released_in_full_after_settings_changed(quadratic):
 def test_aliases_and_filters_change_with_the_settings():
     d = director(*FLEET)
     d.table.read("10.0.0.1:80", Reading(waiting=9.0), 0.0)
-    few = DirectorSettings(aliases={"few": ("m1", "m2")}, filters=FilterSettings(max_waiting=3))
+    few = DirectorSettings(aliases={"few": ("m1", "m2")}, max_waiting=3)
     assert "10.0.0.1:80" in {d.decide(request("shared"), 0.0).address for _ in range(20)}
     d.use(few, d.policies)
     assert {d.decide(request("few"), 0.0).address for _ in range(20)} == {"10.0.0.2:80"}

@@ -49,7 +49,7 @@ def test_prompts_made_to_grow_the_index_do_not():
         decision = d.decide(request(text), float(number))
         if number % 2:  # the other half never ends
             finish(d, decision)
-        assert d.prefixes.index.stats().size_bytes <= MAX_BYTES
+        assert d.prefixes.index.size_bytes <= MAX_BYTES
     assert not d.degraded
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.core.shadow import EnforcedShare
+from laar.core.shadow import Enforcement
 
 SHARES = st.floats(0.0, 1.0)
 
@@ -11,17 +11,19 @@ SHARES = st.floats(0.0, 1.0)
 @given(st.text(), SHARES, SHARES)
 def test_a_session_in_force_stays_so_as_the_share_grows(key, one, other):
     small, large = sorted((one, other))
-    assert EnforcedShare(large)(key) or not EnforcedShare(small)(key)
+    assert Enforcement(enforce_share=large).enforces(key) or not Enforcement(
+        enforce_share=small
+    ).enforces(key)
 
 
 @given(st.text())
 def test_all_and_none(key):
-    assert EnforcedShare(1.0)(key)
-    assert not EnforcedShare(0.0)(key)
+    assert Enforcement(enforce_share=1.0).enforces(key)
+    assert not Enforcement(enforce_share=0.0).enforces(key)
 
 
 def test_a_share_is_that_share_of_sessions():
-    draw = EnforcedShare(0.25)
+    draw = Enforcement(enforce_share=0.25).enforces
     assert 0.22 < sum(draw(f"session-{n}") for n in range(4000)) / 4000 < 0.28
-    draw.share = 0.75
+    draw = Enforcement(enforce_share=0.75).enforces
     assert 0.72 < sum(draw(f"session-{n}") for n in range(4000)) / 4000 < 0.78

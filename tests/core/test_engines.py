@@ -16,6 +16,7 @@ from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.membership import EndpointSpec
+from laar.core.traffic import Elsewhere
 from laar.policies.laar.pricing import asked_of, crowded
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
@@ -272,10 +273,10 @@ def test_prompts_are_not_ahead_any_more_once_their_answers_are_over():
 
 def test_prompts_of_other_pickers_are_not_ahead_any_more_once_they_are_over():
     table, engines = fleet("a:1")
-    told = {"ahead_s": 0.0, "sent": 1.0, "sent_s": 50.0, "hidden_s": 50.0}
-    engines.elsewhere(0, 0.0, unseen_s=50.0, **told)
+    sent = Elsewhere(ahead_s=0.0, unseen_s=50.0, sent=1.0, sent_s=50.0, hidden_s=50.0)
+    engines.elsewhere(0, 0.0, sent)
     assert ahead(engines, table.active, 0.0, np.ones(1))[0] == pytest.approx(50.0)
-    engines.elsewhere(0, 1.0, ahead_s=0.0, unseen_s=0.0, read_s=50.0)
+    engines.elsewhere(0, 1.0, Elsewhere(ahead_s=0.0, read_s=50.0))
     assert ahead(engines, table.active, 1.0, np.ones(1))[0] == 0.0
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from laar_command import MODELS
 
-from laar.accuracy import parse_artifact
+from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.outcomes import parse_outcome
 from laar.client.loop import Message
 from laar.errors import SettingError

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from laar_command import MODELS, start
 
-from laar.accuracy import parse_artifact
+from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.fitting.records import parse_records
 from laar_lab.kv_lookup import queries, write_questions
 from laar_lab.measure_fleet import default_artifact

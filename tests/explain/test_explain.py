@@ -13,7 +13,6 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
-from laar.core.filters import FilterSettings
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -287,7 +286,7 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     director.table.failures[slot] = 0
     director.table.replace("test", [])
     assert "7 probes" in explained(kept)["filtered"][0]["why"]
-    changed = DirectorSettings(aliases={}, filters=FilterSettings(max_waiting=99))
+    changed = DirectorSettings(aliases={}, max_waiting=99)
     director.use(changed, director.policies)
     assert "7 probes" in explained(kept)["filtered"][0]["why"]
 

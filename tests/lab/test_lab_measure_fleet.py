@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
 from laar_lab.measure_fleet import default_artifact, measure_fleet
 from laar_lab.sim.answers import AccuracySurface
 

@@ -67,7 +67,7 @@ def test_each_price_has_the_name_of_what_it_is():
         assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2), name
 
 
-FULL = ENGINE._replace(slots=each(2))
+FULL = replace(ENGINE, slots=each(2))
 """Room for the two that are there: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
 
 
@@ -79,7 +79,7 @@ FULL = ENGINE._replace(slots=each(2))
         ({"asked": ASKED._replace(ahead_s=each(0))}, "queue_s", 1.4),
         ({"again": each(0)}, "evicted_s", 0.0),
         ({"in_flight": each(0)}, "others_s", 0.5 * 2.4),
-        ({"engine": ENGINE._replace(answer_s=each(0))}, "base_s", 0.1),
+        ({"engine": replace(ENGINE, answer_s=each(0))}, "base_s", 0.1),
         ({"engine": FULL}, "ttft_s", 3.25 + 3.5 / 2),
         ({"engine": FULL}, "others_s", 5.3 + 2 * 4 * 3.5 / 2),
         ({"crowded": each(0.5)}, "ttft_s", 3.25 + 3.5 / 2),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.prefix import GROWING, Chain, Grid, PromptHasher
 from laar.prefix import blocks as module
+from laar.prefix.blocks import GROWING, Chain, Grid, PromptHasher
 
 HASHER = PromptHasher(b"secret")
 

@@ -7,9 +7,9 @@ from array import array
 import numpy as np
 import pytest
 
-from laar.prefix import GROWING, Chain
 from laar.prefix import evictions as module
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.prefix import GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
+from laar.prefix.blocks import GROWING, Chain, Grid, PromptHasher
+from laar.prefix.index import PrefixIndex, Receipt
 from support.exploring import examples
 
 HASHER = PromptHasher(b"test")
@@ -199,7 +200,7 @@ def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
             shares = [chain.fraction(blocks) for blocks in oracle.match(chain)]
             assert index.shares(chain).tolist() == shares
         assert index.held_bytes.tolist() == [oracle.held_bytes(slot) for slot in range(SLOTS)]
-    assert index.stats().blocks == len(set().union(*oracle.slots))
+    assert index.blocks == len(set().union(*oracle.slots))
 
 
 def text(seed: int, size: int) -> str:
@@ -212,7 +213,7 @@ def test_an_entry_counts_from_the_decision_on_and_a_failure_takes_it_back() -> N
     assert index.match(chain).tolist() == [0, len(chain)]
     index.retract(receipt)
     assert index.match(chain).tolist() == [0, 0]
-    assert index.stats().size_bytes == 0
+    assert index.size_bytes == 0
 
 
 def test_a_failure_leaves_what_another_request_has_claimed() -> None:
@@ -239,7 +240,7 @@ def test_a_failure_leaves_the_beginning_of_a_longer_prompt_still_open() -> None:
     index.retract(second)
     assert index.match(long).tolist() == [len(long)]
     index.retract(first)
-    assert index.stats().size_bytes == 0
+    assert index.size_bytes == 0
 
 
 def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
@@ -257,7 +258,7 @@ def test_two_reported_misses_forget_what_is_older_and_keep_what_was_just_compute
     assert index.match(old).tolist() == [0]
     for kept in (first, between, second, young):
         assert index.match(kept).tolist() == [len(kept)]
-    assert index.stats().disproved_blocks == len(old)
+    assert index.disproved_blocks == len(old)
 
 
 def test_one_reported_miss_leaves_what_other_prompts_have_proven() -> None:
@@ -328,7 +329,7 @@ def test_the_end_of_the_oldest_prompt_leaves_first() -> None:
     index.settle(index.insert(0, second))
     assert index.match(first).tolist() == [2048 // 64]
     assert index.match(second).tolist() == [len(second)]
-    assert index.stats().evicted_capacity_blocks == 2048 // 64
+    assert index.evicted_capacity_blocks == 2048 // 64
 
 
 def test_one_prompt_larger_than_the_cache_keeps_its_beginning() -> None:
@@ -367,7 +368,7 @@ def test_prompts_without_a_whole_block_are_no_entry() -> None:
     index.retract(receipt)
     index.settle(receipt, 0.0)
     assert index.match(chain).tolist() == [0, 0]
-    assert index.stats().uses == 0
+    assert index.uses == 0
 
 
 def test_memory_below_one_long_prompt_is_refused_with_the_remedy() -> None:
@@ -394,7 +395,6 @@ def test_churn_stays_within_the_memory_it_was_given(monkeypatch: pytest.MonkeyPa
         grown = tracemalloc.get_traced_memory()[0] - base
     finally:
         tracemalloc.stop()
-    stats = index.stats()
-    assert stats.evicted_memory_blocks > 0
-    assert stats.size_bytes <= limit
+    assert index.evicted_memory_blocks > 0
+    assert index.size_bytes <= limit
     assert grown < 1.2 * limit

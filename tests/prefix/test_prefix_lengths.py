@@ -19,9 +19,9 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
-from laar.prefix import PromptHasher
 from laar.prefix import lengths as lengths_module
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import PromptHasher
 from laar.prefix.lengths import PromptLengths
 
 HASHER = PromptHasher(b"k")

@@ -282,10 +282,12 @@ def test_blocks_after_a_parent_not_seen_and_blocks_without_ids_are_not_counted()
     assert blocks.removed(0, [8, 9]) == [8, 9]
 
 
-def test_memory_is_bounded_by_blocks_and_by_texts() -> None:
+def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_BLOCKS", 100)
+    monkeypatch.setattr(tokens, "MAX_TEXTS", 300)
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     beliefs.make_room(2)
-    held = TokenBlocks(max_blocks=100, max_texts=300)
+    held = TokenBlocks()
     beliefs.blocks_held = beliefs.published = held
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")

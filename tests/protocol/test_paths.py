@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from laar.core.shadow import EnforcedShare
+from laar.core.shadow import Enforcement
 from laar.protocol.events import Immediate, RequestHeaders, Shape, WholeRequest
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.stream import Environment, Stream, StreamSettings
@@ -85,7 +85,7 @@ def test_it_is_refused_in_openais_form_in_shadow_too(first, share):
         Environment(
             settings=StreamSettings(denied_paths=("/tune/chat/completions",)),
             new_id=lambda: "id",
-            enforced=EnforcedShare(share),
+            enforced=Enforcement(enforce_share=share).enforces,
         )
     )
     (refused,) = stream.receive(first, 0.0)

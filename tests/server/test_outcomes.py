@@ -7,8 +7,8 @@ from collections import Counter
 import orjson
 import pytest
 
-from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
+from laar.accuracy.features import FEATURES_SCHEMA
 from laar.accuracy.fitting.records import read_records
 from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
 from laar.client import report_outcome, until_correct

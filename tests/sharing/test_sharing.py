@@ -1,7 +1,6 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
 import base64
-import random
 import struct
 
 import numpy as np
@@ -184,11 +183,8 @@ def test_a_miss_is_evidence_for_all():
         )
         p.director.settle(decision, end)
         net.exchange(1.5 + at)
-    assert p.prefixes.beliefs.index.stats().disproved_blocks > 0
-    assert (
-        q.prefixes.beliefs.index.stats().disproved_blocks
-        == p.prefixes.beliefs.index.stats().disproved_blocks
-    )
+    assert p.prefixes.beliefs.index.disproved_blocks > 0
+    assert q.prefixes.beliefs.index.disproved_blocks == p.prefixes.beliefs.index.disproved_blocks
 
 
 def test_a_restart_that_both_see_is_forgotten_once():
@@ -219,12 +215,12 @@ def test_another_key_shares_loads_and_no_prefixes():
     p.director.decide(request("words " * 100), 1.0)
     net.exchange(1.01)
     assert counted(q)["in_flight"] == 1
-    assert q.prefixes.beliefs.index.stats().blocks == 0
+    assert q.prefixes.beliefs.index.blocks == 0
     q.use_key(b"one")
     net.exchange(1.05)
     p.director.decide(request("words " * 100), 1.1)
     net.exchange(1.2)
-    assert q.prefixes.beliefs.index.stats().blocks > 0
+    assert q.prefixes.beliefs.index.blocks > 0
 
 
 def test_failures_add_up_and_one_trial_is_enough():
@@ -416,28 +412,6 @@ def test_a_picker_says_once_that_there_is_something_to_send():
     assert news == [True, False, True, False]
 
 
-def test_the_loads_of_few_endpoints_are_gathered_as_those_of_all():
-    rng = random.Random(3)
-    addresses = [f"10.0.0.{n}:80" for n in range(1, 9)]
-    p, q = (sharing_picker(name, addresses, seed=n) for n, name in enumerate(("p/1", "q/1")))
-    table, engines, now, open_ones = p.director.table, p.director.engines, 0.0, []
-    for _ in range(300):
-        now += rng.random() / 10
-        if rng.random() < 0.2:
-            q.director.decide(request("elsewhere " * rng.randrange(1, 60)), now)
-            for data in q.batches(now):
-                p.take(data, now)
-        if open_ones and rng.random() < 0.5:
-            p.director.settle(open_ones.pop(rng.randrange(len(open_ones))), OK)
-        else:
-            text = f"{rng.random()} " * rng.randrange(1, 60)
-            open_ones.append(p.director.decide(request(text), now))
-        slots = np.arange(table.capacity)
-        own, shared = table.own(slots).T.tolist(), engines.traffic.shared(slots).T.tolist()
-        assert [table.own_at(slot) for slot in slots] == own
-        assert [engines.traffic.shared_at(slot) for slot in slots] == shared
-
-
 def test_records_that_affect_the_next_decision_are_urgent():
     p, _, net = pair()
     net.exchange(0.9)
@@ -539,7 +513,7 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
     assert p.refused["record"] == len(records) - 1  # one names a beginning that is not known here
     assert counted(p)["in_flight"] == 1
-    assert p.prefixes.beliefs.index.stats().blocks == 0
+    assert p.prefixes.beliefs.index.blocks == 0
     p.director.decide(request(), 1.1)
 
 
@@ -548,10 +522,10 @@ def test_a_prompt_of_another_length_than_its_blocks_is_not_entered(total_bytes):
     p, _, _ = pair()
     eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
     p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
-    assert p.prefixes.beliefs.index.stats().blocks == 0
+    assert p.prefixes.beliefs.index.blocks == 0
     assert len(p.prefixes.beliefs.evictions) == 0
     p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
-    assert p.prefixes.beliefs.index.stats().blocks == 8
+    assert p.prefixes.beliefs.index.blocks == 8
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
@@ -598,11 +572,12 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))
     assert theirs == pytest.approx(mine)
     assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
-    one, other = (x.prefixes.beliefs.index.stats() for x in (p, fresh))
-    assert (one.uses, one.blocks, one.segments) == (other.uses, other.blocks, other.segments)
+    one, other = (x.prefixes.beliefs.index for x in (p, fresh))
+    assert (one.uses, one.blocks) == (other.uses, other.blocks)
+    assert one._segments.by_first.keys() == other._segments.by_first.keys()
     fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
     fresh.prefixes.beliefs.index.drop(1)
-    assert fresh.prefixes.beliefs.index.stats().blocks == 0
+    assert fresh.prefixes.beliefs.index.blocks == 0
 
 
 def with_orders(picker):

@@ -12,7 +12,7 @@ from laar.core.decision import Completion
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.prefix import PromptHasher
+from laar.prefix.blocks import PromptHasher
 from laar.server.admin.metrics import metrics, metrics_page
 from laar.server.picker import Picker
 from laar.settings import Settings

@@ -121,10 +121,6 @@ class Speed(_Part):
     start_s: _Seconds = 0.0
     bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
 
-    def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
-        """Return how many tokens without context take as long to prefill as the uncached ones."""
-        return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
-
     @property
     def sure(self) -> bool:
         """Whether c(m) was measured well enough to be used."""

@@ -204,7 +204,7 @@ class CapabilityAssessor:
             if len(constants.evidence) >= MAX_CELLS:
                 constants.evidence.clear()
             evidence = constants.evidence[features] = np.array(
-                [self.capability.evidence(model, features).outcomes for model in key], np.float64
+                [self.capability.evidence(model, features) for model in key], np.float64
             )
         prior = published
         if shares is not None or features is not asked:

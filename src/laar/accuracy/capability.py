@@ -61,20 +61,6 @@ _ANY = ""
 _Row = NDArray[np.float64]
 
 
-class Evidence(NamedTuple):
-    """The evidence behind one probability.
-
-    Args:
-        known: whether the model was measured at all; if not, the fleet's mean was used.
-        outcomes: number measured in exactly this cell.
-        thin: whether these are too few, so that the probability shrinks to the model's mean.
-    """
-
-    known: bool
-    outcomes: int
-    thin: bool
-
-
 class SpeedPrior(NamedTuple):
     """A model's time to first token, as assumed before it served a request.
 
@@ -284,10 +270,9 @@ class CapabilityModel:
         """Return each model's time in seconds for a typical answer, excluding the prompt."""
         return _each(self._fixed_s, models, 0.0)
 
-    def evidence(self, model: str, features: Features) -> Evidence:
-        """Return the evidence behind the model's probability on these features."""
-        outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
-        return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
+    def evidence(self, model: str, features: Features) -> int:
+        """Return the number of outcomes measured in exactly this cell; 0 for an unknown model."""
+        return self._outcomes.get((model, self._at_measured_length(features)), 0)
 
     def measured(self, model: str, features: Features) -> int:
         """Return the number of measured outcomes behind the cell that reports go to."""

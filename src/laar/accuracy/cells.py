@@ -7,7 +7,10 @@ known, then the reporter if named. Each reporter has its own list.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from laar.accuracy.features import MAX_BUCKET_TOKENS, MIN_LEARNED_BUCKET_TOKENS, Features
 from laar.accuracy.reporters import UNNAMED, Likelihood
@@ -58,14 +61,27 @@ class Cell:
     weight: float | None = None
 
 
+_Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+_Amount = Annotated[float, Meta(ge=0, le=_MAX_COUNT)]
+
+
 class Saved(NamedTuple):
     """One reporter's share of a cell in a saved state."""
 
-    model: str
-    features: Features
-    share: Share
-    prior: float | None
-    reporter: str
+    model: _Name
+    language: _Name
+    bucket: Annotated[int, Meta(ge=0, le=MAX_BUCKET_TOKENS)]
+    task: _Name
+    correct: Annotated[float, Meta(ge=-_MAX_COUNT, le=2 * _MAX_COUNT)]
+    outcomes: _Amount
+    level: _Amount
+    prior: Annotated[float, Meta(ge=0, le=1)] | None = None
+    reporter: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = UNNAMED
+
+    @property
+    def features(self) -> Features:
+        """The cell's features."""
+        return learned(Features(self.language, self.bucket, self.task))
 
 
 def learned(features: Features) -> Features:
@@ -77,35 +93,16 @@ def learned(features: Features) -> Features:
 
 def written(saved: Saved) -> list[object]:
     """Return the entry as a list, for `read_saved`."""
-    share = saved.share
-    entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
-    if saved.reporter != UNNAMED:
-        return [*entry, saved.prior, saved.reporter]
-    return entry if saved.prior is None else [*entry, saved.prior]
+    *entry, prior, reporter = saved
+    if reporter != UNNAMED:
+        return [*saved]
+    return entry if prior is None else [*entry, prior]
 
 
 def read_saved(entry: object) -> Saved | None:
     """Read one list of a saved state; return None if it is invalid."""
-    if not isinstance(entry, list) or len(entry) not in (7, 8, 9):
+    try:
+        read = msgspec.convert(entry, Saved)
+    except (msgspec.ValidationError, RecursionError):
         return None
-    model, language, bucket, task, *counts = entry
-    reporter = counts.pop() if len(counts) == 5 else UNNAMED
-    if len(counts) == 4 and counts[3] is None:
-        counts.pop()
-    for name in (model, language, task):
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
-            return None
-    if not isinstance(reporter, str) or len(reporter) > MAX_NAME_CHARS:
-        return None
-    if type(bucket) is not int or not 0 <= bucket <= MAX_BUCKET_TOKENS:
-        return None
-    # NaN fails the comparison; an integer may be too large for a float.
-    if not all(type(count) in (int, float) and abs(count) <= _MAX_COUNT for count in counts):
-        return None
-    correct, outcomes, level, *known = map(float, counts)
-    possible = outcomes >= 0 and -outcomes <= correct <= 2 * outcomes and level >= 0
-    if not (possible and all(0 <= prior <= 1 for prior in known)):
-        return None
-    share = Share(correct, outcomes, level)
-    features = learned(Features(language, bucket, task))
-    return Saved(model, features, share, known[0] if known else None, reporter)
+    return read if -read.outcomes <= read.correct <= 2 * read.outcomes else None

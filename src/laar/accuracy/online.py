@@ -243,7 +243,8 @@ class OnlineOutcomes:
             for reporter, share in list(cell.shares.items()) or [(UNNAMED, cell.total)]:
                 aged = self._aged(cell, share, now)
                 if aged.outcomes >= _FORGOTTEN:
-                    cells.append(written(Saved(model, features, aged, cell.prior, reporter)))
+                    counts = aged.correct, aged.outcomes, aged.level
+                    cells.append(written(Saved(model, *features, *counts, cell.prior, reporter)))
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
@@ -303,9 +304,9 @@ class OnlineOutcomes:
             reporter = self._reporters.admitted(read.reporter)
             share = cell.shares.get(self._share_of(cell, reporter), cell.total)
             for counts in (cell.total,) if share is cell.total else (cell.total, share):
-                counts.correct += read.share.correct
-                counts.outcomes += read.share.outcomes
-                counts.level += read.share.level
+                counts.correct += read.correct
+                counts.outcomes += read.outcomes
+                counts.level += read.level
         for key, cell in found.items():
             self.cells[key] = cell
             self._judge(*key, cell, tuple(cell.shares))

@@ -18,8 +18,10 @@ weight.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp, lgamma
+from math import exp
 from operator import add, mul, sub
+
+from laar.accuracy.trust import log_beta
 
 MAX_REPORTERS = 16
 """Maximum named reporters; a service that checks answers is one reporter. Further names count as
@@ -130,8 +132,4 @@ class ReporterTrust:
 
 def _beta_binomial(s: float, n: float, mean: float, concentration: float) -> float:
     a, b = concentration * mean, concentration * (1.0 - mean)
-    return _log_beta(a + s, b + n - s) - _log_beta(a, b)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return lgamma(a) + lgamma(b) - lgamma(a + b)
+    return log_beta(a + s, b + n - s) - log_beta(a, b)

@@ -10,7 +10,6 @@ are dropped, and both are counted; it never fails a request.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 MAX_TRIED = 64
 """Maximum list entries read: several rounds over any fleet's models."""
@@ -19,22 +18,18 @@ MAX_TRIED_CHARS = 8192
 """Maximum characters of the header read: 64 names of 128."""
 
 
-class Tried(NamedTuple):
-    """The models tried, first to last, including repeats; `ignored` entries were dropped."""
+def parse_tried(header: str | None, known: Collection[str]) -> tuple[tuple[str, ...], int]:
+    """Parse an ``x-laar-tried-models`` header.
 
-    models: tuple[str, ...] = ()
-    ignored: int = 0
-
-
-def parse_tried(header: str | None, known: Collection[str]) -> Tried:
-    """Parse an ``x-laar-tried-models`` header; ignore and count invalid parts."""
+    Return the models tried, first to last, including repeats, and how many entries were dropped.
+    """
     if not header:
-        return Tried()
+        return (), 0
     cut = len(header) > MAX_TRIED_CHARS
     names = [name.strip() for name in header[:MAX_TRIED_CHARS].split(",", MAX_TRIED)]
     cut = cut or len(names) > MAX_TRIED
     models = tuple(name for name in names[:MAX_TRIED] if name in known)
-    return Tried(models, min(len(names), MAX_TRIED) - len(models) + cut)
+    return models, min(len(names), MAX_TRIED) - len(models) + cut
 
 
 def with_model(tried: Sequence[str], model: str) -> tuple[str, ...]:

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, log
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 MAX_TOKEN_CELLS = 4096
@@ -33,7 +36,11 @@ _MIN_CHARS = 400  # for shorter prompts, the chat template's tokens would be lea
 _SLOWEST_RATE = 0.02  # share of the distance to a report: adapts to a new mix in ~50 reports
 _MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
 _MAX_KEPT = 256  # cached estimates, one per set of models and language
-_MAX_NAME_CHARS = 256  # per name of a model or language in a restored state
+_Name = Annotated[str, Meta(max_length=256)]
+_Cell = tuple[
+    _Name, _Name, Annotated[float, Meta(gt=0, lt=1e9)], Annotated[float, Meta(ge=0, lt=1e9)]
+]
+"""A cell in a saved state: model, language, characters per token, and reports behind them."""
 
 
 class TokenEstimator:
@@ -127,11 +134,12 @@ class TokenEstimator:
         """
         kept = 0
         for entry in state if isinstance(state, list) else ():
-            read = _read_cell(entry)
-            if read is None:
+            try:
+                model, language, ratio, reports = msgspec.convert(entry, _Cell)
+            except (msgspec.ValidationError, RecursionError):
                 self.refused += 1
                 continue
-            key, ratio, reports = read
+            key = model, language
             if key not in self._log_ratio and len(self._log_ratio) >= MAX_TOKEN_CELLS:
                 self.refused += 1
                 continue
@@ -158,18 +166,3 @@ class TokenEstimator:
         if value is None:
             value = log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))
         return value
-
-
-def _read_cell(entry: object) -> tuple[tuple[str, str], float, float] | None:
-    """Read one cell of a saved state; return None if it is invalid."""
-    if not isinstance(entry, list) or len(entry) != 4:
-        return None
-    model, language, ratio, reports = entry
-    for name in (model, language):
-        if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
-            return None
-    if type(ratio) not in (int, float) or type(reports) not in (int, float):
-        return None
-    if not (0 < ratio < 1e9 and 0 <= reports < 1e9):  # NaN fails both
-        return None
-    return (model, language), float(ratio), float(reports)

@@ -49,7 +49,7 @@ class PriorTrust:
         p = min(max(prior, _EDGE), 1 - _EDGE)
         s = min(max(correct, 0.0), outcomes)
         return [
-            _log_beta(k * p + s, k * (1 - p) + outcomes - s) - _log_beta(k * p, k * (1 - p))
+            log_beta(k * p + s, k * (1 - p) + outcomes - s) - log_beta(k * p, k * (1 - p))
             for k in (weight * share for share in self._shares)
         ]
 
@@ -77,5 +77,6 @@ class PriorTrust:
         self._models.clear()
 
 
-def _log_beta(a: float, b: float) -> float:
+def log_beta(a: float, b: float) -> float:
+    """Return the logarithm of the beta function."""
     return lgamma(a) + lgamma(b) - lgamma(a + b)

@@ -60,31 +60,30 @@ class Adapters:
         name = self._table.sent_name(spec, name)
         return name if name in spec.adapters else ""
 
-    def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
+    def price(self, slots: Slots, name: str, answer_s: float) -> Floats | None:
         """Return the seconds each endpoint needs to load an adapter; None if all have it.
 
         Args:
             slots: the endpoints.
             name: the model that the request names.
-            load_s: seconds to load an adapter.
             answer_s: duration of a whole answer, after which an adapter slot becomes free.
         """
         if not self._table.weights(name):
             return None
-        prices = [self._price(slot, name, load_s, answer_s) for slot in slots.tolist()]
+        prices = [self._price(slot, name, answer_s) for slot in slots.tolist()]
         return np.array(prices) if any(prices) else None
 
-    def _price(self, slot: int, name: str, load_s: float, answer_s: float) -> float:
+    def _price(self, slot: int, name: str, answer_s: float) -> float:
         name = self.named(slot, name)
         if not name:
             return 0.0
         known = self._endpoints.get(slot)
         if known is None:
-            return load_s
+            return LOAD_S
         if name in known.at_hand():
             return 0.0
         busy = known.seen.union(known.in_flight)
-        return load_s + (answer_s if len(busy) >= known.most else 0.0)
+        return LOAD_S + (answer_s if len(busy) >= known.most else 0.0)
 
     def sent(self, slot: int, name: str) -> None:
         """Record that a request for an adapter was sent to an endpoint."""

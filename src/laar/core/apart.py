@@ -43,7 +43,6 @@ class Prefillers:
 
     Args:
         slots: their slots.
-        model_id: index of each prefiller's model in the table's `models`.
         kv_group: a number shared by prefillers of the same model and region: the KV of another
             model is useless, and a transfer between regions takes too long.
         kv_group_of: the KV group of each candidate; -1 if its group has no prefiller, or if
@@ -53,7 +52,6 @@ class Prefillers:
     """
 
     slots: Slots
-    model_id: Slots
     kv_group: Slots
     kv_group_of: Slots
     trials: Standing

@@ -5,20 +5,14 @@ Each call is guarded: a fault in health costs its record, never the request or i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Concatenate, ParamSpec
-
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointTable
-from laar.core.guards import Faults, guarded
+from laar.core.guards import guards
 from laar.core.membership import key_of
-from laar.core.naming import goes_by
+from laar.core.names import goes_by
+from laar.core.parts import Parts
 from laar.core.request import Request
-from laar.health import GOOD, Health, Kind, Reply, Stage
-from laar.prefix import Chain
-
-P = ParamSpec("P")
+from laar.health import GOOD, Kind, Reply, Stage
+from laar.prefix.blocks import Chain
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms
@@ -26,54 +20,35 @@ per sequence of a batch correspond to about 100."""
 
 
 class Attempts:
-    """Begins, tracks and ends the attempts of a request. Without health, calls do nothing.
+    """Begins, tracks and ends the attempts of a request. Without health, there are none.
 
     `begin`, `replied` and `ended`, which nearly every request needs, are called only with health
     and guarded by the director. All other methods are guarded here.
 
     Args:
-        health: learns which endpoints answer; None to do without.
-        table: the endpoints.
-        faults: counts the calls that failed.
+        parts: the director's parts.
     """
 
-    def __init__(self, health: Health | None, table: EndpointTable, faults: Faults) -> None:
-        self._table = table
-        if health is not None:
-            self._health = health
-
-        def part(call: Callable[Concatenate[Health, P], None]) -> Callable[P, None]:
-            if health is None:
-                return lambda *_args, **_kwargs: None
-
-            return guarded(partial(call, health), "health", faults)
-
-        self.begin_helper = part(self._begin_helper)
-        """Begin the attempt at a prefiller or encoder."""
-        self.begin_at_server = part(self._begin_at_server)
-        """Begin the attempt at the endpoint that Envoy reports as serving."""
-        self.passed_over = part(self._passed_over)
-        """Record that Envoy tried these endpoints before the one that answers, if any does."""
-        self.gone = part(self._gone)
-        """End the attempt at an endpoint that does not answer after all."""
-        self.answering = part(self._answering)
-        """Record that an answer other than a refusal has begun or continues."""
-        self.helped = part(self._helped)
-        """Record that the prefiller and encoders of a request have finished."""
-        self.drop = part(Health.drop)
-        """Forget a slot whose endpoint left."""
+    def __init__(self, parts: Parts) -> None:
+        self._table = parts.table
+        self._faults = parts.faults
+        self._has_health = parts.health is not None
+        if parts.health is not None:
+            self._health = parts.health
 
     def begin(self, decision: Decision) -> None:
         """Begin the attempt at the chosen endpoint."""
         if decision.view is not None and not decision.request.shadow:
-            self._send(self._health, decision, decision.now, timed=True)
+            self._send(decision, decision.now, timed=True)
 
-    def _begin_at_server(self, health: Health, decision: Decision, now: float | None) -> None:
-        if decision.view is not None and now is not None:
-            self._send(health, decision, now, timed=False)
+    @guards("health")
+    def begin_at_server(self, decision: Decision, now: float | None) -> None:
+        """Begin the attempt at the endpoint that Envoy reports as serving."""
+        if self._has_health and decision.view is not None and now is not None:
+            self._send(decision, now, timed=False)
 
-    def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
-        flight, view = decision.flight, decision.view
+    def _send(self, decision: Decision, now: float, *, timed: bool) -> None:
+        flight, view, health = decision.flight, decision.view, self._health
         wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
@@ -88,10 +63,12 @@ class Attempts:
         )
         flight.read = health.wants_read(attempt, now)
 
-    def _begin_helper(
-        self, health: Health, decision: Decision, slot: int, now: float, *, trial: bool
-    ) -> None:
-        attempt = health.sent(
+    @guards("health")
+    def begin_helper(self, decision: Decision, slot: int, now: float, *, trial: bool) -> None:
+        """Begin the attempt at a prefiller or encoder."""
+        if not self._has_health:
+            return
+        attempt = self._health.sent(
             slot,
             decision.model,
             stream=decision.request.stream,
@@ -110,7 +87,7 @@ class Attempts:
             # An answer with good headers was already counted; an error in its body counts once.
             begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
             if reply.event or not begun:
-                excused = self._judge(health, decision, reply, now) is Kind.REQUEST
+                excused = self._judge(decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
@@ -119,9 +96,9 @@ class Attempts:
         for attempt in flight.helpers:
             health.replied(attempt, reply, now, excused=excused)
 
-    def _passed_over(
-        self, health: Health, decision: Decision, failed: tuple[str, ...], now: float
-    ) -> None:
+    @guards("health")
+    def passed_over(self, decision: Decision, failed: tuple[str, ...], now: float) -> None:
+        """Record that Envoy tried these endpoints before the one that answers, if any does."""
         flight = decision.flight
         for address in failed:
             attempt = flight.attempt if address == flight.address else None
@@ -130,9 +107,9 @@ class Attempts:
             if attempt is not None:
                 flight.attempt = None  # if it answers after all, that is a new attempt
 
-    def _judge(self, health: Health, decision: Decision, reply: Reply | None, now: float) -> Kind:
+    def _judge(self, decision: Decision, reply: Reply | None, now: float) -> Kind:
         """Judge the attempts that Envoy retried elsewhere; return why they failed."""
-        flight = decision.flight
+        flight, health = decision.flight, self._health
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
@@ -142,24 +119,30 @@ class Attempts:
         flight.unjudged.clear()
         return kind
 
-    def _gone(self, health: Health, decision: Decision, now: float) -> None:
+    @guards("health")
+    def gone(self, decision: Decision, now: float) -> None:
+        """End the attempt at an endpoint that does not answer after all."""
         if decision.flight.attempt is not None:
-            health.gone(decision.flight.attempt, now)
+            self._health.gone(decision.flight.attempt, now)
 
-    def _answering(self, health: Health, decision: Decision, now: float) -> None:
+    @guards("health")
+    def answering(self, decision: Decision, now: float) -> None:
+        """Record that an answer other than a refusal has begun or continues."""
         if decision.flight.attempt is not None:
-            health.answering(decision.flight.attempt, now)
+            self._health.answering(decision.flight.attempt, now)
 
-    def _helped(self, health: Health, decision: Decision, now: float) -> None:
+    @guards("health")
+    def helped(self, decision: Decision, now: float) -> None:
+        """Record that the prefiller and encoders of a request have finished."""
         for attempt in decision.flight.helpers:
-            health.answering(attempt, now)
-            health.replied(attempt, Reply(status=200, found=GOOD), now)
+            self._health.answering(attempt, now)
+            self._health.replied(attempt, Reply(status=200, found=GOOD), now)
 
     def ended(self, decision: Decision, end: Completion) -> None:
         """End all attempts of a request."""
         flight, now, health = decision.flight, decision.now + end.latency_s, self._health
         if flight.unjudged:  # no endpoint answered
-            self._judge(health, decision, None, now)
+            self._judge(decision, None, now)
         if flight.attempt is not None:
             health.ended(flight.attempt, end.status, end.cause, now)
         for attempt in flight.helpers:

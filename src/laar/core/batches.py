@@ -18,8 +18,6 @@ _TELLING = 0.05  # minimum share of the cache: fewer tokens say nothing about sh
 _LEARNED = 0.05  # weight of a new reading in `each`
 _MOST_EACH = 1.5  # cap on `each`; above 1 because answers take space too
 
-_COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
-
 
 class Batches:
     """The batch size of each engine, by slot: `most_at_once`, infinite if never full.
@@ -41,22 +39,14 @@ class Batches:
         self.each = 1.0
         self._readings = -1
         self.most_at_once: Floats = np.empty(0)
-        self._read_at: Floats = np.empty(0)
-        self._most: Floats = np.empty(0)
-        self._full: Floats = np.empty(0)
-        self._full_at: Floats = np.empty(0)
-        self._done_s: Floats = np.empty(0)
+        self._columns: Floats = np.empty((5, 0))
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
-        before = len(self.most_at_once)
-        room = np.full(size, math.inf)
-        room[:before] = self.most_at_once
-        self.most_at_once = room
-        for name in _COUNTED:
-            grown = np.zeros(size)
-            grown[:before] = getattr(self, name)
-            setattr(self, name, grown)
+        more = size - len(self.most_at_once)
+        self.most_at_once = np.pad(self.most_at_once, (0, more), constant_values=math.inf)
+        self._columns = np.pad(self._columns, ((0, 0), (0, more)))
+        self._read_at, self._most, self._full, self._full_at, self._done_s = self._columns
 
     def look(self, done_s: Floats) -> bool:
         """Process new readings; return whether a batch size changed.
@@ -103,6 +93,5 @@ class Batches:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left or whose engine restarted."""
-        for name in _COUNTED:
-            getattr(self, name)[slot] = 0.0
+        self._columns[:, slot] = 0.0
         self.most_at_once[slot] = math.inf

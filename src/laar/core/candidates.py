@@ -7,7 +7,7 @@ membership changes, or a second has passed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import (
-    FilterSettings,
     awake,
     in_subset,
     reachable,
@@ -47,10 +46,7 @@ class Group:
         until: when the group expires.
         readings: the table's count of readings when it was computed.
         health: health's version at that time.
-        standing: the health of the candidates; None without health.
-        answers: P(answers) of each candidate; None if all are healthy.
-        pace: factor by which each is slower than its siblings; None if none is slower.
-        typical_s: duration of a whole answer at each, in seconds, if `pace` is known.
+        standing: the health of the candidates.
         prefillers: the endpoints that may prefill for them; None if there are none.
         encoders: the endpoints that may encode images for them, and the trials of excluded ones;
             None if there are none.
@@ -68,10 +64,7 @@ class Group:
     until: float
     readings: int
     health: int = 0
-    standing: Standing | None = None
-    answers: Floats | None = None
-    pace: Floats | None = None
-    typical_s: Floats | float = 0.0
+    standing: Standing = field(default_factory=Standing)
     prefillers: Prefillers | None = None
     encoders: tuple[Slots, Standing] | None = None
     weights: str = ""
@@ -84,13 +77,13 @@ class Candidates:
         self,
         table: EndpointTable,
         aliases: Mapping[str, Sequence[str]],
-        filters: FilterSettings,
+        max_waiting: float,
         health: Health | None = None,
     ) -> None:
         self._table = table
         self._health = health
         self._aliases = aliases
-        self._filters = filters
+        self._max_waiting = max_waiting
         self._groups: dict[tuple[str, str, bool | None], Group] = {}
         self._version = -1
 
@@ -154,7 +147,7 @@ class Candidates:
                 "every engine that may serve this request is asleep until it is woken",
                 retry_after_s=1,
             )
-        slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
+        slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))
         models = self._models(able)
         group = Group(
             able=able,
@@ -171,7 +164,7 @@ class Candidates:
         )
         if self._health is not None:
             self._ask(self._health, group, now)
-            if group.standing is not None and group.standing.down:
+            if group.standing.down:
                 down = np.isin(reached, list(group.standing.down))
                 group.alive = reached[~down]
                 group.up = self._models(group.alive)
@@ -189,7 +182,7 @@ class Candidates:
         """Return the healthy ones of endpoints that help others, and the trials of the rest."""
         table, trials = self._table, Standing()
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
-        slots = slots[unsaturated(table, slots, self._filters, now)]
+        slots = slots[unsaturated(table, slots, self._max_waiting, now)]
         if self._health is not None:
             trials = self._health.set_apart(slots.tolist(), now)
             group.until = min(group.until, trials.until)
@@ -215,7 +208,6 @@ class Candidates:
         own[alone] = -1
         return Prefillers(
             slots=slots,
-            model_id=table.model_id[slots],
             kv_group=kv_group,
             kv_group_of=own,
             answers=answers,
@@ -232,18 +224,18 @@ class Candidates:
         if kept is not None:
             group.slots, group.model_id = group.slots[kept], group.model_id[kept]
             group.rtt_s = group.rtt_s[kept]
-        group.answers = standing.answers
-        if standing.pace is not None and standing.typical_s is not None:
-            group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
         """Return the group with one more candidate, last: an excluded slot due for a trial."""
         assert self._health is not None
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))
-        answers = np.ones(len(group.slots)) if group.answers is None else group.answers
-        pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
-        typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
+        standing = group.standing
+        answers = np.ones(len(group.slots)) if standing.answers is None else standing.answers
+        standing = replace(standing, answers=np.append(answers, self._health.answers(slot, now)))
+        if standing.pace is not None:
+            standing.pace = np.append(standing.pace, 1.0)
+            standing.typical_s = np.append(standing.typical_s, 0.0)
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial handles the whole request
             prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
@@ -252,9 +244,7 @@ class Candidates:
             slots=np.append(group.slots, own),
             model_id=np.append(group.model_id, table.model_id[own]),
             rtt_s=np.append(group.rtt_s, rtt_s),
-            answers=np.append(answers, self._health.answers(slot, now)),
-            pace=pace,
-            typical_s=typical_s,
+            standing=standing,
             prefillers=prefillers,
         )
 

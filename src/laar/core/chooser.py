@@ -7,36 +7,32 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from laar.accuracy.retry import parse_tried, with_model
-from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
+from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
-from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
+from laar.core.guards import guarded
+from laar.core.interfaces import Fault, Fits, View, WeightSource
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError
-from laar.health import Health, Standing
-from laar.prefix import Chain
-from laar.prefix.beliefs import PrefixBeliefs
+from laar.health import Standing
+from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -49,53 +45,27 @@ class Chooser:
     """Chooses endpoints.
 
     Args:
-        table: the endpoints.
+        parts: the director's parts.
         policies: policies by name; must include the settings' policy.
         settings: how to choose.
-        rng: breaks ties and makes the choices of random policies.
-        assessor: estimates models.
-        prefixes: estimates caches.
-        engines: the learned speed of engines.
-        health: tracks which endpoints answer; None to assume that all do.
-        stored: the endpoints that store answers, conversations, files and batches.
-        adapters: the adapters that endpoints have loaded.
-        faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
     """
 
     def __init__(
         self,
-        table: EndpointTable,
+        parts: Parts,
         policies: Mapping[str, Policy],
         settings: DirectorSettings,
-        *,
-        rng: random.Random,
-        assessor: Assessor,
-        prefixes: PrefixBeliefs | None,
-        engines: Engines,
-        health: Health | None,
-        stored: StoredAnswers,
-        adapters: Adapters,
-        faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
         self.ignored_tried = 0
-        self._table = table
-        self._rng = rng
-        self._health = health
-        self._stored = stored
-        self._faults = faults
-        self._views = Views(
-            table,
-            settings,
-            rng=rng,
-            assessor=assessor,
-            prefixes=prefixes,
-            engines=engines,
-            adapters=adapters,
-            faults=faults,
-        )
-        self._on_fault = guarded(on_fault, "watching", faults)
+        self.table = parts.table
+        self._rng = parts.rng
+        self.health = parts.health
+        self.stored = parts.stored
+        self.degraded = parts.faults
+        self._views = Views(parts, settings)
+        self._on_fault = guarded(on_fault, "watching", parts.faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
         self.use(settings, policies)
@@ -105,8 +75,10 @@ class Chooser:
         self.settings = self._views.settings = settings
         self._quadratic = settings.quadratic
         self.policies = policies
-        self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
-        self._table.use_aliases(settings.aliases)
+        self.candidates = Candidates(
+            self.table, settings.aliases, settings.max_waiting, self.health
+        )
+        self.table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
@@ -114,7 +86,7 @@ class Chooser:
         if tuner is None:
             self._weights = None
         else:
-            self._weights = guarded(tuner.weights, "tuner", self._faults)
+            self._weights = guarded(tuner.weights, "tuner", self.degraded)
 
     def decided(self, decision: Decision) -> None:
         """Record that a decision took effect: the next one gets new weights."""
@@ -156,10 +128,10 @@ class Chooser:
             )
         earlier: Sequence[str] = ()
         if request.tried:
-            earlier, ignored = parse_tried(request.tried, self._table.models)
+            earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
         standing, trial = group.standing, None
-        if standing is not None and standing.trials:
+        if standing.trials:
             trial = self._trial_due(request, earlier, standing, now)
             if trial is not None:
                 group = self.candidates.with_trial(group, trial, now)
@@ -173,23 +145,24 @@ class Chooser:
         view, chain, degraded = self._views.view(
             request, earlier, group, prefillers, tuned.values if tuned else None, now
         )
-        tries = trial is not None
-        ranked = self._rank(policy, view, room, standing, degraded, on_trial=tries)
-        at = ranked.order[0]
+        order, scores, eligible, reason, on_trial, fits = self._rank(
+            policy, view, room, standing, degraded, on_trial=trial is not None
+        )
+        at = order[0]
         slot = group.slots.item(at)
-        spec, served = self._table.by_slot[slot], request.model
+        spec, served = self.table.by_slot[slot], request.model
         model = spec.models[0]
         if served not in spec.models:
-            served = self._table.sent_name(spec, served)
+            served = self.table.sent_name(spec, served)
         tokens = view.tokens.item(at)
         tried = with_model(earlier, model) if earlier else (model,)
-        exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
+        exhausted = self._exhausted(policy, view, fits, group, tried)
         prefiller = None
         if view.apart is not None:
-            prefiller = choose_prefiller(view, at, self._health, now)
-        health, encoded = self._health, tuple[Encoder, ...]()
+            prefiller = choose_prefiller(view, at, self.health, now)
+        health, encoded = self.health, tuple[Encoder, ...]()
         if encoders is not None:
-            encoded = choose_encoders(self._table, *encoders, request, slot, health, now)
+            encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
         blames = health is not None and len(health.culprits) > 0
         once = blames and self._is_culprit(request, chain, group, now)
         return Decision(
@@ -197,7 +170,7 @@ class Chooser:
             request=request,
             settings=self.settings,
             policy=policy.name,
-            reason=ranked.reason,
+            reason=reason,
             now=now,
             slot=slot,
             address=spec.address,
@@ -205,7 +178,7 @@ class Chooser:
             way=spec.way,
             fallbacks=()
             if once
-            else self._fallbacks(group.slots, ranked.order, served, prefiller, encoded),
+            else self._fallbacks(group.slots, order, served, prefiller, encoded),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
@@ -216,15 +189,15 @@ class Chooser:
             prefiller=prefiller,
             encoders=encoded,
             view=view,
-            scores=ranked.scores,
-            eligible=ranked.eligible,
+            scores=scores,
+            eligible=eligible,
             position=at,
             chain=chain,
             weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
-            trial=ranked.on_trial,
+            trial=on_trial,
             once=once,
-            left_out=standing.left_out if standing is not None else None,
+            left_out=standing.left_out,
             flight=InFlight(
                 slot=slot,
                 address=spec.address,
@@ -237,9 +210,9 @@ class Chooser:
 
     def _group(self, request: Request, now: float) -> Group:
         """Return the candidates that may store what the request names."""
-        subset = self._stored.subset(request)
+        subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
-        self._stored.check(request, subset, len(group.able))
+        self.stored.check(request, subset, len(group.able))
         return group
 
     def _rank(
@@ -247,18 +220,22 @@ class Chooser:
         policy: Policy,
         view: View,
         room: Fits | None,
-        standing: Standing | None,
+        standing: Standing,
         degraded: str,
         *,
         on_trial: bool,
-    ) -> _Ranked:
-        """Filter, score and pick; return the candidates in order, and the reason for the first.
+    ) -> tuple[list[int], Floats, Eligible | None, str, bool, Mask | None]:
+        """Filter, score and pick.
 
         `degraded` is the reason if an estimate failed, else empty. `on_trial` means that the last
         candidate is excluded and that this request is its trial.
+
+        Return the positions of the candidates, the chosen one first; the scores of all; which may
+        be chosen, None for all; the reason; whether this request is the chosen one's trial; and the
+        candidates whose context window fits the prompt, None for all.
         """
         kept, scores = _score(policy, view)
-        able = able_to_take(view, room) if room is not None or self._table.windowed else None
+        able = able_to_take(view, room) if room is not None or self.table.windowed else None
         eligible = able
         if view.wake_s is not None and view.terms is None:
             eligible = prefer(eligible, "asleep", view.wake_s == 0.0)
@@ -274,7 +251,7 @@ class Chooser:
         if on_trial:
             first = last
             reason = reason or "trial"
-        elif standing is not None and standing.all_failing:
+        elif standing.all_failing:
             reason = reason or "all-failing"
         if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
@@ -284,9 +261,7 @@ class Chooser:
         if view.faults:
             reason = self._note_faults(view)
         fits = None if able is None else able.keeps("window")
-        return _Ranked(
-            order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
-        )
+        return order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -297,8 +272,8 @@ class Chooser:
         A tenant's files and batches go to the same endpoint, by rendezvous hashing, so that a later
         request finds all of them there, and a picker that has forgotten the ids finds them too.
         """
-        slots = unless_none(slots, self._table.asleep[slots] == 0.0)
-        table, tenant = self._table, request.tenant
+        slots = unless_none(slots, self.table.asleep[slots] == 0.0)
+        table, tenant = self.table, request.tenant
         if request.by_tenant:
             keys = (f"{tenant}\n{table.spec(slot).address}".encode() for slot in slots.tolist())
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
@@ -310,9 +285,9 @@ class Chooser:
             load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
             order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])
-        spec = self._table.spec(slot)
+        spec = self.table.spec(slot)
         model = spec.models[0]
-        served = self._table.sent_name(spec, request.model)
+        served = self.table.sent_name(spec, request.model)
         rewrite = served if request.model and served != request.model else None
         return Decision(
             id=new_id(),
@@ -347,19 +322,19 @@ class Chooser:
         self, request: Request, tried: Sequence[str], standing: Standing, now: float
     ) -> int | None:
         """Return the excluded slot to try with this request; None if its model was tried before."""
-        if self._health is None or request.shadow:
+        if self.health is None or request.shadow:
             return None
-        slot = self._health.due(standing, now)
-        return None if slot is None or self._table.spec(slot).models[0] in tried else slot
+        slot = self.health.due(standing, now)
+        return None if slot is None or self.table.spec(slot).models[0] in tried else slot
 
     def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
         """Return whether this request itself makes endpoints fail, and would fail at others too.
 
         If all endpoints are failing, it is not blamed: one of them may have recovered.
         """
-        if self._health is None or (group.standing is not None and group.standing.all_failing):
+        if self.health is None or group.standing.all_failing:
             return False
-        return self._health.records.blame.is_culprit(traits(request, chain), now)
+        return self.health.records.blame.is_culprit(traits(request, chain), now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.
@@ -404,7 +379,7 @@ class Chooser:
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
         """Return the models whose context window fits the prompt, at any endpoint, busy or not."""
-        table, model_id = self._table, self._table.model_id[view.slots]
+        table, model_id = self.table, self.table.model_id[view.slots]
         tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
         tokens[model_id] = view.tokens  # equal at all endpoints of a model
         of = table.model_id[group.alive]
@@ -417,7 +392,7 @@ class Chooser:
         reason = ""
         for fault in view.faults:
             self._on_fault(fault)
-            reason = self._faults.degraded(fault.part)
+            reason = self.degraded.degraded(fault.part)
         return reason
 
     def _fallbacks(
@@ -434,7 +409,7 @@ class Chooser:
         must share the first endpoint's rank, key and base path and, if there are a prefiller or
         encoders, be other endpoints with their model.
         """
-        table, found = self._table, list[str]()
+        table, found = self.table, list[str]()
         by_slot = table.by_slot
         first = by_slot[slots.item(order[0])]
         for position in order[1:]:
@@ -453,26 +428,6 @@ class Chooser:
             if prefiller is None or slot != prefiller.slot:
                 found.append(spec.address)
         return tuple(found)
-
-
-class _Ranked(NamedTuple):
-    """The candidates as the policy orders them.
-
-    Args:
-        order: positions, the chosen one first.
-        scores: scores of all candidates.
-        eligible: which may be chosen; None for all.
-        reason: reason of the decision.
-        on_trial: the chosen one is excluded, and this request is its trial.
-        fits: the candidates whose context window fits the prompt; None for all.
-    """
-
-    order: Sequence[int]
-    scores: Floats
-    eligible: Eligible | None
-    reason: str
-    on_trial: bool
-    fits: Mask | None
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:

@@ -9,8 +9,7 @@ candidates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -53,27 +52,6 @@ class CostWeights:
     def tunable(self) -> dict[str, float]:
         """Return the weights that the tuner may set, by name."""
         return {name: getattr(self, name) for name in TUNABLE}
-
-
-class TunedWeights:
-    """A scorer's weights, which a tuner may replace for each decision.
-
-    Args:
-        weights: the weights without a tuner.
-    """
-
-    def __init__(self, weights: CostWeights) -> None:
-        self._own = weights
-        self._tuned: Mapping[str, float] | None = None
-        self._live = weights
-
-    def under(self, tuned: Mapping[str, float] | None) -> CostWeights:
-        """Return the scorer's weights, overridden by the tuner's; cached until they change."""
-        if tuned is None:
-            return self._own
-        if tuned is not self._tuned:
-            self._tuned, self._live = tuned, replace(self._own, **tuned)
-        return self._live
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,13 +13,13 @@ from laar.core.apart import ApartRule, Encoder, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
-from laar.core.filters import FilterSettings
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
-from laar.prefix import Chain, Receipt
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
 
 if TYPE_CHECKING:
     from laar.accuracy.signs import Sign
@@ -72,7 +72,8 @@ class DirectorSettings:
     about 40,000."""
     max_times_tried: Annotated[int, FIXED] = 10
     """Cap on how often one model counts as tried; keeps costs finite."""
-    filters: FilterSettings = field(default_factory=FilterSettings)
+    max_waiting: Annotated[float, Ge(0)] = 128.0
+    """Number of requests waiting in the engine above which the endpoint is excluded."""
 
     @property
     def quadratic(self) -> float:

@@ -18,7 +18,6 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
-from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import (
     Completion,
@@ -39,15 +38,17 @@ from laar.core.interfaces import (
     WeightSource,
 )
 from laar.core.membership import key_of
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
-from laar.prefix import Chain, Receipt
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import Chain
+from laar.prefix.index import Receipt
 
 
-class Director:
+class Director(Chooser):
     """Decides where requests go, and settles them.
 
     Args:
@@ -79,36 +80,25 @@ class Director:
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        self.table = table
-        self.stored = StoredAnswers()
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.assessor = assessor or PlainAssessor()
         self.prefixes = prefixes
-        self.health = health
-        self.degraded = faults = Faults()
-        self._chooser = Chooser(
-            table,
-            policies,
-            settings,
+        faults = Faults()
+        parts = Parts(
+            table=table,
             rng=rng,
             assessor=self.assessor,
-            prefixes=self.prefixes,
+            prefixes=prefixes,
             engines=self.engines,
             health=health,
-            stored=self.stored,
+            stored=StoredAnswers(),
             adapters=self.adapters,
             faults=faults,
-            on_fault=on_fault,
         )
-        feedback = self._feedback = Feedback(
-            table,
-            engines=self.engines,
-            assessor=self.assessor,
-            prefixes=self.prefixes,
-            faults=faults,
-        )
-        attempts = self._attempts = Attempts(health, table, faults)
+        super().__init__(parts, policies, settings, on_fault)
+        feedback = self._feedback = Feedback(parts)
+        attempts = self._attempts = Attempts(parts)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
@@ -121,15 +111,15 @@ class Director:
         self._on_counted: list[Step] = []
         self._on_end: list[Step] = [("learning", feedback.engine_ended)]
         self._on_released: list[Step] = [("learning", feedback.ended)]
-        if health is not None:
-            self._on_counted.append(("health", attempts.begin))
-            self._on_released.insert(0, ("health", attempts.ended))
         # Guarded one by one: a part that fails must not leave the table half changed.
         self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
-            self._attempts.drop,
         ]
+        if health is not None:
+            self._on_counted.append(("health", attempts.begin))
+            self._on_released.insert(0, ("health", attempts.ended))
+            self._drops.append(guarded(health.drop, "health", faults))
         self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
         if prefixes is not None:
             self._insert = guarded(prefixes.insert, "prefixes", faults)
@@ -137,35 +127,11 @@ class Director:
             self._drops.append(guarded(prefixes.drop, "prefixes", faults))
         table.on_free = self._freed
 
-    def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Apply new settings; earlier decisions are settled by the settings they were made with."""
-        self._chooser.use(settings, policies)
-
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
         self.tuner = tuner
-        self._chooser.use_tuner(tuner)
+        super().use_tuner(tuner)
         self._feedback.use_tuner(tuner)
-
-    @property
-    def settings(self) -> DirectorSettings:
-        """The settings in effect."""
-        return self._chooser.settings
-
-    @property
-    def policies(self) -> Mapping[str, Policy]:
-        """The policies by name."""
-        return self._chooser.policies
-
-    @property
-    def candidates(self) -> Candidates:
-        """The filtered endpoints for each model name."""
-        return self._chooser.candidates
-
-    @property
-    def ignored_tried(self) -> int:
-        """Number of tried models sent by clients that match no endpoint's model."""
-        return self._chooser.ignored_tried
 
     def watch(
         self,
@@ -196,9 +162,9 @@ class Director:
         priority: Priority | None = None,
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
-        decision = self._chooser.choose(request, now, room, priority, new_id=self.new_id)
+        decision = self.choose(request, now, room, priority, new_id=self.new_id)
         if self.tuner is not None:
-            self._chooser.decided(decision)
+            self.decided(decision)
         flight = decision.flight
         take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
@@ -213,7 +179,7 @@ class Director:
 
     def preview(self, request: Request, now: float) -> Decision:
         """Return the decision that would be made now, without an id; reserve and record nothing."""
-        return self._chooser.choose(request, now)
+        return self.choose(request, now)
 
     def prefill_weight(self, view: View) -> Floats:
         """Return the weight of prefilling at each candidate (see `quadratic_tokens`)."""

@@ -65,7 +65,6 @@ WAKE_S = 6.0
 """Seconds that waking an engine takes, until it has been seen: the longest of 0.1 to 6 s that
 vLLM's authors measured (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 _FIRST_CAPACITY = 16
-_NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over several pickers."""
 _READ = ("waiting", "running", "kv_usage", "capacity_tokens", "asleep", "has_tiers")
@@ -88,7 +87,7 @@ _OF_SPEC = {
 """Columns derived from the endpoint's spec, and their values in slots without one."""
 
 
-class EndpointTable:
+class EndpointTable(Names):
     """Endpoints by slot.
 
     Columns (arrays indexed by slot, longer than the number of endpoints): `rtt_s`, `rtt_at`,
@@ -146,8 +145,7 @@ class EndpointTable:
         """The endpoints by slot, ascending; replaced by a new object on every change."""
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
-        self._names = Names((), self._members.aliases)
-        self.models: list[str] = []
+        self.index({}, self._members.aliases)
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
         self.unseen: Floats | None = None
@@ -266,8 +264,7 @@ class EndpointTable:
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
         self.by_slot = dict(specs)
-        self._names = Names(specs, self._members.aliases)
-        self.models = self._names.models
+        self.index(self.by_slot, self._members.aliases)
         ids = {name: at for at, name in enumerate(self.models)}
         self.model_id.fill(-1)
         for slot, spec in specs:
@@ -311,34 +308,6 @@ class EndpointTable:
         """Return the slot of a present endpoint by its key, else -1."""
         slot = self._slot_of.get(key, -1)
         return slot if slot >= 0 and self._specs[slot] is not None else -1
-
-    def named(self, item: str) -> Sequence[int]:
-        """Return the slots at ``ip:port``, or at every port of a bare IP, bracketed or not."""
-        return self._names.named(item) or ()
-
-    def serving(self, name: str) -> Slots | None:
-        """Return the endpoints that serve a model name; None when none does."""
-        return self._names.serving.get(name)
-
-    def weights(self, name: str) -> str:
-        """Return a key for the cached prefixes of a model name: names with equal keys share them.
-
-        Empty for the endpoints' own models under any name; else the name of an adapter, or of an
-        alias for several adapters.
-        """
-        return self._names.weights.get(name, "")
-
-    def sent_name(self, spec: EndpointSpec, name: str) -> str:
-        """Return the model name to send to an endpoint for a client's request to `name`."""
-        return self._names.sent(spec, name)
-
-    def in_pool(self, name: str) -> Slots:
-        """Return the endpoints labelled with a pool."""
-        return self._names.pools.get(name, _NO_SLOTS)
-
-    def served_names(self) -> Sequence[str]:
-        """Return every model name that some endpoint serves."""
-        return list(self._names.serving)
 
     # -- readings ------------------------------------------------------------------------------
 
@@ -424,13 +393,6 @@ class EndpointTable:
         counted -= self.elsewhere.take(slots, axis=1)
         counted *= counted[0] >= 0.5  # float sums drift
         return np.maximum(counted, 0.0, out=counted)
-
-    def own_at(self, slot: int) -> list[float]:
-        """Return what `own` does, for one slot."""
-        counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
-        if counted[0] - elsewhere[0] < 0.5:
-            return [0.0] * len(counted)
-        return [max(0.0, all_ - theirs) for all_, theirs in zip(counted, elsewhere, strict=True)]
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
         """Set the total load of all other pickers at a slot, in the order of `COUNTED`.

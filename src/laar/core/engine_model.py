@@ -5,6 +5,7 @@ See `laar.core.engines` for the formulas.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
 
-class Constants(NamedTuple):
+@dataclass(kw_only=True, eq=False)
+class EndpointConstants:
     """The constants of some endpoints, multiplied by the endpoint's pace if one applies.
 
     The symbols are those of `laar.core.engines`.
@@ -51,10 +53,6 @@ class Constants(NamedTuple):
     beside_s: Floats
     bend: Floats
     slots: Floats
-
-
-class EndpointConstants(Constants):
-    """The constants, with values derived from them."""
 
     @cached_property
     def ever_full(self) -> bool:

@@ -41,7 +41,7 @@ from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import ERROR, EndpointConstants, EngineModel, Sample, Seen
 from laar.core.paces import Paces
-from laar.core.traffic import Traffic
+from laar.core.traffic import Elsewhere, Traffic
 
 _MAX_MODELS = 1024  # or twice as many as are served
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length; 1 if known
@@ -306,44 +306,11 @@ class Engines:
 
     # -- several pickers -----------------------------------------------------------------------
 
-    def elsewhere(
-        self,
-        slot: int,
-        now: float,
-        *,
-        ahead_s: float,
-        unseen_s: float = 0.0,
-        sent: float = 0.0,
-        sent_s: float = 0.0,
-        hidden_s: float = 0.0,
-        read_s: float = 0.0,
-    ) -> None:
-        """Record other pickers' traffic to a slot. Call it before the table counts it.
-
-        Args:
-            slot: the endpoint.
-            now: the current time.
-            ahead_s: total work of their prompts not yet prefilled whose first token will be seen,
-                in seconds estimated by c(m), like all work below.
-            unseen_s: the same for requests in flight whose first token is not seen.
-            sent: requests since the last call.
-            sent_s: work of these requests' prompts.
-            hidden_s: the part of `sent_s` whose first token is not seen.
-            read_s: work of the prompts prefilled since the last call.
-        """
+    def elsewhere(self, slot: int, now: float, theirs: Elsewhere) -> None:
+        """Record other pickers' traffic to a slot. Call it before the table counts it."""
         now = self.traffic.advance(slot, now)
         pace = self._pace(slot, self._model(self._name(slot)))
-        self.traffic.send_elsewhere(
-            slot,
-            now,
-            ahead_s=ahead_s,
-            unseen_s=unseen_s,
-            sent=sent,
-            sent_s=sent_s,
-            hidden_s=hidden_s,
-            read_s=read_s,
-            pace=pace,
-        )
+        self.traffic.send_elsewhere(slot, now, theirs, pace)
 
     def heard(self, slot: int, sample: Sample) -> None:
         """Learn from an answer that another picker saw."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointTable
-from laar.core.engines import Engines
-from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, WeightSource
+from laar.core.guards import guarded, guards
+from laar.core.interfaces import WeightSource
+from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
@@ -22,34 +21,17 @@ class Feedback:
     `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
 
     Args:
-        table: the endpoints.
-        engines: learn the time of answers.
-        assessor: learns the length of prompts.
-        prefixes: learn which prefixes engines had cached; None without prefixes.
-        faults: counts the learners that failed.
+        parts: the director's parts.
     """
 
-    def __init__(
-        self,
-        table: EndpointTable,
-        *,
-        engines: Engines,
-        assessor: Assessor,
-        prefixes: PrefixBeliefs | None,
-        faults: Faults,
-    ) -> None:
-        self._table = table
-        self._engines = engines
-        self._prefixes = prefixes
-        self._faults = faults
-        self._usage = guarded(assessor.usage, "learning", faults)
-        self._fetched = guarded(self._learn_fetching, "learning", faults)
+    def __init__(self, parts: Parts) -> None:
+        self._table = parts.table
+        self._engines = parts.engines
+        self._prefixes = parts.prefixes
+        self._faults = parts.faults
+        self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
         self._observe: Callable[[Observed, float], None] | None = None
-        self.begin_again = guarded(self._begin_again, "learning", faults)
-        """Replace the record of a request that moved to another endpoint."""
-        self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
-        """Begin the record of a prefill at another endpoint."""
-        self.answering = guarded(engines.answering, "learning", faults)
+        self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
@@ -58,7 +40,9 @@ class Feedback:
         if tuner is not None:
             self._observe = guarded(tuner.observe, "learning", self._faults)
 
-    def _begin_again(self, decision: Decision, now: float) -> None:
+    @guards("learning")
+    def begin_again(self, decision: Decision, now: float) -> None:
+        """Replace the record of a request that moved to another endpoint."""
         began, decision.flight.began = decision.flight.began, None
         if began is not None:
             self._engines.gone(began, now)
@@ -87,7 +71,9 @@ class Feedback:
             reads=decision.prefiller is None,
         )
 
-    def _begin_prefill(self, decision: Decision, now: float) -> None:
+    @guards("learning")
+    def begin_prefill(self, decision: Decision, now: float) -> None:
+        """Begin the record of a prefill at another endpoint."""
         held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
         if held is None or prefiller is None or view is None:
             return
@@ -177,11 +163,11 @@ class Feedback:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
         if share is not None and flight.slot == decision.slot:
-            self._fetched(prefixes, decision, end, share)
+            self._learn_fetching(prefixes, decision, end, share)
 
-    @staticmethod
+    @guards("learning")
     def _learn_fetching(
-        prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
+        self, prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
     ) -> None:
         """Learn from TTFT how long fetching a prompt from slower memory took."""
         view, at = decision.view, decision.position

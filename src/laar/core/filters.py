@@ -9,14 +9,10 @@ readings must never lock out a whole fleet.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge
 
 from laar.core.endpoints import OFFLOADED, EndpointTable, Mask, Slots
-from laar.declaring import Applies
 
 MAX_FAILURES = 3
 """Consecutive failed probes after which an endpoint is excluded. One may be chance, but not three
@@ -28,16 +24,6 @@ preempt."""
 
 STALE_S = 10.0
 """Seconds after which a reading no longer counts: ten missed scrapes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterSettings:
-    """Thresholds of the filters."""
-
-    applies: ClassVar = Applies.AT_ONCE
-
-    max_waiting: Annotated[float, Ge(0)] = 128.0
-    """Number of requests waiting in the engine above which the endpoint is excluded."""
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:
@@ -69,10 +55,10 @@ def wakeable(table: EndpointTable, slots: Slots) -> Mask:
     return keep
 
 
-def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Mask:
+def unsaturated(table: EndpointTable, slots: Slots, max_waiting: float, now: float) -> Mask:
     """Return the candidates without a fresh reading over a threshold."""
     # NaN compares false: unknown endpoints are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
-    over = (table.waiting[slots] > settings.max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
+    over = (table.waiting[slots] > max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
     keep: Mask = ~(fresh & over)
     return keep

@@ -21,8 +21,8 @@ from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
-from laar.prefix import Chain
 from laar.prefix.beliefs import Demand
+from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights

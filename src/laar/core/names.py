@@ -1,4 +1,4 @@
-"""Find endpoints by the name of a model or pool, by address, or by IP."""
+"""Find endpoints by the name of a model or pool, by address, or by IP; compare models' names."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from numpy.typing import NDArray
 
 from laar.core.membership import EndpointSpec
 
+_SEPARATORS = "-.:@_"
+_NO_SLOTS = np.empty(0, np.intp)
+
 
 class Names:
-    """The names of one set of endpoints; rebuilt when the set changes.
+    """Endpoints by the name of a model or pool, by address, or by IP.
 
     Attributes:
         models: the distinct first entries of `EndpointSpec.models`, in the order of the slots.
-        serving: slots of the endpoints that serve a model name, ascending.
-        pools: slots of the endpoints labelled with a pool, by its name.
-        weights: `EndpointTable.weights` by name; absent for names that use an endpoint's own model.
-
-    Args:
-        specs: the endpoints by slot, ascending.
-        aliases: aliases and the names each stands for; an empty list means all.
     """
 
-    def __init__(
-        self, specs: Iterable[tuple[int, EndpointSpec]], aliases: Mapping[str, Sequence[str]]
+    models: list[str]
+
+    def index(
+        self, specs: Mapping[int, EndpointSpec], aliases: Mapping[str, Sequence[str]]
     ) -> None:
+        """Index the endpoints, given by slot, ascending; an alias's empty list means all."""
         models: dict[str, None] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}
         named: dict[str, list[int]] = {}
         adapted: set[str] = set()
-        specs = list(specs)
         # An endpoint that has not reported yet is assumed to be like the others of its model.
-        same = {(spec.models[0], name) for _, spec in specs for name in spec.same_weights}
-        for slot, spec in specs:
+        same = {(spec.models[0], name) for spec in specs.values() for name in spec.same_weights}
+        for slot, spec in specs.items():
             first, *others = spec.models
             models[first] = None
             adapted.update(
@@ -50,22 +48,35 @@ class Names:
             for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
         self.models = list(models)
-        self.serving = _arrays(serving)
-        self.pools = _arrays(pools)
-        self.weights = {name: name for name in adapted}
-        self._aliases = aliases
-        self._named = named
-        by_slot = dict(specs)
+        self._serving, self._pools = _arrays(serving), _arrays(pools)
+        self._weights = {name: name for name in adapted}
+        self._aliases, self._named = aliases, named
         for alias, names in aliases.items():
             groups = {
-                self.weights.get(self.sent(by_slot[slot], alias), "")
+                self._weights.get(self.sent_name(specs[slot], alias), "")
                 for name in names
                 for slot in serving.get(name, ())
             }
             if group := alias if len(groups) > 1 else "".join(groups):
-                self.weights[alias] = group
+                self._weights[alias] = group
 
-    def sent(self, spec: EndpointSpec, name: str) -> str:
+    def named(self, item: str) -> Sequence[int]:
+        """Return the slots at ``ip:port``, or at every port of a bare IP, bracketed or not."""
+        return self._named.get(item) or self._named.get(item.strip("[]")) or ()
+
+    def serving(self, name: str) -> NDArray[np.intp] | None:
+        """Return the endpoints that serve a model name, ascending; None when none does."""
+        return self._serving.get(name)
+
+    def weights(self, name: str) -> str:
+        """Return a key for the cached prefixes of a model name: names with equal keys share them.
+
+        Empty for the endpoints' own models under any name; else the name of an adapter, or of an
+        alias for several adapters.
+        """
+        return self._weights.get(name, "")
+
+    def sent_name(self, spec: EndpointSpec, name: str) -> str:
         """Return the model name to send to an endpoint for a client's request to `name`.
 
         This is `name` if the endpoint serves it, else the first of the alias's names that it
@@ -78,9 +89,13 @@ class Names:
                 return model
         return spec.models[0]
 
-    def named(self, item: str) -> list[int] | None:
-        """Return the slots at ``ip:port``, or at every port of a bare IP, bracketed or not."""
-        return self._named.get(item) or self._named.get(item.strip("[]"))
+    def in_pool(self, name: str) -> NDArray[np.intp]:
+        """Return the endpoints labelled with a pool."""
+        return self._pools.get(name, _NO_SLOTS)
+
+    def served_names(self) -> Sequence[str]:
+        """Return every model name that some endpoint serves."""
+        return list(self._serving)
 
 
 def _host_of(address: str) -> str:
@@ -96,3 +111,20 @@ def is_among(address: str, items: frozenset[str]) -> bool:
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
     return {name: np.array(found, np.intp) for name, found in slots.items()}
+
+
+def goes_by(name: str, known: Iterable[str]) -> bool:
+    """Return whether an answer's model name is one of the known ones, or a variant of it.
+
+    Engines may answer with the path the model was loaded from, or append a date or version.
+    """
+    own = _last_part(name)
+    for other in map(_last_part, known):
+        short, long = sorted((own, other), key=len)
+        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
+            return bool(short)
+    return False
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()

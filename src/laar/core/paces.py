@@ -9,8 +9,12 @@ the paces multiply.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
@@ -29,7 +33,9 @@ _COLUMNS = (
     *("first_logs", "first_seen", "first_scatter"),
     *("rest_logs", "rest_seen", "rest_scatter"),
 )
-_COUNTS = [at for at, name in enumerate(_COLUMNS) if not name.endswith("logs")]
+_Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
+_Count = Annotated[float, Meta(ge=0, lt=1e4)]
+_State = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
 
 
 class Paces:
@@ -51,16 +57,11 @@ class Paces:
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
-        before = len(self.first)
-        columns, paced_at = np.zeros((len(_COLUMNS), size)), np.zeros(size)
-        columns[:, :before], paced_at[:before] = self._columns, self._paced_at
-        first, rest = np.ones(size), np.ones(size)
-        first[:before], rest[:before] = self.first, self.rest
-        self._columns, self._paced_at, self.first, self.rest = columns, paced_at, first, rest
-        logs, seen, scatter, *others = columns
-        self._of_first = logs, seen, scatter
-        logs, seen, scatter = others
-        self._of_rest = logs, seen, scatter
+        more = size - len(self.first)
+        self._columns = np.pad(self._columns, ((0, 0), (0, more)))
+        self._paced_at = np.pad(self._paced_at, (0, more))
+        self.first = np.pad(self.first, (0, more), constant_values=1.0)
+        self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
     def learn_first(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
         """Learn from a first token; return whether the paces of its model changed.
@@ -71,11 +72,11 @@ class Paces:
             weight: weight of the sample.
             as_of: the time up to which older samples have faded.
         """
-        return self._learn(self._of_first, slot, ratio, weight, as_of)
+        return self._learn(self._columns[:3], slot, ratio, weight, as_of)
 
     def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
         """Learn from an answer after its first token; arguments as in `learn_first`."""
-        return self._learn(self._of_rest, slot, ratio, weight, as_of)
+        return self._learn(self._columns[3:], slot, ratio, weight, as_of)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -91,14 +92,9 @@ class Paces:
 
     def restore(self, slot: int, known: object) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
-        if not isinstance(known, list) or len(known) != len(_COLUMNS):
-            return
-        if not all(type(number) in (int, float) and abs(number) < 1e4 for number in known):
-            return
-        if not all(known[at] >= 0.0 for at in _COUNTS):
-            return
-        self._columns[:, slot] = known
-        self._paced_at[slot] = math.inf  # fading starts with the first request
+        with suppress(msgspec.ValidationError, RecursionError):
+            self._columns[:, slot] = msgspec.convert(known, _State)
+            self._paced_at[slot] = math.inf  # fading starts with the first request
 
     def work_out_all(self, as_of: float) -> None:
         """Update the paces of all endpoints."""
@@ -107,7 +103,7 @@ class Paces:
 
     def _learn(
         self,
-        columns: tuple[Floats, Floats, Floats],
+        columns: Floats,
         slot: int,
         ratio: float,
         weight: float,

@@ -49,7 +49,7 @@ def view_of_prefillers(
         shares: share of the prompt that each slot has cached.
         again: `PrefixMatch.again`, by slot.
     """
-    slots, model_id = prefillers.slots, prefillers.model_id
+    slots, model_id = prefillers.slots, table.model_id[prefillers.slots]
     tokens = by_model[model_id]
     answers_itself = table.in_flight[slots] - table.visiting[slots]
     return Apart(
@@ -68,29 +68,31 @@ def view_of_prefillers(
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
     """Return the endpoint that prefills for the candidate at `at`; None if it does so itself."""
-    apart = view.apart
+    apart, table = view.apart, view.table
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # no prefillers, or the policy computes no costs
-    table = view.table
-    if health is not None:
-        trial = _trial(view, apart, at, health, now)
-        if trial is not None:
-            return trial
-    if apart.chosen[at] < 0:
+    place, columns = int(apart.chosen[at]), (apart.tokens, apart.seconds_per_token, apart.base_s)
+    slot = None if health is None else _due(view, apart, at, health, now)
+    trial = slot is not None
+    if slot is not None:  # an excluded endpoint: nothing is known of its cache and its load
+        place, columns = at, (view.tokens, view.seconds_per_token, view.base_s)
+    elif place >= 0:
+        slot = int(apart.of.slots[place])
+    else:
         return None
-    place = int(apart.chosen[at])
-    slot = int(apart.of.slots[place])
-    uncached = float(apart.tokens[place] - apart.cached_tokens[place])
+    tokens, seconds_per_token, base_s = (float(column[place]) for column in columns)
+    uncached = tokens if trial else tokens - float(apart.cached_tokens[place])
     return Prefiller(
         slot=slot,
         address=table.spec(slot).address,
         key=table.spec(slot).key,
         uncached_tokens=uncached,
-        work_s=uncached * float(apart.seconds_per_token[place]),
-        context_tokens=float(apart.tokens[place]) - 0.5 * uncached,
-        decoding=float(apart.decoding[place]),
-        base_s=float(apart.base_s[place]),
-        transfer_s=float(apart.transfer_s[at]),
+        work_s=uncached * seconds_per_token,
+        context_tokens=tokens - 0.5 * uncached,
+        decoding=0.0 if trial else float(apart.decoding[place]),
+        base_s=base_s,
+        transfer_s=tokens * apart.transfer_s_per_token if trial else float(apart.transfer_s[at]),
+        trial=trial,
     )
 
 
@@ -138,7 +140,7 @@ def choose_encoders(
     return tuple(found)
 
 
-def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:
+def _due(view: View, apart: Apart, at: int, health: Health, now: float) -> int | None:
     """Return an excluded prefiller that is due for a trial, if it is in the same KV group."""
     trials = apart.of.trials
     if not trials.trials or apart.of.kv_group_of[at] < 0:
@@ -148,18 +150,4 @@ def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Pre
     if slot is None or slot == own:
         return None
     other = table.spec(slot)
-    if other.models[0] != spec.models[0] or other.region != spec.region:
-        return None
-    tokens = float(view.tokens[at])
-    return Prefiller(
-        slot=slot,
-        address=other.address,
-        key=other.key,
-        uncached_tokens=tokens,
-        work_s=tokens * float(view.seconds_per_token[at]),
-        context_tokens=0.5 * tokens,
-        decoding=0.0,
-        base_s=float(view.base_s[at]),
-        transfer_s=tokens * apart.transfer_s_per_token,
-        trial=True,
-    )
+    return slot if (other.models[0], other.region) == (spec.models[0], spec.region) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -30,23 +31,14 @@ class Enforcement:
         return self.enforce_share if self.mode == "enforce" else 0.0
 
     @property
-    def draw(self) -> EnforcedShare | None:
+    def draw(self) -> Callable[[str], bool] | None:
         """Selects the requests whose decisions are enforced; None if all are."""
-        return None if self.share >= 1.0 else EnforcedShare(self.share)
+        return None if self.share >= 1.0 else self.enforces
 
+    def enforces(self, key: str) -> bool:
+        """Return whether to enforce decisions on requests of the session (or with the id) `key`.
 
-class EnforcedShare:
-    """Selects sessions by a hash of the key, so that none flaps between enforced and shadow.
-
-    A session that is enforced at one share is enforced at each larger share.
-
-    Args:
-        share: share of the decisions, 0 to 1.
-    """
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-
-    def __call__(self, key: str) -> bool:
-        """Return whether to enforce decisions on requests of the session (or with the id) `key`."""
+        By a hash of the key: no session flaps between enforced and shadow, and one that is enforced
+        at one share is enforced at each larger share.
+        """
         return self.share >= 1.0 or zlib.crc32(key.encode()) < self.share * 2**32

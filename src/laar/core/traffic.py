@@ -11,6 +11,7 @@ Counts include the traffic that other pickers report; those in `_SHARED` are thi
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,26 @@ _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
 _SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
 _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s")
+
+
+class Elsewhere(NamedTuple):
+    """Other pickers' traffic to an endpoint; work is in seconds estimated by c(m).
+
+    Args:
+        ahead_s: total work of their prompts not yet prefilled whose first token will be seen.
+        unseen_s: the same for requests in flight whose first token is not seen.
+        sent: requests since the last report.
+        sent_s: work of these requests' prompts.
+        hidden_s: the part of `sent_s` whose first token is not seen.
+        read_s: work of the prompts prefilled since the last report.
+    """
+
+    ahead_s: float
+    unseen_s: float = 0.0
+    sent: float = 0.0
+    sent_s: float = 0.0
+    hidden_s: float = 0.0
+    read_s: float = 0.0
 
 
 class Traffic:
@@ -95,11 +116,6 @@ class Traffic:
         """Return the counters for other pickers: `own_ahead_s`, `sent` and the three after it."""
         shared: Floats = self._shared.take(slots, axis=1)
         return shared
-
-    def shared_at(self, slot: int) -> list[float]:
-        """Return what `shared` does, for one slot."""
-        counters: list[float] = self._shared[:, slot].tolist()
-        return counters
 
     # -- counting ------------------------------------------------------------------------------
 
@@ -164,33 +180,21 @@ class Traffic:
             self.unseen_s[slot] = left if left > 1e-9 else 0.0
             self._bound(slot, pace, now)
 
-    def send_elsewhere(
-        self,
-        slot: int,
-        now: float,
-        *,
-        ahead_s: float,
-        unseen_s: float,
-        sent: float,
-        sent_s: float,
-        hidden_s: float,
-        read_s: float,
-        pace: float,
-    ) -> None:
-        """Count other pickers' traffic, as in `Engines.elsewhere`; `pace` as in `send`."""
+    def send_elsewhere(self, slot: int, now: float, theirs: Elsewhere, pace: float) -> None:
+        """Count other pickers' traffic; `pace` as in `send`."""
         before = self.ahead_s.item(slot)
-        more = ahead_s - self.others_ahead_s.item(slot)
-        self.others_ahead_s[slot] = ahead_s
+        more = theirs.ahead_s - self.others_ahead_s.item(slot)
+        self.others_ahead_s[slot] = theirs.ahead_s
         if more < 0.0 or not before:
             self.since[slot] = now
         self.ahead_s[slot] = before + more if before + more > 1e-9 else 0.0
-        self.done_s[slot] += read_s
-        if hidden_s > 0.0:
-            self._hide(slot, hidden_s, pace, now)
-        self.others_unseen_s[slot] = unseen_s
+        self.done_s[slot] += theirs.read_s
+        if theirs.hidden_s > 0.0:
+            self._hide(slot, theirs.hidden_s, pace, now)
+        self.others_unseen_s[slot] = theirs.unseen_s
         self._bound(slot, pace, now)
-        if sent > 0.0:
-            self._arrived(slot, sent, sent_s, now)
+        if theirs.sent > 0.0:
+            self._arrived(slot, theirs.sent, theirs.sent_s, now)
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""

@@ -6,64 +6,39 @@ one fails, the view is built without it, with a reason code.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.core.adapters import LOAD_S, Adapters
 from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
+from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.filters import awake
-from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, View
+from laar.core.guards import guarded
+from laar.core.interfaces import View
+from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
-from laar.prefix import Chain
-from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.blocks import Chain
 
 
 class Views:
     """Builds views.
 
     Args:
-        table: the endpoints.
+        parts: the director's parts.
         settings: settings of the director; may be replaced.
-        rng: random source for scorers.
-        assessor: estimates models.
-        prefixes: estimates caches; None without prefixes.
-        engines: the learned speed of engines.
-        adapters: the adapters that endpoints have loaded.
-        faults: counts the parts that failed.
     """
 
-    def __init__(
-        self,
-        table: EndpointTable,
-        settings: DirectorSettings,
-        *,
-        rng: random.Random,
-        assessor: Assessor,
-        prefixes: PrefixBeliefs | None,
-        engines: Engines,
-        adapters: Adapters,
-        faults: Faults,
-    ) -> None:
+    def __init__(self, parts: Parts, settings: DirectorSettings) -> None:
         self.settings = settings
-        self._table = table
-        self._rng = rng
-        self._engines = engines
-        self._adapters = adapters
-        self._faults = faults
+        self._parts = parts
+        self._table = parts.table
         self._plain_assessor = PlainAssessor()
-        self._assessor = assessor
-        self._assess = guarded(assessor.assess, "assessor", faults)
-        self._prefixes = prefixes
+        self._assess = guarded(parts.assessor.assess, "assessor", parts.faults)
 
     def view(
         self,
@@ -75,29 +50,29 @@ class Views:
         now: float,
     ) -> tuple[View, Chain | None, str]:
         """Return the view for the scorers, the prefix chain, and why the view is degraded."""
-        table, reason = self._table, ""
-        slots, model_id = group.slots, group.model_id
+        parts, table, reason = self._parts, self._table, ""
+        slots, model_id, standing = group.slots, group.model_id, group.standing
         models: Sequence[str] = table.models
         judged, weights_of = model_id, group.weights
         if weights_of and request.model in self.settings.aliases:
             models, judged = self._judged(request, slots, model_id)
         try:
-            known = self._assessor.assess(request, models, tried, now)
+            known = parts.assessor.assess(request, models, tried, now)
         except Exception:  # noqa: BLE001 - guarded inline, as below
-            reason = self._faults.degraded("assessor")
+            reason = parts.faults.degraded("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again, fetched = None, None, None, None
         by_model = known.tokens[: len(table.models)]
         if request.tokens:
             by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
-        if self._prefixes is not None:
+        if parts.prefixes is not None:
             try:
-                chain, by_model, shares, demand, again, fetched = self._prefixes.look_up(
+                chain, by_model, shares, demand, again, fetched = parts.prefixes.look_up(
                     request, weights_of, table.models, by_model, table.capacity, now
                 )
             except Exception:  # noqa: BLE001
-                reason = self._faults.degraded("prefixes")
+                reason = parts.faults.degraded("prefixes")
         if fetched is not None:
             shares = shares - fetched
         if len(slots) < 2 and prefillers is None:
@@ -118,7 +93,7 @@ class Views:
         view = View(
             request=request,
             now=now,
-            rng=self._rng,
+            rng=parts.rng,
             table=table,
             slots=slots,
             tokens=tokens,
@@ -133,16 +108,16 @@ class Views:
             times_tried=self._times_tried(tried, model_id) if tried else np.zeros(len(slots)),
             cell=known.cell,
             timed_answers=known.timed_answers,
-            engines=self._engines,
+            engines=parts.engines,
             demand=demand,
             again=None if again is None else again[slots],
             unlike=known.unlike,
             apart=apart,
             published=None if known.published is None else known.published[judged],
             reported=None if known.reported is None else known.reported[judged],
-            answers=group.answers,
-            pace=group.pace,
-            typical_s=group.typical_s,
+            answers=standing.answers,
+            pace=standing.pace,
+            typical_s=standing.typical_s,
             load_s=load_s,
             wake_s=wake_s,
             weights=weights,
@@ -175,7 +150,7 @@ class Views:
         own = [
             places.setdefault(adapter, len(places)) if adapter else at
             for adapter, at in zip(
-                [self._adapters.named(slot, name) for slot in slots.tolist()],
+                [self._parts.adapters.named(slot, name) for slot in slots.tolist()],
                 model_id.tolist(),
                 strict=True,
             )
@@ -184,8 +159,8 @@ class Views:
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Return the seconds until each candidate has loaded the requested adapter."""
-        of = self._engines.constants(slots, base_s, timed=timed)
-        return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
+        of = self._parts.engines.constants(slots, base_s, timed=timed)
+        return self._parts.adapters.price(slots, name, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)

@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec
-from laar.core.naming import goes_by
+from laar.core.names import goes_by
 from laar.core.request import Api
 from laar.datalayer.fetching import fault_of, options_for
 from laar.datalayer.interface import Clock

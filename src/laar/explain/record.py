@@ -133,7 +133,7 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
         return "asleep: its engine is waiting to be woken"
     if record.left_out and slot in record.left_out:
         return record.left_out[slot]
-    if readings.waiting[slot] > record.settings.filters.max_waiting:
+    if readings.waiting[slot] > record.settings.max_waiting:
         return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"
     if readings.kv_usage[slot] > MAX_KV_USAGE:
         return f"saturated: {readings.kv_usage[slot]:.0%} of its KV cache is in use"

@@ -30,7 +30,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
-from laar.prefix import Chain
+from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
@@ -76,25 +77,17 @@ def _policy(found: Found, given: Parameters) -> Policy:
 
 
 def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
-    filters = []
-    for use in profile.filters:
-        found = registry.find(Kind.FILTER, use.name)
-        made = found.make(use.parameters)
-        filters.append(GuardedFilter(made, use.name) if found.origin else made)
-    scorers = []
-    for part in profile.scorers:
-        found = registry.find(Kind.SCORER, part.name)
-        made = found.make(part.parameters)
-        guard = GuardedScorer(made, part.name) if found.origin else made
-        scorers.append((guard, part.weight))
-    found = registry.find(Kind.PICKER, profile.picker.name)
-    picker = found.make(profile.picker.parameters)
+    def made(kind: Kind, guard: type[Any], use: FilterUse | ScorerUse | PickerUse) -> Any:
+        found = registry.find(kind, use.name)
+        part = found.make(use.parameters)
+        return guard(part, use.name) if found.origin else part
+
     return Policy(
         name=name,
-        filters=filters,
-        scorers=scorers,
-        picker=GuardedPicker(picker, profile.picker.name) if found.origin else picker,
-        knows_retries=any(part.name == "laar" for part in profile.scorers),
+        filters=[made(Kind.FILTER, GuardedFilter, use) for use in profile.filters],
+        scorers=[(made(Kind.SCORER, GuardedScorer, use), use.weight) for use in profile.scorers],
+        picker=made(Kind.PICKER, GuardedPicker, profile.picker),
+        knows_retries=any(use.name == "laar" for use in profile.scorers),
     )
 
 

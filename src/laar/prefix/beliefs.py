@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain, PromptHasher
+from laar.prefix.blocks import Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
@@ -46,32 +46,21 @@ Demand = tuple[Floats, Floats]
 
 
 class Prompt(Protocol):
-    """The parts of a request that determine its prefix."""
+    """The parts of a request that determine its prefix.
 
-    @property
-    def model(self) -> str:
-        """The model's name, for its chat template."""
-        ...
+    Attributes:
+        model: the model's name, for its chat template.
+        spans: the prompt's texts in the order of most templates: system prompt, tools, messages.
+        salt: separates prompts that must share nothing.
+        body: the request's body; empty if there is none.
+        tokens: the prompt's length if sent as token ids; 0 if it must be estimated.
+    """
 
-    @property
-    def spans(self) -> Sequence[str]:
-        """The prompt's texts in the order of most templates: system prompt, tools, messages."""
-        ...
-
-    @property
-    def salt(self) -> str:
-        """Separates prompts that must share nothing."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """The request's body; empty if there is none."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """The prompt's length if sent as token ids; 0 if it must be estimated."""
-        ...
+    model: str
+    spans: tuple[str, ...]
+    salt: str
+    body: bytes
+    tokens: int
 
 
 class PrefixMatch(NamedTuple):
@@ -219,10 +208,6 @@ class PrefixBeliefs:
         if capacity > self._slots:
             self._slots = capacity
             self.index.resize(capacity)
-
-    def blocks(self, total_bytes: int) -> int:
-        """Return the largest number of blocks that a prompt of this length can have."""
-        return GROWING.blocks(total_bytes)
 
     def rekey(self, key: bytes) -> None:
         """Switch to another secret, and forget all entries hashed with the old one."""

@@ -120,19 +120,6 @@ class Receipt:
         return self._cache.slot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexStats:
-    """Current sizes, and blocks dropped since the start, by cause."""
-
-    size_bytes: int
-    segments: int
-    uses: int
-    blocks: int
-    evicted_capacity_blocks: int
-    evicted_memory_blocks: int
-    disproved_blocks: int
-
-
 class Kept(NamedTuple):
     """One use as returned by `PrefixIndex.dump`: its slot, its depth in the prompt, its blocks.
 
@@ -175,8 +162,9 @@ class PrefixIndex:
         self.oldest_at = np.zeros(slots)
         """Last use of the prompt each slot would evict first, shape ``(slots,)``; read only."""
         self._stamp, self._now = 0, 0.0
-        self._use_blocks = self._uses = 0
-        self._evicted_capacity = self._evicted_memory = self._disproved = 0
+        self._use_blocks = self.uses = 0
+        self.evicted_capacity_blocks = self.evicted_memory_blocks = self.disproved_blocks = 0
+        """Blocks dropped since the start, by cause."""
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
         """Return the leading blocks that each slot probably holds, shape ``(slots,)``."""
@@ -312,7 +300,7 @@ class PrefixIndex:
         for use in gone:
             keep = max(0, before - use.start)
             if keep < len(use.hashes):
-                self._disproved += self._cut(cache, use, keep)
+                self.disproved_blocks += self._cut(cache, use, keep)
         for stamp, hashes in list(cache.claims.items()):
             if hashes and cache.root(hashes) == root:
                 self._use(cache, hashes, settled=False, claim=stamp)
@@ -381,30 +369,17 @@ class PrefixIndex:
         use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
         use.start = kept.start
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
-        self._uses += 1
+        self.uses += 1
         self._use_blocks += end
         self.held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
 
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; never shrink."""
-        more = range(len(self._caches), slots)
-        self._caches += [_Cache(slot) for slot in more]
-        self.held_bytes = np.concatenate([self.held_bytes, np.zeros(len(more), np.int64)])
-        room = np.full(len(more), DEFAULT_CAPACITY_BYTES, np.int64)
-        self.room_bytes = np.concatenate([self.room_bytes, room])
-        self.oldest_at = np.concatenate([self.oldest_at, np.zeros(len(more))])
-
-    def stats(self) -> IndexStats:
-        """Return sizes and counters for metrics."""
-        return IndexStats(
-            size_bytes=self._size_bytes(),
-            segments=len(self._segments.by_first),
-            uses=self._uses,
-            blocks=self._segments.blocks,
-            evicted_capacity_blocks=self._evicted_capacity,
-            evicted_memory_blocks=self._evicted_memory,
-            disproved_blocks=self._disproved,
-        )
+        more = (0, max(0, slots - len(self._caches)))
+        self._caches += [_Cache(slot) for slot in range(len(self._caches), slots)]
+        self.held_bytes = np.pad(self.held_bytes, more)
+        self.room_bytes = np.pad(self.room_bytes, more, constant_values=DEFAULT_CAPACITY_BYTES)
+        self.oldest_at = np.pad(self.oldest_at, more)
 
     def _weigh(self, cache: _Cache, receipt: Receipt, cached_fraction: float) -> None:
         """Record the share of a proven prompt that the engine had cached."""
@@ -416,7 +391,7 @@ class PrefixIndex:
         if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
             while cache.by_age and (oldest := _oldest(cache)).stamp <= until:
-                self._disproved += self._cut(cache, oldest, 0)
+                self.disproved_blocks += self._cut(cache, oldest, 0)
             witness = max(witness, cache.missed_stamp)
         cache.missed, cache.missed_stamp = hashes[: receipt.proven], witness
 
@@ -446,11 +421,11 @@ class PrefixIndex:
             else:
                 edge = held  # a use ends where a segment ends
                 del cache.by_age[use.stamp]
-                self._uses -= 1
+                self.uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
         use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence, root)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
-        self._uses += 1
+        self.uses += 1
         self._use_blocks += end
         self._segments.tag(1 << cache.slot, hashes, held, edge)
         self.held_bytes[cache.slot] += self._ends[end] - self._ends[held]
@@ -468,7 +443,7 @@ class PrefixIndex:
             use.proven = min(use.proven, start + keep)
         else:
             del cache.by_head[hashes[0]], cache.by_age[use.stamp]
-            self._uses -= 1
+            self.uses -= 1
         return end - keep
 
     def _fit(self, cache: _Cache) -> None:
@@ -488,18 +463,25 @@ class PrefixIndex:
                 continue
             limit_bytes = self._ends[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
-            self._evicted_capacity += self._cut(cache, use, keep)
-        while self._size_bytes() > self._max_bytes:
+            self.evicted_capacity_blocks += self._cut(cache, use, keep)
+        while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
-            self._evicted_memory += self._cut(largest, _oldest(largest), 0)
+            self.evicted_memory_blocks += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
-    def _size_bytes(self) -> int:
+    @property
+    def blocks(self) -> int:
+        """Blocks of text in the index, each counted once."""
+        return self._segments.blocks
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimated memory that the index takes."""
         segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # one bit per slot
         return (
             len(self._segments.by_first) * segment_bytes
-            + self._uses * USE_BYTES
+            + self.uses * USE_BYTES
             + (self._segments.blocks + self._use_blocks) * 8
         )
 

@@ -91,13 +91,10 @@ _CLASS_OF = bytes(map(_class_of, range(256)))
 
 def _features() -> Floats:
     """Return the matrix from counts of class pairs to counts of classes and runs."""
-    pairs = _COUNT * _COUNT
-    matrix = np.zeros((2 * _COUNT + 3, pairs + 3))
-    for before in range(_COUNT):
-        for after in range(_COUNT):
-            matrix[after, before * _COUNT + after] = 1.0
-            matrix[_COUNT + after, before * _COUNT + after] = float(before != after)
-    matrix[2 * _COUNT :, pairs:] = np.eye(3)
+    same = np.eye(_COUNT)
+    after = np.tile(same, _COUNT)  # the second class of each pair
+    matrix = np.pad(np.vstack([after, after * (1.0 - same.ravel())]), ((0, 3), (0, 3)))
+    matrix[-3:, -3:] = np.eye(3)
     return matrix
 
 

@@ -23,14 +23,14 @@ A prompt's blocks are learned from the events themselves if they name the sessio
 A session that only the engine gets is sent with each request (`TokenBlocks.expect`), and the blocks
 reported under it are those of the prompt, even if it is not text, and of its answer.
 
-Does no I/O and reads no clock. Memory is bounded by `max_blocks` and `max_texts`.
+Does no I/O and reads no clock. Memory is bounded by `MAX_BLOCKS` and `MAX_TEXTS`.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from laar.prefix.blocks import Chain
+from laar.prefix.segments import shared_blocks
 from laar.prefix.tiers import Tiers
 
 TokenIds = npt.NDArray[np.uint32]
@@ -148,15 +149,9 @@ class _Expected:
 
 
 class TokenBlocks:
-    """Blocks by endpoint, and by text.
+    """Blocks by endpoint, and by text."""
 
-    Args:
-        max_blocks: maximum blocks of all endpoints together.
-        max_texts: maximum blocks of text whose engine blocks are kept.
-    """
-
-    def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
-        self._max_blocks, self._max_texts = max_blocks, max_texts
+    def __init__(self) -> None:
         self._slots: dict[int, _Held] = {}
         self._holders: dict[int, int] = {}
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
@@ -209,7 +204,7 @@ class TokenBlocks:
             while held.late and held.late.popleft()[0] != event.session:
                 pass  # events come in order: an earlier request has stored nothing
             self._take_expected(event.session, model, parent, own, size)
-        if self.blocks > self._max_blocks:
+        if self.blocks > MAX_BLOCKS:
             fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
             self.lost(fullest)
             self._slots[fullest].left_out = True
@@ -377,7 +372,7 @@ class TokenBlocks:
 
     def learn(self, model: str, chain: Chain, tokens: int, size: int, blocks: array[int]) -> None:
         """Learn the blocks of a prompt, each of `size` tokens."""
-        if not len(chain) or not tokens or not blocks or len(chain) > self._max_texts:
+        if not len(chain) or not tokens or not blocks or len(chain) > MAX_TEXTS:
             return
         known = self._known.setdefault(model, {})
         text = _Text(chain, tokens, size, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
@@ -386,7 +381,7 @@ class TokenBlocks:
             known[hash_] = text
         self._order[text] = model
         self.texts += len(chain)
-        while self.texts > self._max_texts:
+        while self.texts > MAX_TEXTS:
             old, of = self._order.popitem(last=False)
             self.texts -= len(old.chain)
             others = self._known[of]
@@ -401,7 +396,7 @@ class TokenBlocks:
             return
         place = text.chain.bytes_of(depth)
         # The next turn shares the answer's blocks too, which come after the offset.
-        shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
+        shared = min(shared_blocks(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known except for the last block
             guess = other.tokens_at(place)
@@ -417,14 +412,8 @@ class TokenBlocks:
     def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
         """Return the number of known leading blocks, and their text. Ancestors are known too."""
         hashes = chain.hashes
-        least, beyond = 0, len(hashes) + 1
-        while beyond - least > 1:
-            middle = (least + beyond) >> 1
-            if hashes[middle - 1] in known:
-                least = middle
-            else:
-                beyond = middle
-        return least, known[hashes[least - 1]] if least else None
+        depth = bisect_left(hashes, True, key=lambda hash_: hash_ not in known)
+        return depth, known[hashes[depth - 1]] if depth else None
 
     # -- both ----------------------------------------------------------------------------------
 
@@ -465,7 +454,7 @@ class TokenBlocks:
             # For token ids, partial blocks don't count; a chat continues with an answer that does.
             if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
                 if of_text < believed:
-                    late = (_shared(chain.hashes, other.hashes) for _, other in held.late)
+                    late = (shared_blocks(chain.hashes, other.hashes) for _, other in held.late)
                     coming = min(believed, max(claimed(slot), chain.fraction(max(late, default=0))))
                     if chain.tokens:
                         coming -= coming % (held.size / chain.tokens)
@@ -503,15 +492,3 @@ class TokenBlocks:
             else:
                 beyond = middle
         return least
-
-
-def _shared(one: array[int], other: array[int]) -> int:
-    """Return the number of shared leading blocks; if blocks are equal, so are all before."""
-    least, beyond = 0, min(len(one), len(other)) + 1
-    while beyond - least > 1:
-        middle = (least + beyond) >> 1
-        if one[middle - 1] == other[middle - 1]:
-            least = middle
-        else:
-            beyond = middle
-    return least

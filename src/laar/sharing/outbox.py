@@ -31,9 +31,6 @@ _LOST_BEATS = 3.0
 FULL_S = 5.0
 """Seconds between batches with all loads: the effect of a lost batch lasts no longer."""
 
-_FEW = 4
-"""Up to this many loads are gathered one by one; arrays are slower for so few."""
-
 _RECORD_BYTES = 64  # size of most records when serialized
 
 
@@ -197,12 +194,8 @@ class Outbox:
         changed, self._changed = self._changed, set()
         if not (changed or full):
             return loads
-        if full or len(changed) > _FEW:
-            slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
-            rows = zip(slots.tolist(), self._counted(slots), strict=True)
-        else:
-            rows = zip(changed, map(self._counted_at, changed), strict=True)
-        for slot, load in rows:
+        slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
+        for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
             address = self._addresses[slot]
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
@@ -227,10 +220,6 @@ class Outbox:
         counted = np.concatenate((self._table.own(slots), self._engines.traffic.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows
-
-    def _counted_at(self, slot: int) -> list[float]:
-        counted = self._table.own_at(slot) + self._engines.traffic.shared_at(slot)
-        return [round(count, 4) for count in counted]
 
 
 def _bytes_of(record: Record) -> int:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
+from laar.core.traffic import Elsewhere
 from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
 
@@ -153,9 +154,7 @@ class Peers:
         """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else Load(*map(sum, zip(*there, strict=True)))
-        self._engines.elsewhere(
-            slot,
-            now,
+        theirs = Elsewhere(
             ahead_s=sums.ahead_s,
             unseen_s=max(0.0, sums.sent_s - sums.read_s - sums.ahead_s),
             sent=_more(load.sent, since.sent),
@@ -163,6 +162,7 @@ class Peers:
             hidden_s=_more(load.hidden_s, since.hidden_s),
             read_s=_more(load.read_s, since.read_s),
         )
+        self._engines.elsewhere(slot, now, theirs)
         self._table.count_elsewhere(slot, sums[:4])
 
 

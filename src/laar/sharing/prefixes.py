@@ -9,7 +9,7 @@ from typing import Any
 from laar.core.endpoints import EndpointTable
 from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.blocks import Chain
+from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Record, Turn, from_bytes, to_bytes
@@ -127,7 +127,7 @@ class Entries:
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
-        if len(hashes) != prefixes.beliefs.blocks(record.total_bytes):
+        if len(hashes) != GROWING.blocks(record.total_bytes):
             return True  # its size in bytes does not match its chain
         if slot < 0 or record.entry in self._open:
             return True

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from laar.accuracy.online import OnlineOutcomes, Taken
+from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.director import Director
 from laar.core.engine_model import Sample
@@ -92,7 +92,9 @@ class Sharing:
         self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
-            self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
+            self.prefixes = SharedPrefixes(
+                director.prefixes, director.table, lambda record: self.outbox.add(record)
+            )
             director.prefixes.rekey(key)
         self.key = key
         self.key_id = key_id(key)
@@ -149,10 +151,8 @@ class Sharing:
     def hello(self, now: float) -> None:
         """Announce this picker and ask for all loads, at the start and after an interruption."""
         self._hello_at = now
-        self._add(Hello())
-        self.outbox.send_all_loads()
-        if self.prefixes is not None:
-            self.prefixes.chains.forget_sent()
+        self.outbox.add(Hello())
+        self._begin_anew()
 
     def close(self) -> None:
         """Stop recording for other pickers: there are none, and never will be."""
@@ -162,7 +162,7 @@ class Sharing:
 
     def leaving(self) -> None:
         """Announce the shutdown of this picker, so that the others need not wait for its lease."""
-        self._add(Leaving())
+        self.outbox.add(Leaving())
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class Sharing:
         """End leases; call it a few times a second, whether connected or not."""
         self._at(now)
         self.peers.end_leases(now)
-        self._expect(now)
+        self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def use_key(self, key: bytes) -> None:
         """Switch to the others' hash key; drop entries made with the old one."""
@@ -232,55 +232,45 @@ class Sharing:
     def _take(
         self, record: Record, peer: Peer, now: float, *, is_fresh: bool, same_key: bool
     ) -> None:
+        director, entries = self.director, peer.entries
+        slot_of = director.table.slot  # -1 for an endpoint that is unknown here
         match record:
-            case Entered():
-                if same_key and peer.entries is not None:
-                    self._entered(record, peer.entries, now)
-            case Ended():
-                if peer.entries is not None:
-                    peer.entries.end(record)
-            case Cleared(address):
-                self._cleared(address)
+            case Entered(_, address) if same_key and entries is not None:
+                if not entries.enter(record, slot_of(address), director.table.capacity, now):
+                    self.unknown_prefixes += 1
+                    self._ask(now)
+            case Ended() if entries is not None:
+                entries.end(record)
+            case Cleared(address) if self.prefixes is not None and (slot := slot_of(address)) >= 0:
+                if self.prefixes.heard_clear(slot):
+                    self._on_cleared(address)
             case StoredAt(response_id, address, session):
-                self.director.stored.heard(response_id, address, session)
-            case Turn(entry, address, context):
-                slot = self.director.table.slot(address)
-                if slot >= 0 and peer.entries is not None:
-                    peer.entries.turn(entry, slot, context)
-            case Moved(key, changes):
-                if same_key and self.orders is not None:
-                    self.orders.put(key, changes, now)
-            case Heard(address, word):
-                slot = self.director.table.slot(address)
-                if slot >= 0 and self.director.health is not None and is_fresh:
-                    model = self.director.table.spec(slot).models[0]
-                    self.director.health.heard(slot, model, word, now)
-            case Learned(address, sample):
-                slot = self.director.table.slot(address)
-                if slot >= 0:
-                    self.director.engines.heard(slot, sample)
-            case Reported(outcome):
-                if self._online is not None and peer.seq > self.counted.get(peer.origin, 0):
+                director.stored.heard(response_id, address, session)
+            case Turn(entry, address, context) if (slot := slot_of(address)) >= 0:
+                if entries is not None:
+                    entries.turn(entry, slot, context)
+            case Moved(key, changes) if same_key and self.orders is not None:
+                self.orders.put(key, changes, now)
+            case Heard(address, word) if is_fresh and (slot := slot_of(address)) >= 0:
+                if director.health is not None:
+                    director.health.heard(slot, director.table.spec(slot).models[0], word, now)
+            case Learned(address, sample) if (slot := slot_of(address)) >= 0:
+                director.engines.heard(slot, sample)
+            case Reported(outcome) if self._online is not None:
+                if peer.seq > self.counted.get(peer.origin, 0):
                     self._online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)
             case Hello():
-                self.outbox.send_all_loads()
-                if self.prefixes is not None:
-                    self.prefixes.chains.forget_sent()
+                self._begin_anew()
             case Leaving():
                 self.peers.leave(peer, now)
 
-    def _entered(self, record: Entered, entries: Entries, now: float) -> None:
-        table = self.director.table
-        if not entries.enter(record, table.slot(record.address), table.capacity, now):
-            self.unknown_prefixes += 1
-            self._ask(now)
-
-    def _cleared(self, address: str) -> None:
-        slot = self.director.table.slot(address)
-        if slot >= 0 and self.prefixes is not None and self.prefixes.heard_clear(slot):
-            self._on_cleared(address)
+    def _begin_anew(self) -> None:
+        """Send all loads, and complete chains: some picker does not know the earlier ones."""
+        self.outbox.send_all_loads()
+        if self.prefixes is not None:
+            self.prefixes.chains.forget_sent()
 
     def _judged(self, record: Judged, now: float) -> None:
         reports, decision_id, correct = self._reports, record.decision_id, record.correct
@@ -297,22 +287,20 @@ class Sharing:
 
     def _listen(self) -> None:
         director = self.director
-        director.stored.on_note = lambda *noted: self._add(StoredAt(*noted))
+        add = self.outbox.add
+        director.stored.on_note = lambda *noted: add(StoredAt(*noted))
         director.engines.on_sample = self._sampled
         if director.health is not None:
             director.health.records.on_word = self._said
         if self._online is not None:
-            self._online.on_taken = self._reported
+            self._online.on_taken = lambda outcome: add(Reported(outcome))
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
-
-    def _add(self, record: Record) -> None:
-        self.outbox.add(record)
 
     def _said(self, slot: int, word: Word) -> None:
         table = self.director.table
         if slot in table.active:
-            self._add(Heard(table.spec(slot).key, word))
+            self.outbox.add(Heard(table.spec(slot).key, word))
 
     def _sampled(self, slot: int, sample: Sample) -> None:
         passed_s = max(0.0, self.now - self._samples_at)
@@ -321,10 +309,7 @@ class Sharing:
         table = self.director.table
         if self._samples >= 1.0 and slot in table.active:
             self._samples -= 1.0
-            self._add(Learned(table.spec(slot).key, sample))
-
-    def _reported(self, outcome: Taken) -> None:
-        self._add(Reported(outcome))
+            self.outbox.add(Learned(table.spec(slot).key, sample))
 
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
         """Send a report to the picker that made the decision, if present."""
@@ -333,11 +318,8 @@ class Sharing:
         tag = decision_id[:TAG_CHARS]
         if not any(peer.tag == tag for peer in self.peers.known()):
             return False
-        self._add(Judged(decision_id, correct, reporter))
+        self.outbox.add(Judged(decision_id, correct, reporter))
         return True
-
-    def _expect(self, now: float) -> None:
-        self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def _at(self, now: float) -> None:
         self.now = now

@@ -160,16 +160,19 @@ def restore(
     if sharing.prefixes is not None and same_key:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
-        if not beliefs.index.stats().uses:
+        if not beliefs.index.uses:
             _restore_sizes(sharing, document.get("sizes"))
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
     for response_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(response_id, address, session)
     director.engines.restore(document.get("engines"))
     away_s = _age_s(document, sharing.wall_clock())
+    # The store replays batches after a snapshot: a state newer than the snapshot by fewer seconds
+    # may include outcomes that will arrive again.
+    followed_s = 0.0 if sharing.outbox.closed else sharing.settings.history_s
     if (
         online is not None
-        and online.restored_at_s <= now - away_s + _followed_s(sharing)
+        and online.restored_at_s <= now - away_s + followed_s
         and online.restore(document.get("outcomes"), now, away_s=away_s)
     ):
         with suppress(msgspec.ValidationError):
@@ -186,14 +189,6 @@ def _restore_sizes(sharing: Sharing, document: object) -> None:
         rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
         rooms.pop(-1, None)  # drop endpoints unknown here
         sharing.prefixes.beliefs.restore_sizes(sizes.bytes_per_token, rooms)
-
-
-def _followed_s(sharing: Sharing) -> float:
-    """Return the seconds of batches after a snapshot that the store replays.
-
-    A state newer than the snapshot by fewer seconds may include outcomes that will arrive again.
-    """
-    return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 
 
 def _age_s(document: dict[str, Any], now_s: float) -> float:

@@ -199,7 +199,7 @@ class PageModel:
             return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
             return "stale"
-        over = table.waiting[slot] > self._director.settings.filters.max_waiting
+        over = table.waiting[slot] > self._director.settings.max_waiting
         return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
 
 

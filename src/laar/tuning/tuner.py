@@ -235,7 +235,7 @@ class Tuner:
         else:
             role, weights = "candidate", self._candidate or self._propose()
         size = self._settings.window
-        window = Window(self._windows + 1, role, weights, size, size // SETTLING_SHARE)
+        window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
         live = MappingProxyType(weights)
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
         self._settling, self._tagged = Weights(UNMEASURED, live), Weights(window.version, live)

@@ -14,8 +14,8 @@ tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,7 @@ class WindowScore:
         }
 
 
+@dataclass(slots=True, eq=False)
 class Window:
     """A cohort being filled, then drained.
 
@@ -93,34 +94,21 @@ class Window:
         role: ``incumbent`` or ``candidate``.
         weights: weights used by its decisions.
         size: decisions in the cohort.
-        settling: decisions made with the weights before the cohort starts, while queues from other
+        assigned: decisions so far; below 0 before the cohort starts, while queues from other
             weights drain.
+        closed: no more decisions belong to it.
+        failures: failed requests of the cohort.
     """
 
-    __slots__ = (
-        "_e2e_s",
-        "_ttft_s",
-        "assigned",
-        "closed",
-        "failures",
-        "role",
-        "size",
-        "version",
-        "weights",
-    )
-
-    def __init__(
-        self, version: int, role: str, weights: Mapping[str, float], size: int, settling: int
-    ) -> None:
-        self.version = version
-        self.role = role
-        self.weights = dict(weights)
-        self.size = size
-        self.assigned = -settling
-        self.closed = False
-        self.failures = 0
-        self._ttft_s: list[float] = []
-        self._e2e_s: list[float] = []
+    version: int
+    role: str
+    weights: dict[str, float]
+    size: int
+    assigned: int
+    closed: bool = False
+    failures: int = 0
+    _ttft_s: list[float] = field(default_factory=list)
+    _e2e_s: list[float] = field(default_factory=list)
 
     def assign(self) -> bool:
         """Count a decision; return whether it belongs to the cohort."""

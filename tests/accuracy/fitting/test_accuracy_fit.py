@@ -10,7 +10,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features
 from laar.accuracy.fitting import command
 from laar.accuracy.fitting.command import FEW_QUERIES, run_fit
 from laar.accuracy.fitting.evaluate import evaluate

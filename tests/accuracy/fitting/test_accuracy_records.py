@@ -10,8 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
-from laar.accuracy import CapabilityModel, Features, parse_artifact
-from laar.accuracy.features import features_of
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import Features, features_of
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import parse_records, read_records

@@ -10,7 +10,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.core.shadow import EnforcedShare
+from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
@@ -62,7 +62,7 @@ class Faulty:
 
     def __init__(self, rng):
         self.rng = rng
-        self.share = EnforcedShare(rng.choice((0.0, 1.0)))
+        self.share = Enforcement(enforce_share=rng.choice((0.0, 1.0))).enforces
 
     def __call__(self, key):
         if self.rng.random() < 0.1:

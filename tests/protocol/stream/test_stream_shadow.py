@@ -14,7 +14,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.core.shadow import EnforcedShare
+from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
@@ -47,7 +47,9 @@ class Driven:
         limits = StreamSettings(max_body_bytes=max_body_bytes)
         self.stream = Stream(
             Environment(
-                settings=limits, new_id=lambda: "made", enforced=EnforcedShare(enforce_share)
+                settings=limits,
+                new_id=lambda: "made",
+                enforced=Enforcement(enforce_share=enforce_share).enforces,
             )
         )
         self.decision = None

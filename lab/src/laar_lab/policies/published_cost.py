@@ -17,13 +17,12 @@ uses an engine model instead: `laar.policies.laar.outlook`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from laar.core.attempts import IN_FLIGHT_TOKENS
-from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
+from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
@@ -70,7 +69,6 @@ class ExpectedTime:
         self._use_prefix = use_prefix
         self._use_base = use_base
         self._strict_retries = strict_retries
-        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Price the candidates, store the terms in the view, and turn costs into scores."""
@@ -78,8 +76,9 @@ class ExpectedTime:
         if self._use_prefix:
             tokens = tokens - view.cached_tokens
             queued = view.table.queued_uncached_tokens[view.slots]
+        tuned = view.weights
         view.terms = expected_time(
-            cast("PublishedWeights", self._tuned.under(view.weights)),
+            self.weights if tuned is None else replace(self.weights, **tuned),
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,

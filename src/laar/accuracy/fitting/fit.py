@@ -14,7 +14,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import log
 from typing import NamedTuple
@@ -128,7 +128,9 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
     # Matrices have about 30 columns: threads of the linear algebra library would only wait for each
     # other, on a busy machine for twenty times as long as the work takes.
     with threadpool_limits(1):
-        made = _fit_and_evaluate(first, second, created, data_sha256)
+        on_first, _ = _artifact(first, created, data_sha256)
+        evaluation = evaluate(on_first, second)
+        on_all, no_speed = _artifact([*first, *second], created, data_sha256)
         seen = sorted({fingerprint(outcome.query_id) for outcome in judged})
         added = {
             "text": fit_text(judged),
@@ -136,25 +138,14 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
                 held_out=hold_out, questions=b64encode(b"".join(seen)).decode("ascii")
             ),
         }
-    artifact = made.artifact.model_copy(update=added if hold_out or added["text"] else {})
-    return replace(made, artifact=artifact)
-
-
-def _fit_and_evaluate(
-    first: Sequence[MeasuredOutcome],
-    second: Sequence[MeasuredOutcome],
-    created: str,
-    data_sha256: str,
-) -> Fit:
-    on_first, _ = _artifact(first, created, data_sha256)
-    evaluation = evaluate(on_first, second)
-    on_all, no_speed = _artifact([*first, *second], created, data_sha256)
     models = {
         name: model.model_copy(update={"held_out": evaluation.models.get(name)})
         for name, model in on_all.models.items()
     }
+    if not (hold_out or added["text"]):
+        added = {}
     return Fit(
-        artifact=on_all.model_copy(update={"models": models}),
+        artifact=on_all.model_copy(update={"models": models, **added}),
         evaluation=evaluation,
         first_tokens={
             name: first_token_ratios(model.speed, [o for o in second if o.model == name])

@@ -417,27 +417,29 @@ def _question(raw: Mapping[str, Any]) -> str:
             if not isinstance(raw[name], str):
                 raise ValueError(f"{name}: must be a string")
             return str(raw[name])
-    for message in reversed(_messages(raw)):
-        if message.get("role") == "user":
-            return _text(message)
-    return ""
+    return "\n".join(_asked(raw))
 
 
 def _last_part(raw: Mapping[str, Any]) -> str:
     """Return the last part of a question given in parts, which serving classifies."""
     if any(name in raw for name in _QUESTIONS):
         return ""
-    for message in reversed(_messages(raw)):
-        if message.get("role") == "user":
-            return next(reversed(_texts(message)), "")
-    return ""
+    return next(reversed(_asked(raw)), "")
+
+
+def _asked(raw: Mapping[str, Any]) -> list[str]:
+    """Return the parts of the last message from the user."""
+    messages = reversed(_messages(raw))
+    return next((_texts(message) for message in messages if message.get("role") == "user"), [])
 
 
 def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
     """Return the characters of the prompt, or of the question if there are no messages."""
     messages = _messages(raw)
     by_name = any(name in raw for name in _QUESTIONS)
-    return len(question) if by_name or not messages else sum(map(len, map(_text, messages)))
+    if by_name or not messages:
+        return len(question)
+    return sum(len("\n".join(_texts(message))) for message in messages)
 
 
 def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -446,12 +448,8 @@ def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [message for message in each if isinstance(message, dict)]
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message, whether in parts or one string."""
-    return "\n".join(_texts(message))
-
-
 def _texts(message: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a message's text, or its one string."""
     content = message.get("content")
     if isinstance(content, str):
         return [content]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ _BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
 _CLEARLY = 0.95  # share of the default bend's error below which another bend replaces it
 
 _Floats = NDArray[np.float64]
+_N = TypeVar("_N", float, _Floats)
 
 
 def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
@@ -81,7 +82,7 @@ def first_token_ratios(
         if outcome.ttft_s and outcome.prompt_tokens:
             cached = outcome.cached_tokens or 0
             uncached = outcome.prompt_tokens - cached
-            work = speed.work_tokens(outcome.prompt_tokens, cached)
+            work = _work(float(outcome.prompt_tokens), float(cached), speed.bend)
             predicted = speed.start_s + speed.seconds_per_token * work
             for low, high in pairwise(LENGTHS):
                 if low <= uncached < high:
@@ -89,8 +90,8 @@ def first_token_ratios(
     return found
 
 
-def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
-    """Return the work in tokens, as in `Speed.work_tokens`."""
+def _work(tokens: _N, cached: _N, bend: float) -> _N:
+    """Return how many tokens without context take as long to prefill as the uncached ones."""
     return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
 

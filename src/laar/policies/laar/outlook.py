@@ -49,9 +49,11 @@ prompt evicts in turn when it is prefilled again. Decision 0014 has the figures.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
+from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
@@ -76,13 +78,11 @@ class Outlook:
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
-        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Score by cost, and set the view's terms."""
         engines = view.engines or Engines(view.table)
-        tuned = view.weights
-        weights = self.weights if tuned is None else self._tuned.under(tuned)
+        weights = self.weights if view.weights is None else replace(self.weights, **view.weights)
         inputs = inputs_of(view, engines, weights)
         priced, slow_s = price(inputs), None
         if view.apart is not None:

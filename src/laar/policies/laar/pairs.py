@@ -8,13 +8,13 @@ same for every candidate (`laar.core.apart.cheapest`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from laar.core.apart import Apart, cheapest
 from laar.core.cost import MIN_PROBABILITY
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import Floats, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
@@ -38,47 +38,34 @@ def read_elsewhere(
     if not len(apart.of.slots):  # all prefillers are excluded
         apart.chosen, apart.transfer_s = np.full(count, -1), np.zeros(count)
         return alone
-    visit = _visit(apart, view, engines, inputs)
+    chosen, then_s, cost_s, there = _visit(apart, view, engines, inputs)
+    taken = can = chosen >= 0
     uncached = view.tokens - view.cached_tokens
     transfer_s = apart.transfer_s_per_token * uncached
-    pair = _pair(inputs, visit, transfer_s, alone)
+    pair = _pair(inputs, then_s, cost_s, there, transfer_s, alone)
     match apart.rule:
-        case "always":
-            taken = visit.can
         case "threshold":
-            taken = visit.can & (uncached >= apart.least_tokens)
-        case _:
-            taken = visit.can & (pair.total_s < alone.total_s)
+            taken = can & (uncached >= apart.least_tokens)
+        case "by-cost":
+            taken = can & (pair.total_s < alone.total_s)
     saved_s = np.where(taken, alone.total_s - pair.total_s, pair.total_s - alone.total_s)
-    apart.chosen = np.where(taken, visit.chosen, -1)
+    apart.chosen = np.where(taken, chosen, -1)
     apart.transfer_s = np.where(taken, transfer_s, 0.0)
-    apart.saved_s = np.where(visit.can, saved_s, 0.0)
+    apart.saved_s = np.where(can, saved_s, 0.0)
     return Price._make(
         np.where(taken, apart_, alone_) for apart_, alone_ in zip(pair, alone, strict=True)
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Visit:
-    """The prefiller for each candidate; arrays over the candidates.
+def _visit(
+    apart: Apart, view: View, engines: Engines, inputs: PricingInputs
+) -> tuple[Slots, Floats, Floats, Price]:
+    """Price a one-token answer at each prefiller, and choose each candidate's cheapest one.
 
-    Args:
-        chosen: position of the prefiller; -1 if the candidate's KV group has none.
-        can: whether `chosen` is a prefiller.
-        then_s: seconds until the first prefiller of its KV group is ready.
-        cost_s: weighted cost of the prefill at the chosen one, in seconds.
-        at: the price of the prefill there, unweighted by P(answers).
+    Return, for each candidate: the position of its prefiller, -1 if its KV group has none; the
+    seconds until the first one of the group is ready; the weighted cost of the prefill at the
+    chosen one, in seconds; and its price there, unweighted by P(answers).
     """
-
-    chosen: Slots
-    can: Mask
-    then_s: Floats
-    cost_s: Floats
-    at: Price
-
-
-def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> _Visit:
-    """Price a one-token answer at each prefiller, and choose each candidate's cheapest one."""
     helpers = apart.of
     there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s
@@ -90,8 +77,7 @@ def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) ->
     soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
     np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
     then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)
-    here = Price._make(column[at] for column in there)
-    return _Visit(chosen=chosen, can=can, then_s=then_s, cost_s=cost[at], at=here)
+    return chosen, then_s, cost[at], Price._make(column[at] for column in there)
 
 
 def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
@@ -111,7 +97,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             again=apart.again,
             crowded=None,
             # A prefill for another endpoint does not wait for a batch slot.
-            engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),
+            engine=replace(constants, answer_s=none, beside_s=none, slots=none + np.inf),
             asked=asked,
             rate=engines.traffic.visits(slots, now),
             mean_load=mean_load,
@@ -119,21 +105,26 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
     )
 
 
-def _pair(inputs: PricingInputs, visit: _Visit, transfer_s: Floats, alone: Price) -> Price:
+def _pair(
+    inputs: PricingInputs,
+    then_s: Floats,
+    cost_s: Floats,
+    reading: Price,
+    transfer_s: Floats,
+    alone: Price,
+) -> Price:
     """Return the price of each candidate with its prefiller: the answer alone plus the prefill."""
-    reading, objective_s = visit.at, inputs.objective_s
+    objective_s = inputs.objective_s
     written = price(
         replace(
             inputs,
             cached_tokens=inputs.tokens,
-            now=inputs.now + visit.then_s + transfer_s,
-            objective_s=None
-            if objective_s is None
-            else np.maximum(objective_s - visit.then_s, 0.0),
+            now=inputs.now + then_s + transfer_s,
+            objective_s=None if objective_s is None else np.maximum(objective_s - then_s, 0.0),
         )
     )
     moved_s = reading.ttft_s + transfer_s
-    own = written.own_s + FIRST * transfer_s + visit.cost_s - reading.others_s
+    own = written.own_s + FIRST * transfer_s + cost_s - reading.others_s
     evicted = inputs.weights.k_delay * alone.evicted_s
     others = written.others_s + evicted + reading.others_s
     return Price(

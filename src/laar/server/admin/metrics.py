@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
-    from laar.prefix.index import IndexStats
+    from laar.prefix.index import PrefixIndex
     from laar.server.picker import Picker
 
 _Value: TypeAlias = float | Histogram
@@ -117,9 +117,9 @@ class _Scrape:
         return getattr(self._picker, name)
 
     @cached_property
-    def prefix(self) -> IndexStats | None:
+    def prefix(self) -> PrefixIndex | None:
         prefixes = self._picker.prefixes
-        return prefixes.index.stats() if prefixes else None
+        return prefixes.index if prefixes else None
 
     def forgotten_blocks(self) -> _Series:
         if self.prefix is not None:

@@ -55,7 +55,6 @@ def build_picker(
         DirectorSettings(
             policy=settings.policy,
             fallbacks=settings.fallbacks,
-            filters=settings.filters,
             retries=settings.retries,
             quadratic_tokens=settings.quadratic_tokens,
             apart=settings.apart,

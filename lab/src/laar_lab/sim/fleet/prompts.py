@@ -17,9 +17,9 @@ from functools import cached_property
 import numpy as np
 
 from laar.core.request import Api, Request
-from laar.prefix import GROWING, Chain
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.beliefs import Prompt as Asked
+from laar.prefix.blocks import GROWING, Chain
 
 BLOCK_TOKENS = 16
 """vLLM's block size."""

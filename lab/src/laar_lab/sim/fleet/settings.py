@@ -13,7 +13,6 @@ from typing import Literal
 from laar.core.apart import ApartRule
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings, Retries
-from laar.core.filters import FilterSettings
 from laar.health import HealthSettings
 
 
@@ -25,7 +24,6 @@ class FleetSettings:
         policy: name of the policy.
         parameters: parameters that differ from the policy's defaults.
         weights: weights of the cost.
-        filters: thresholds of the filters.
         use_prefixes: whether to keep a prefix index.
         prefix_bytes: memory limit of the index.
         scrape_interval_s: seconds between two scrapes of an engine.
@@ -48,7 +46,6 @@ class FleetSettings:
     policy: str = DirectorSettings().policy
     parameters: Mapping[str, object] = field(default_factory=dict)
     weights: CostWeights = field(default_factory=CostWeights)
-    filters: FilterSettings = field(default_factory=FilterSettings)
     use_prefixes: bool = True
     prefix_bytes: int = 128 << 20
     scrape_interval_s: float = 1.0
