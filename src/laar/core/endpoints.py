@@ -355,7 +355,7 @@ class EndpointTable:
         return slot
 
     def woken(self, address: str, wake_s: float) -> None:
-        """Store the seconds that waking an engine took or, if it still sleeps, counts as taking."""
+        """Store the seconds that waking an engine took or counts as taking; infinite for never."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1

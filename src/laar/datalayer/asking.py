@@ -12,6 +12,7 @@ this proves nothing, so a client's request has to be the trial.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Asked:
             closed it.
         problem: why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
-        seconds: seconds to the first event.
+        seconds: seconds to the first event; of a wake-up, infinite if it is impossible.
     """
 
     reply: Reply | None = None
@@ -113,7 +114,8 @@ async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock)
     try:
         async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
             said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
-            return Asked(problem=said, seconds=clock() - began)
+            has_none = answer.status == 404  # trying again would not help
+            return Asked(problem=said, seconds=math.inf if has_none else clock() - began)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"POST /wake_up fails: {fault_of(error)}")
 

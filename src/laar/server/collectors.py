@@ -223,11 +223,11 @@ class Collectors:
         if not self._picker.settings.routing.enforcement.share:
             return []
         slots = table.active[wakeable(table, table.active)]
-        asleep = {spec.address for spec in map(table.spec, slots.tolist())}
+        asleep = {table.spec(slot).address for slot in table.active[table.asleep[table.active] > 0]}
         for address, (until, took_s) in list(self._woken_until.items()):
             if until < math.inf and address not in asleep:
                 del self._woken_until[address]
-                table.woken(address, took_s)
+                table.woken(address, min(took_s, WAKE_TIMEOUT_S))
                 self._fleet.problem(f"wake {address}", None)
             elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
                 self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
@@ -239,7 +239,7 @@ class Collectors:
 
     def _woken(self, key: str, asked: Asked) -> None:
         address = key.partition("#")[0]
-        took_s = WAKE_TIMEOUT_S if asked.problem else asked.seconds
+        took_s = max(asked.seconds, WAKE_TIMEOUT_S if asked.problem else 0.0)
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
         if asked.problem:
             self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")
