@@ -18,10 +18,11 @@ import heapq
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.interface import Clock, ProblemSink, Targets
+from laar.datalayer.fetching import Fetcher
+from laar.datalayer.interface import GONE, Clock, ProblemSink, Targets
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,9 +59,10 @@ class Visits:
 
     Args:
         targets: returns the current targets; called at each poll.
+        headers: headers of the requests for pages.
         visit: does the work; must have a timeout and catch the errors it expects. Any other error
             fails only that visit.
-        left: called with the address of a target that is gone.
+        left: called with the address of a target that is gone; its problem is cleared.
         kind: kind of visit; the first word of the source of its problems.
         problems: receives errors that a visit did not expect.
         interval_s: seconds between visits to an endpoint, fixed or a function.
@@ -68,14 +70,20 @@ class Visits:
         phase: offset of the start times, as a share of the time between them.
         clock: monotonic seconds.
         rng: jitters the visits.
+
+    Attributes:
+        pages: fetches pages for the visits while it runs.
     """
+
+    pages: Fetcher
 
     def __init__(
         self,
         targets: Targets,
         visit: Visit,
-        left: Callable[[str], None],
+        left: Callable[[str], object] = lambda _address: None,
         *,
+        headers: Mapping[str, str],
         kind: str,
         problems: ProblemSink,
         interval_s: Interval,
@@ -85,6 +93,7 @@ class Visits:
         rng: random.Random,
     ) -> None:
         self._targets = targets
+        self._headers = headers
         self._visit = visit
         self._left = left
         self._kind = kind
@@ -104,21 +113,22 @@ class Visits:
 
     async def run(self) -> None:
         """Visit until cancelled; visits in flight are cancelled too."""
-        try:
-            while True:
-                now = self._clock()
-                self._follow(now)
-                self._start(now)
-                wait_s = LOOK_S - now % LOOK_S
-                if self._due:
-                    wait_s = min(wait_s, self._due[0][0] - now)
-                # A due visit that can't start yet must not cause a busy loop.
-                await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
-        finally:
-            tasks = list(self._under_way.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with Fetcher(self._headers, clock=self._clock) as self.pages:
+            try:
+                while True:
+                    now = self._clock()
+                    self._follow(now)
+                    self._start(now)
+                    wait_s = LOOK_S - now % LOOK_S
+                    if self._due:
+                        wait_s = min(wait_s, self._due[0][0] - now)
+                    # A due visit that can't start yet must not cause a busy loop.
+                    await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
+            finally:
+                tasks = list(self._under_way.values())
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     def soon(self, address: str, least_s: float) -> None:
         """Visit an endpoint soon, but not within `least_s` of the start of its last visit."""
@@ -134,6 +144,7 @@ class Visits:
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
             self._begun_at.pop(address, None)
+            self._problems.problem(f"{self._kind} {address}", GONE)
             self._left(address)
             if task := self._under_way.get(address):
                 task.cancel()
