@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from support import eventually
+from support.grids import crossed
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -87,3 +88,105 @@ async def test_no_adapter_answers_for_another_model_of_the_same_name(gateway, ht
     for name, model in (("sql", "one"), ("one", "one"), ("two", "two"), ("both", "two")):
         answers = await asyncio.gather(*(ask(http, envoy, name) for _ in range(8)))
         assert answers == [(200, model)] * 8, name
+
+
+async def burst(http, envoy, *models, **fields):
+    """Ask for each model at once; return the statuses."""
+    answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
+    return Counter(status for status, _ in answers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "refused", "status"),
+    crossed(["standalone", "gateway"], [("lora", 400), ("lora", 404), ("other", 400)]),
+)
+async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
+    gateway, http, shape, refused, status
+):
+    """Its other models stay in use there, and it is asked again once it answers."""
+    bad, *good = [await gateway.enter(Engine("m", "other", adapters=("lora",))) for _ in range(3)]
+    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy(shape)
+    bad.refused[refused] = status
+    problems, source = runner.picker.problems, f"endpoint {bad.address} {refused}"
+    seen = Counter()
+
+    async def is_out():
+        seen.update(await burst(http, envoy, *[refused] * 4, "m", "other", "lora"))
+        return source in problems
+
+    await eventually(is_out, what="the problem")
+    assert "no requests for this model" in problems[source]
+    assert seen[status] <= 40
+    before = bad.asked.copy()
+    names = ["m", "other", "lora"] * 12
+    assert await burst(http, envoy, *names) == {200: 36}
+    assert bad.asked[refused] == before[refused]
+    assert bad.asked > before, "its other models"
+    bad.refused.clear()
+
+    async def is_back():
+        assert await burst(http, envoy, *names) == {200: 36}
+        return bad.asked[refused] > before[refused]
+
+    await eventually(is_back, what="requests for it again", timeout_s=20.0)
+    assert source not in problems
+
+
+async def test_clients_with_bad_requests_for_an_adapter_take_out_nothing(gateway, http):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        assert await burst(http, envoy, *["lora"] * 8, wrong=True) == {400: 8}
+        assert await burst(http, envoy, "lora", "m") == {200: 2}
+    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
+    endpoints = runner.picker.health.records.endpoints.values()
+    assert not any(endpoint.breaker.openings for endpoint in endpoints)
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, http):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    for engine in engines:
+        engine.refused["lora"] = 400
+    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        assert await burst(http, envoy, *["lora"] * 4) == {400: 4}
+        assert await burst(http, envoy, "m") == {200: 1}
+    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
+    endpoints = runner.picker.health.records.endpoints.values()
+    assert not any(endpoint.breaker.openings for endpoint in endpoints)
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_without_probes_no_model_is_withheld(gateway, http):
+    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    bad.refused["lora"] = 400
+    policy = {"policy": "least-loaded"}
+    runner = await fleet_of(gateway, bad, *good, routing=policy, health={"probe": False})
+    envoy = await gateway.envoy()
+    while bad.asked["lora"] < 20:
+        await burst(http, envoy, *["lora"] * 6)
+    await asyncio.sleep(1.0)  # four times as long as until a probe
+    assert not sum((engine.probed for engine in (bad, *good)), Counter())
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_an_adapter_that_is_unloaded_while_it_is_refused_is_no_problem(gateway, http):
+    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    bad.refused["lora"] = 400
+    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    problems, source = runner.picker.problems, f"endpoint {bad.address} lora"
+
+    async def is_out():
+        await burst(http, envoy, *["lora"] * 6)
+        return source in problems
+
+    await eventually(is_out, what="the problem")
+    bad.adapters = ()
+    runner.picker.doubt_names("")
+    await eventually(lambda: source not in problems, what="its end")
+    assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}

@@ -85,6 +85,7 @@ class Attempts:
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
             timed=timed and not wakes,  # it is no slower for that
+            name=self._table.sent_name(self._table.spec(flight.slot), decision.request.model),
         )
         flight.read = health.wants_read(attempt, now)
 

@@ -198,6 +198,16 @@ class EndpointTable:
         self._members.ranked(address, ranks)
         self._merge()
 
+    def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
+        """Send an endpoint no requests for a model, other than its main one, if it `lacks` it.
+
+        Return False once it lacks it no longer, or does not list it.
+        """
+        withheld = self._members.withheld
+        (withheld.add if lacks else withheld.discard)((address, name))
+        self._merge()
+        return (address, name) in self._members.withheld
+
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
         """Set the aliases of models; endpoints may not use these names for adapters."""
         self._members.aliases = aliases

@@ -200,6 +200,8 @@ class Membership:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
         self._ranks: dict[str, int] = {}
+        self.withheld: set[tuple[str, str]] = set()
+        """Addresses of endpoints, and listed models for which they get no requests."""
         self.aliases: Mapping[str, Sequence[str]] = {}
         """Aliases of models: endpoints may not use these names for adapters."""
 
@@ -236,6 +238,12 @@ class Membership:
         for address, said in self._served.items():
             spec = found[address]
             found[address] = _as_served(spec, said, configured, whole.difference(spec.models))
+        self.withheld = {
+            (a, name) for a, name in self.withheld if a in found and name in found[a].models[1:]
+        }
+        for address, withheld in self.withheld:
+            models = tuple(name for name in found[address].models if name != withheld)
+            found[address] = replace(found[address], models=models)
         self._ranks = {a: ranks for a, ranks in self._ranks.items() if a in found}
         if not self._ranks:
             return found
@@ -256,8 +264,7 @@ def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:
 def _own_names(spec: EndpointSpec, served: Served) -> Sequence[str]:
     """Return the names of an endpoint's model: its own, and those that share its source."""
     root = served.weights.get(spec.models[0])
-    same = [name for name, other in served.weights.items() if root and other == root]
-    return [spec.models[0], *same]
+    return [spec.models[0], *(n for n, other in served.weights.items() if root and other == root)]
 
 
 def _as_served(

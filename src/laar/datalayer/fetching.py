@@ -15,7 +15,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -234,7 +234,8 @@ class Fetcher:
             if connection is None or not connection.is_connected() or connection.should_close:
                 if connection is not None:
                     connection.close()
-                _, connection = await self._loop.create_connection(self._connection, ip, port)
+                protocol = partial(ResponseHandler, self._loop)
+                _, connection = await self._loop.create_connection(protocol, ip, port)
             try:
                 return connection, await self._answer(connection, request)
             except BaseException as error:
@@ -242,9 +243,6 @@ class Fetcher:
                 if last or not isinstance(error, _BROKEN):
                     raise
         raise AssertionError
-
-    def _connection(self) -> ResponseHandler:
-        return ResponseHandler(self._loop)
 
     async def _answer(self, connection: ResponseHandler, request: bytes) -> Answer:
         if connection.transport is None:  # the host closed it right after opening

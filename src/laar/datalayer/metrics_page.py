@@ -257,10 +257,11 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         before: the counters of the endpoint's earlier pages; None for its first.
     """
     names = ENGINES[engine]
+    starts = (_number(value) for _, value in _samples(page, names.started))  # one per rank
     counters = Counters(
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
-        started=_latest(page, names.started),
+        started=_finite(max(starts, default=math.nan)),
         refused=_labelled(page, names.refused),
     )
     kv_usage = _mean(page, names.kv_usage)
@@ -289,11 +290,6 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
         if samples := _samples(page, name):
             return _finite(sum(_number(value) for _, value in samples))
     return math.nan
-
-
-def _latest(page: bytes, name: bytes) -> float:
-    """Return the largest value of a series; there is one per rank."""
-    return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
 
 
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:

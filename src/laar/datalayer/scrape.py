@@ -15,7 +15,6 @@ import asyncio
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 
 import aiohttp
@@ -54,13 +53,12 @@ class Scraper:
         rng: random.Random,
         interval_s: Interval = INTERVAL_S,
     ) -> None:
-        self._targets = targets
         self._sink = sink
         self._clock = clock
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
         self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
         self._visits = Visits(
-            self._scraped,
+            lambda: [spec for spec in targets() if spec.metrics_url != ""],
             self._scrape,
             self._left,
             headers={"accept": "text/plain;version=0.0.4"},
@@ -70,16 +68,7 @@ class Scraper:
             clock=clock,
             rng=rng,
         )
-        self._known: Sequence[EndpointSpec] = ()
-        self._with_page: Sequence[EndpointSpec] = ()
         self.run = self._visits.run
-
-    def _scraped(self) -> Sequence[EndpointSpec]:
-        known = tuple(self._targets())
-        if known is not self._known:
-            self._known = known
-            self._with_page = tuple(spec for spec in known if spec.metrics_url != "")
-        return self._with_page
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)

@@ -18,7 +18,8 @@ import heapq
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import Fetcher
@@ -42,6 +43,8 @@ _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
 """Maximum visits that start together: requests wait meanwhile, about one millisecond."""
+_CANCEL_AGAIN_S = 3.0
+"""Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
 """Seconds by which the event loop's timers may fire early."""
 
@@ -52,6 +55,21 @@ def until_look_s(every_s: float = LOOK_S) -> float:
     Most of the cost of a poll is waking up, and one wake-up serves all pollers.
     """
     return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end; ignore their errors. This may itself be cancelled.
+
+    A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
+    drops a cancellation that arrives just as its wait ends.
+    """
+    tasks = list(tasks)
+    going: Iterable[asyncio.Task[Any]] = tasks
+    while going:
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors
 
 
 class Visits:
@@ -70,12 +88,10 @@ class Visits:
         phase: offset of the start times, as a share of the time between them.
         clock: monotonic seconds.
         rng: jitters the visits.
-
-    Attributes:
-        pages: fetches pages for the visits while it runs.
     """
 
     pages: Fetcher
+    """Fetches pages for the visits while it runs."""
 
     def __init__(
         self,
@@ -125,10 +141,7 @@ class Visits:
                     # A due visit that can't start yet must not cause a busy loop.
                     await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
             finally:
-                tasks = list(self._under_way.values())
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await cancel(self._under_way.values())
 
     def soon(self, address: str, least_s: float) -> None:
         """Visit an endpoint soon, but not within `least_s` of the start of its last visit."""

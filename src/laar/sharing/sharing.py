@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from laar.accuracy.online import OnlineOutcomes, Taken
+from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.director import Director
 from laar.core.engine_model import Sample
@@ -217,7 +217,7 @@ class Sharing:
         """End leases; call it a few times a second, whether connected or not."""
         self._at(now)
         self.peers.end_leases(now)
-        self._expect(now)
+        self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def use_key(self, key: bytes) -> None:
         """Switch to the others' hash key; drop entries made with the old one."""
@@ -302,7 +302,7 @@ class Sharing:
         if director.health is not None:
             director.health.records.on_word = self._said
         if self._online is not None:
-            self._online.on_taken = self._reported
+            self._online.on_taken = lambda outcome: self._add(Reported(outcome))
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
 
@@ -323,9 +323,6 @@ class Sharing:
             self._samples -= 1.0
             self._add(Learned(table.spec(slot).key, sample))
 
-    def _reported(self, outcome: Taken) -> None:
-        self._add(Reported(outcome))
-
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
         """Send a report to the picker that made the decision, if present."""
         if len(decision_id) > _ID_CHARS:
@@ -335,9 +332,6 @@ class Sharing:
             return False
         self._add(Judged(decision_id, correct, reporter))
         return True
-
-    def _expect(self, now: float) -> None:
-        self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def _at(self, now: float) -> None:
         self.now = now
