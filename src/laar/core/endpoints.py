@@ -40,7 +40,7 @@ class Reading:
     counts the requests it refused since the last scrape because its queue was full. `asleep` is
     0 for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
     memory, 2 for one that sleeps otherwise. `has_tiers` is true for one that has fetched cached
-    tokens from memory behind its KV cache.
+    tokens from memory behind its KV cache, or has some there; `host_tokens` is its size in tokens.
     """
 
     waiting: float = math.nan
@@ -56,6 +56,7 @@ class Reading:
     refused: float = 0.0
     asleep: float = 0.0
     has_tiers: bool = False
+    host_tokens: float = math.nan
 
 
 OFFLOADED = 1.0
@@ -199,10 +200,7 @@ class EndpointTable:
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Send an endpoint no requests for a model, other than its main one, if it `lacks` it.
-
-        Return False once it lacks it no longer, or does not list it.
-        """
+        """Withhold a model that an endpoint lists and `lacks`, but no main one; return whether."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()

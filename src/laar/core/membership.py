@@ -200,8 +200,7 @@ class Membership:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
         self._ranks: dict[str, int] = {}
-        self.withheld: set[tuple[str, str]] = set()
-        """Addresses of endpoints, and listed models for which they get no requests."""
+        self.withheld: set[tuple[str, str]] = set()  # by address, models that it lists and lacks
         self.aliases: Mapping[str, Sequence[str]] = {}
         """Aliases of models: endpoints may not use these names for adapters."""
 

@@ -167,6 +167,7 @@ class Fetcher:
         self._head_end = "\r\n".join(["", *lines, "", ""])
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._connection = partial(ResponseHandler, self._loop)
         self._hosts: dict[str, _Host] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         trace = aiohttp.TraceConfig()
@@ -234,8 +235,7 @@ class Fetcher:
             if connection is None or not connection.is_connected() or connection.should_close:
                 if connection is not None:
                     connection.close()
-                protocol = partial(ResponseHandler, self._loop)
-                _, connection = await self._loop.create_connection(protocol, ip, port)
+                _, connection = await self._loop.create_connection(self._connection, ip, port)
             try:
                 return connection, await self._answer(connection, request)
             except BaseException as error:

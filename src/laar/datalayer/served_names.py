@@ -67,7 +67,7 @@ class ServedNames:
         rng: random.Random,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._targets, self._sink, self._clock = targets, sink, clock
+        self._targets, self._sink = targets, sink
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """By address, with the weights when checked: another engine may start at the address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
