@@ -74,6 +74,7 @@ class Attempts:
 
     def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
         flight, view = decision.flight, decision.view
+        name = decision.rewrite or decision.request.model
         wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
@@ -85,7 +86,7 @@ class Attempts:
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
             timed=timed and not wakes,  # it is no slower for that
-            name=self._table.sent_name(self._table.spec(flight.slot), decision.request.model),
+            name="" if name in decision.settings.aliases else name,  # of its main model
         )
         flight.read = health.wants_read(attempt, now)
 
