@@ -274,5 +274,3 @@ def _race(given: argparse.Namespace, name: str, urls: Sequence[str], work: Path)
     command += ["--json", str(given.out / f"{name}.json"), "--plot", str(given.out / f"{name}.svg")]
     subprocess.run(command, check=True)
     (given.out / f"{name}.jsonl.gz").write_bytes(gzip.compress(rows.read_bytes(), mtime=0))
-    numbers = given.out / f"{name}.json"
-    numbers.write_text(numbers.read_text().replace(str(rows), f"{name}.jsonl.gz"))

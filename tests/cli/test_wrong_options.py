@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from laar.cli import app
+from laar.datalayer import files
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,17 @@ def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command)
     ended = CliRunner().invoke(app, [*command, "--token-file", "tokens"])
     assert (ended.exit_code, "not a single token" in ended.output) == (2, True)
     assert "a-token-of" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("pipe", "nothing is written"), (".", "Is a directory"), ("none", "No such")]
+)
+def test_a_token_file_that_can_not_be_read_ends_the_command(tmp_path, monkeypatch, name, why):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "_PIPE_MS", 1)
+    os.mkfifo("pipe")
+    ended = CliRunner().invoke(app, ["context", "advise", "--token-file", name])
+    assert (ended.exit_code, f"laar: {name}: {why}" in ended.output) == (2, True), ended.output
 
 
 def test_the_demo_asks_at_least_one_question_at_once():

@@ -20,6 +20,11 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         read_file(tmp_path)
 
 
+def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="null byte"):
+        read_file(tmp_path / "a\0b")
+
+
 def test_a_pipe_to_which_nobody_writes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

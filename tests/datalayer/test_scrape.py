@@ -208,7 +208,7 @@ class Busy:
 
 def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: float) -> Visits:
     return Visits(
-        lambda: specs, busy.visit, left.append, kind="visit", problems=QUIET,
+        lambda: specs, busy.visit, left.append, headers={}, kind="visit", problems=QUIET,
         interval_s=interval_s, clock=time.monotonic, rng=random.Random(1),
     )  # fmt: skip
 
@@ -249,8 +249,9 @@ async def test_a_defect_in_a_visit_fails_that_visit_alone(
             raise ZeroDivisionError
 
     under_test = Visits(
-        lambda: [spec("a:1"), spec("b:1")], visit, lambda _: None, kind="scrape", problems=recorder,
-        interval_s=0.01, clock=time.monotonic, rng=random.Random(1),
+        lambda: [spec("a:1"), spec("b:1")], visit, lambda _: None, headers={},
+        kind="scrape", problems=recorder, interval_s=0.01, clock=time.monotonic,
+        rng=random.Random(1),
     )  # fmt: skip
     start(under_test.run())
     await until(lambda: min(seen["a:1"], seen["b:1"]) >= 3)
@@ -265,7 +266,7 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
     now = 0.0
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
     under_test = Visits(
-        lambda: specs, busy.visit, lambda _: None, kind="visit", problems=QUIET,
+        lambda: specs, busy.visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
         interval_s=0.01, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     start(under_test.run())
@@ -305,7 +306,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
 
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
     under_test = Visits(
-        lambda: specs, visit, lambda _: None, kind="visit", problems=QUIET,
+        lambda: specs, visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
         interval_s=interval_s, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     monkeypatch.setattr(asyncio, "sleep", sleep)

@@ -319,6 +319,7 @@ def test_a_race_on_engines_that_are_there(tmp_path: Path) -> None:
     assert all(row["answer_s"] >= row["ttft_s"] > 0.0 for row in rows)
     assert "CACHES NOT EMPTIED" in output
     assert "One repetition has no intervals" in numbers["sentences"][1]
+    assert "every request is in rows.jsonl" in numbers["sentences"]
     assert len(numbers["turns"]) == 2
 
 

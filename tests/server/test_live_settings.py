@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from laar.core.request import Api, Request
+from laar.datalayer.visits import cancel
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
-from laar.server.tasks import cancel
 from laar.settings import Applies, Settings, leaves, load
 from laar.telemetry.problems import Problems
 from support import eventually, free_port, metric

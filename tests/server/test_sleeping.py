@@ -156,8 +156,8 @@ async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, st
     await eventually(answers, what="an answer")
 
 
-async def test_an_engine_that_cannot_be_woken_is_reported_and_costs_a_minute(gateway, http):
-    asleep = await gateway.enter(Sleeper(wake=404))
+async def test_an_engine_that_is_not_woken_is_reported_and_costs_a_minute(gateway, http):
+    asleep = await gateway.enter(Sleeper(wake=500))
     runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy()
     waiting = asyncio.create_task(post(http, envoy, chat("a prompt")))
@@ -165,11 +165,35 @@ async def test_an_engine_that_cannot_be_woken_is_reported_and_costs_a_minute(gat
     problems = runner.picker.problems
     source = f"wake {asleep.address}"
     await eventually(lambda: source in problems, what="a problem")
-    assert "POST /wake_up answers 404" in problems[source]
+    assert "POST /wake_up answers 500" in problems[source]
     assert runner.picker.table.wake_s[0] == 60.0
     asleep.awake.set()
     assert (await waiting)[0] == 200
     await eventually(lambda: source not in problems, what="the end of the problem")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway, http, shape):
+    asleep = await gateway.enter(Sleeper(wake=404))
+    runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
+    envoy = await gateway.envoy(shape)
+    waiting = asyncio.create_task(post(http, envoy, chat("a prompt")))
+    problems, source = runner.picker.problems, f"wake {asleep.address}"
+    await eventually(lambda: source in problems, what="a problem")
+    assert "POST /wake_up answers 404" in problems[source]
+    for _ in range(3):
+        status, said = await post(http, envoy, chat("another prompt"))
+        assert (status, b"asleep until it is woken" in said) == (503, True)
+    assert (asleep.asked, asleep.woken) == (1, 1)
+    asleep.awake.set()  # somebody woke it
+    assert (await waiting)[0] == 200
+    await eventually(lambda: source not in problems, what="the end of the problem")
+    assert (await post(http, envoy, chat("a prompt")))[0] == 200
+    asleep.wake, asleep.wakes = 200, True  # it was restarted with a way to wake it
+    asleep.awake.clear()
+    await eventually(lambda: bool(runner.picker.table.asleep[0] > 0.0), what="its page")
+    assert (await post(http, envoy, chat("a prompt")))[0] == 200
+    assert asleep.woken == 2
 
 
 async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gateway, http):

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from laar.server.tasks import Tasks, cancel
+from laar.datalayer.visits import cancel
+from laar.server.tasks import Tasks
 from laar.telemetry.problems import Problems
 from support import eventually
 
@@ -55,7 +56,7 @@ async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
 
 
 async def test_a_task_that_drops_a_cancellation_ends_by_the_next(monkeypatch):
-    monkeypatch.setattr("laar.server.tasks._AGAIN_S", 0.01)
+    monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.01)
     dropped = []
 
     async def drop_one():

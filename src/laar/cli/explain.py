@@ -20,7 +20,6 @@ from laar.cli.terminal import (
     ConfigFile,
     TokenFile,
     admin_url,
-    read_file,
     read_token,
     report_errors,
 )
@@ -67,7 +66,7 @@ def explain(
 
         from laar.settings import load
 
-        body, headers = read_file(request), read_headers(header or [])
+        body, headers = request.read_bytes(), read_headers(header or [])
         if path:
             headers[":path"] = path
         if pool:

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from laar.datalayer.files import read_file
 from laar.errors import LaarError, SettingError, install
 
 _Handler = Callable[[int, FrameType | None], object]
@@ -132,23 +133,12 @@ def admin_url(place: str) -> str:
     return (place if "://" in place else f"http://{place}").rstrip("/")
 
 
-def read_file(path: Path) -> bytes:
-    """Read a file given by the user.
-
-    Raises:
-        SettingError: the file can't be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{path}: can't be read: {error.strerror}") from None
-
-
 def read_token(path: Path | None) -> str | None:
     """Read the token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read, or has several tokens, like the reporters' file.
+        OSError: the file can't be read.
+        SettingError: it has several tokens, like the reporters' file.
     """
     if path is None:
         return None

@@ -49,6 +49,7 @@ class Attempts:
 
     def _send(self, decision: Decision, now: float, *, timed: bool) -> None:
         flight, view, health = decision.flight, decision.view, self._health
+        name = decision.rewrite or decision.request.model
         wakes = view is not None and view.wake_s is not None and view.wake_s[decision.position] > 0
         attempt = flight.attempt = health.sent(
             flight.slot,
@@ -60,6 +61,7 @@ class Attempts:
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
             timed=timed and not wakes,  # it is no slower for that
+            name="" if name in decision.settings.aliases else name,  # of its main model
         )
         flight.read = health.wants_read(attempt, now)
 

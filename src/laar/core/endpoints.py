@@ -40,7 +40,7 @@ class Reading:
     counts the requests it refused since the last scrape because its queue was full. `asleep` is
     0 for an engine that is awake, `OFFLOADED` for one that sleeps with its weights in the host's
     memory, 2 for one that sleeps otherwise. `has_tiers` is true for one that has fetched cached
-    tokens from memory behind its KV cache.
+    tokens from memory behind its KV cache, or has some there; `host_tokens` is its size in tokens.
     """
 
     waiting: float = math.nan
@@ -56,6 +56,7 @@ class Reading:
     refused: float = 0.0
     asleep: float = 0.0
     has_tiers: bool = False
+    host_tokens: float = math.nan
 
 
 OFFLOADED = 1.0
@@ -196,6 +197,13 @@ class EndpointTable(Names):
         self._members.ranked(address, ranks)
         self._merge()
 
+    def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
+        """Withhold a model that an endpoint lists and `lacks`, but no main one; return whether."""
+        withheld = self._members.withheld
+        (withheld.add if lacks else withheld.discard)((address, name))
+        self._merge()
+        return (address, name) in self._members.withheld
+
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
         """Set the aliases of models; endpoints may not use these names for adapters."""
         self._members.aliases = aliases
@@ -324,7 +332,7 @@ class EndpointTable(Names):
         return slot
 
     def woken(self, address: str, wake_s: float) -> None:
-        """Store the seconds that waking an engine took or, if it still sleeps, counts as taking."""
+        """Store the seconds that waking an engine took or counts as taking; infinite for never."""
         for slot in self.named(address):
             self.wake_s[slot] = wake_s
             self.readings += 1

@@ -50,8 +50,9 @@ def awake(table: EndpointTable, slots: Slots, now: float) -> Mask:
 
 
 def wakeable(table: EndpointTable, slots: Slots) -> Mask:
-    """Return the candidates whose engines are asleep and may be woken."""
-    keep: Mask = table.may_wake[slots] & (table.asleep[slots] == OFFLOADED)
+    """Return the candidates whose engines are asleep and may be woken, as far as is known."""
+    can_wake = table.may_wake[slots] & (table.wake_s[slots] < np.inf)
+    keep: Mask = can_wake & (table.asleep[slots] == OFFLOADED)
     return keep
 
 

@@ -7,7 +7,7 @@ to another model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 EVENTS_LABEL = "laar.dev/kv-events"
@@ -200,6 +200,7 @@ class Membership:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
         self._ranks: dict[str, int] = {}
+        self.withheld: set[tuple[str, str]] = set()  # by address, models that it lists and lacks
         self.aliases: Mapping[str, Sequence[str]] = {}
         """Aliases of models: endpoints may not use these names for adapters."""
 
@@ -232,8 +233,16 @@ class Membership:
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
         self._served = {a: said for a, said in self._served.items() if a in found}
+        whole = {n for a, said in self._served.items() for n in _own_names(found[a], said)}
         for address, said in self._served.items():
-            found[address] = _as_served(found[address], said, configured)
+            spec = found[address]
+            found[address] = _as_served(spec, said, configured, whole.difference(spec.models))
+        self.withheld = {
+            (a, name) for a, name in self.withheld if a in found and name in found[a].models[1:]
+        }
+        for address, withheld in self.withheld:
+            models = tuple(name for name in found[address].models if name != withheld)
+            found[address] = replace(found[address], models=models)
         self._ranks = {a: ranks for a, ranks in self._ranks.items() if a in found}
         if not self._ranks:
             return found
@@ -251,15 +260,22 @@ def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:
     return replace(first, labels={**first.labels, POOL_LABEL: ",".join(pools)})
 
 
-def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
+def _own_names(spec: EndpointSpec, served: Served) -> Sequence[str]:
+    """Return the names of an endpoint's model: its own, and those that share its source."""
+    root = served.weights.get(spec.models[0])
+    return [spec.models[0], *(n for n, other in served.weights.items() if root and other == root)]
+
+
+def _as_served(
+    spec: EndpointSpec, served: Served, configured: Mapping[str, str], taken: Set[str]
+) -> EndpointSpec:
     """Return the endpoint with its adapters and its model's other names added.
 
-    An endpoint cannot claim a name that the configuration gives to another model.
+    An endpoint cannot claim a name that the configuration gives to another model, and its adapters
+    cannot have a name in `taken`: endpoints list it for a whole model.
     """
-    own = spec.models[0]
-    root = served.weights.get(own)
-    same = [own, *(name for name, other in served.weights.items() if root and other == root)]
-    adapters = [name for name, parent in served.adapters.items() if parent in same]
+    own, same = spec.models[0], _own_names(spec, served)
+    adapters = [n for n, parent in served.adapters.items() if parent in same and n not in taken]
     free = [name for name in (*same, *adapters) if configured.get(name, own) == own]
     models = tuple(dict.fromkeys((*spec.models, *free)))
     return replace(

@@ -12,8 +12,9 @@ this proves nothing, so a client's request has to be the trial.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -41,6 +42,9 @@ _TOKENS = 8
 """Token limit of the response. It is read only up to its first output, but the first tokens may be
 reasoning, which engines do not show."""
 
+Asking = Callable[[aiohttp.ClientSession], Coroutine[None, None, None]]
+"""Makes a request, and records the result."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -52,7 +56,7 @@ class Asked:
             closed it.
         problem: why there is no response; empty if there is one.
         refused: the connection was refused: no process listens there.
-        seconds: seconds to the first event.
+        seconds: seconds to the first event; of a wake-up, infinite if it is impossible.
     """
 
     reply: Reply | None = None
@@ -113,7 +117,8 @@ async def wake(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock)
     try:
         async with session.post(url, allow_redirects=False, **options_for(spec)) as answer:
             said = "" if answer.status == 200 else f"POST /wake_up answers {answer.status}"
-            return Asked(problem=said, seconds=clock() - began)
+            took_s = clock() - began if answer.status != 404 else math.inf  # it has no such path
+            return Asked(problem=said, seconds=took_s)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"POST /wake_up fails: {fault_of(error)}")
 
@@ -152,42 +157,23 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     )
 
 
-class Asker:
-    """Probes or wakes endpoints that are due, until cancelled.
+async def keep_asking(
+    due: Callable[[int], Sequence[Asking]],
+    timeout_s: float = TIMEOUT_S,
+    most: int = _MAX_UNDER_WAY,
+) -> None:
+    """Probe or wake endpoints until cancelled.
 
     Args:
-        due: returns up to the given number of endpoints that are due and not being asked.
-        answered: called with the key of an endpoint and the result.
-        clock: monotonic seconds.
-        how: `ask` or `wake`.
+        due: returns up to the given number of requests that are due and not being made.
         timeout_s: timeout of each request.
+        most: maximum requests in flight.
     """
-
-    def __init__(
-        self,
-        due: Callable[[int], Sequence[EndpointSpec]],
-        answered: Callable[[str, Asked], None],
-        *,
-        clock: Clock,
-        how: Callable[[aiohttp.ClientSession, EndpointSpec, Clock], Awaitable[Asked]] = ask,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self._how = how
-        self._timeout_s = timeout_s
-        self._due = due
-        self._answered = answered
-        self._clock = clock
-
-    async def run(self) -> None:
-        """Ask until cancelled."""
-        async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
-            under_way: set[asyncio.Task[None]] = set()
-            while True:
-                for spec in self._due(_MAX_UNDER_WAY - len(under_way)):
-                    task = tasks.create_task(self._one(session, spec), name=f"ask {spec.key}")
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-                await asyncio.sleep(until_look_s())
-
-    async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
-        self._answered(spec.key, await self._how(session, spec, self._clock))
+    async with new_session(timeout_s) as session, asyncio.TaskGroup() as tasks:
+        under_way: set[asyncio.Task[None]] = set()
+        while True:
+            for asking in due(most - len(under_way)):
+                task = tasks.create_task(asking(session), name="ask")
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            await asyncio.sleep(until_look_s())

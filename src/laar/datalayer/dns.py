@@ -19,6 +19,7 @@ from dataclasses import replace
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, Clock, EndpointSink
+from laar.datalayer.visits import cancel
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
@@ -116,10 +117,7 @@ class Resolver:
                 except TimeoutError:
                     pass
         finally:
-            tasks = list(self._under_way.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(self._under_way.values())
 
     async def _follow(self, name: str) -> None:
         asked: asyncio.Future[Sequence[str]] | None = None

@@ -258,9 +258,8 @@ def _key(path: Path) -> str:
     """
     try:
         key = read_file(path, MAX_KEY_BYTES).decode("ascii", "replace").strip()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", error)
-        raise SettingError(f"key_file {path}: can't be read: {reason}") from None
+    except OSError as error:
+        raise SettingError(f"key_file {path}: can't be read: {error.strerror}") from None
     if not re.fullmatch("[!-~]+", key):
         raise SettingError(f"key_file {path} has no key: it must be one line of printable ASCII")
     return key

@@ -35,16 +35,18 @@ def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     Raises:
         OSError: it can't be read, or is larger than `max_bytes`, or a pipe stalls.
     """
-    handle, content, poll = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b"", select.poll()
+    poll, content = select.poll(), b""
     try:
-        poll.register(handle)
+        file = open(path, "rb", 0, opener=lambda p, mode: os.open(p, mode | os.O_NONBLOCK))  # noqa: SIM115
+    except ValueError as fault:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(fault), str(path)) from None
+    with file:
+        poll.register(file)
         while poll.poll(_PIPE_MS):
-            piece = os.read(handle, max_bytes + 1 - len(content))
+            piece = file.read(max_bytes + 1 - len(content))
             content += piece
             if not piece:
                 return content
             if len(content) > max_bytes:
                 raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
-    finally:
-        os.close(handle)
     raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", str(path))

@@ -26,7 +26,7 @@ from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, KvEventSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
-from laar.datalayer.visits import until_look_s
+from laar.datalayer.visits import cancel, until_look_s
 from laar.prefix.tokens import Stored
 
 LOOK_S = 1.0
@@ -87,9 +87,7 @@ class KvEvents:
                     listeners[address, url, replay] = task
                 await asyncio.sleep(until_look_s(LOOK_S))
         finally:
-            for task in listeners.values():
-                task.cancel()
-            await asyncio.gather(*listeners.values(), return_exceptions=True)
+            await cancel(listeners.values())
             self._context.destroy(linger=0)
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:

@@ -39,7 +39,8 @@ class EngineNames:
         capacity_info: a series of value 1, and sets of its labels whose product is the size; the
             sets are tried in order.
         queries_tokens, hits_tokens: prefix cache counters.
-        tiers_tokens: above 0 if slower memory tiers keep cached tokens: their size, or hits there.
+        tiers_tokens: above 0 if slower memory tiers keep cached tokens: hits there.
+        host_tokens: size of the host's memory behind the KV cache, which also copies the latter.
         adapters_info: a series whose labels list the adapters of running requests and how many may
             run, and whose value is the time of the sample.
         worked: a counter that any work increments; a decrease shows a restart.
@@ -61,6 +62,7 @@ class EngineNames:
     queries_tokens: tuple[bytes, ...] = ()
     hits_tokens: tuple[bytes, ...] = ()
     tiers_tokens: tuple[bytes, ...] = ()
+    host_tokens: tuple[bytes, ...] = ()
     adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
@@ -105,7 +107,7 @@ ENGINES: Mapping[str, EngineNames] = {
         capacity_info=(b"sglang:cache_config_info", ((b"num_pages", b"page_size"),)),
         queries_tokens=(b"sglang:prompt_tokens_total",),
         hits_tokens=(b"sglang:cached_tokens_total",),
-        tiers_tokens=(b"sglang:hicache_host_total_tokens",),
+        host_tokens=(b"sglang:hicache_host_total_tokens",),
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
@@ -257,13 +259,14 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         before: the counters of the endpoint's earlier pages; None for its first.
     """
     names = ENGINES[engine]
+    starts = (_number(value) for _, value in _samples(page, names.started))  # one per rank
     counters = Counters(
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
-        started=_latest(page, names.started),
+        started=_finite(max(starts, default=math.nan)),
         refused=_labelled(page, names.refused),
     )
-    kv_usage = _mean(page, names.kv_usage)
+    kv_usage, host_tokens = _mean(page, names.kv_usage), _total(page, names.host_tokens)
     adapters, max_adapters = _adapters(page, names)
     asleep = OFFLOADED if _labelled(page, names.offloaded) > 0.0 else 2.0
     reading = Reading(
@@ -279,7 +282,8 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
         asleep=asleep if _labelled(page, names.awake) == 0.0 else 0.0,  # all ranks sleep
-        has_tiers=_total(page, names.tiers_tokens) > 0.0,
+        has_tiers=host_tokens > 0.0 or _total(page, names.tiers_tokens) > 0.0,
+        host_tokens=host_tokens,
     )
     return reading, counters if before is None else counters.or_known(before)
 
@@ -289,11 +293,6 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
         if samples := _samples(page, name):
             return _finite(sum(_number(value) for _, value in samples))
     return math.nan
-
-
-def _latest(page: bytes, name: bytes) -> float:
-    """Return the largest value of a series; there is one per rank."""
-    return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
 
 
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:

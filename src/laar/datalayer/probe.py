@@ -17,8 +17,8 @@ import random
 import aiohttp
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.fetching import Fetcher, failed_rtt_s, fault_of
-from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
+from laar.datalayer.fetching import failed_rtt_s, fault_of
+from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 5.0
@@ -55,7 +55,7 @@ class Prober:
         self._visits = Visits(
             targets,
             self._probe,
-            self._left,
+            headers={"accept": "*/*"},
             kind="probe",
             problems=sink,
             interval_s=interval_s,
@@ -64,24 +64,16 @@ class Prober:
             clock=clock,
             rng=rng,
         )
-        self._pages: Fetcher | None = None
-
-    async def run(self) -> None:
-        """Probe until cancelled."""
-        async with Fetcher({"accept": "*/*"}, clock=self._clock) as self._pages:
-            await self._visits.run()
-
-    def _left(self, address: str) -> None:
-        self._sink.problem(f"probe {address}", GONE)
+        self.run = self._visits.run
 
     async def _probe(self, spec: EndpointSpec) -> None:
         url = spec.url("/health")
         source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
-        assert self._pages is not None
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec, key=False) as answer:
+            page = self._visits.pages.get(url, spec, key=False)
+            async with asyncio.timeout(TIMEOUT_S), page as answer:
                 if answer.status < 500:
                     rtt_s = answer.after_s
                 else:

@@ -15,15 +15,14 @@ import asyncio
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 
 import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec, key_of
-from laar.datalayer.fetching import Fetcher, failed_rtt_s, fault_of
-from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
+from laar.datalayer.fetching import failed_rtt_s, fault_of
+from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Interval, Visits
 
@@ -54,49 +53,32 @@ class Scraper:
         rng: random.Random,
         interval_s: Interval = INTERVAL_S,
     ) -> None:
-        self._targets = targets
         self._sink = sink
         self._clock = clock
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
         self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
         self._visits = Visits(
-            self._scraped,
+            lambda: [spec for spec in targets() if spec.metrics_url != ""],
             self._scrape,
             self._left,
+            headers={"accept": "text/plain;version=0.0.4"},
             kind="scrape",
             problems=sink,
             interval_s=interval_s,
             clock=clock,
             rng=rng,
         )
-        self._known: Sequence[EndpointSpec] = ()
-        self._with_page: Sequence[EndpointSpec] = ()
-        self._pages: Fetcher | None = None
-
-    async def run(self) -> None:
-        """Scrape until cancelled."""
-        headers = {"accept": "text/plain;version=0.0.4"}
-        async with Fetcher(headers, clock=self._clock) as self._pages:
-            await self._visits.run()
-
-    def _scraped(self) -> Sequence[EndpointSpec]:
-        known = tuple(self._targets())
-        if known is not self._known:
-            self._known = known
-            self._with_page = tuple(spec for spec in known if spec.metrics_url != "")
-        return self._with_page
+        self.run = self._visits.run
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)
         self._ranks.pop(address, None)
-        self._sink.problem(f"scrape {address}", GONE)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
         url = page_url(spec)
         source = f"scrape {spec.address}"
-        assert self._pages is not None
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec) as answer:
+            async with asyncio.timeout(TIMEOUT_S), self._visits.pages.get(url, spec) as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
                     return
@@ -107,7 +89,7 @@ class Scraper:
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
         readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
-        if not await self._has_all(self._pages, spec, len(pages)):
+        if not await self._has_all(spec, len(pages)):
             pages = [page]
         if len(pages) != len(readers):
             readers[:] = (PageReader() for _ in pages)
@@ -127,7 +109,7 @@ class Scraper:
             )
         self._sink.problem(source, problem)
 
-    async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:
+    async def _has_all(self, spec: EndpointSpec, ranks: int) -> bool:
         """Return whether a page with `ranks` ranks has all the ranks that the engine reports."""
         path = ENGINES[spec.engine].ranks_path
         if ranks == 1 or not path:
@@ -136,7 +118,8 @@ class Scraper:
         if spec.address not in self._ranks:
             self._ranks[spec.address] = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
-                async with asyncio.timeout(TIMEOUT_S), pages.get(spec.url(path), spec) as answer:
+                page = self._visits.pages.get(spec.url(path), spec)
+                async with asyncio.timeout(TIMEOUT_S), page as answer:
                     said = orjson.loads(await answer.read(MAX_PAGE_BYTES))
                 self._ranks[spec.address] = said.get("dp_size")
         return self._ranks[spec.address] == ranks

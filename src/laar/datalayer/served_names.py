@@ -27,8 +27,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
-from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import GONE, Clock, ServedSink, Targets
+from laar.datalayer.interface import Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 30.0
@@ -68,27 +67,22 @@ class ServedNames:
         rng: random.Random,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self._targets, self._sink, self._clock = targets, sink, clock
+        self._targets, self._sink = targets, sink
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """By address, with the weights when checked: another engine may start at the address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
         self._visits = Visits(
             targets,
             self._look,
-            self._left,
+            lambda address: self._generates.pop(address, None),
+            headers={"accept": "application/json", "user-agent": "laar-names"},
             kind="models",
             problems=sink,
             interval_s=lambda spec: interval_s if spec.models else nameless_s,
             clock=clock,
             rng=rng,
         )
-        self._pages: Fetcher | None = None
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        headers = {"accept": "application/json", "user-agent": "laar-names"}
-        async with Fetcher(headers, clock=self._clock) as self._pages:
-            await self._visits.run()
+        self.run = self._visits.run
 
     def doubt(self, address: str = "") -> None:
         """Soon check an endpoint that rejected a name; all endpoints if `address` is empty."""
@@ -97,10 +91,6 @@ class ServedNames:
         else:
             for spec in self._targets():
                 self._visits.soon(spec.address, DOUBT_ALL_S)
-
-    def _left(self, address: str) -> None:
-        self._generates.pop(address, None)
-        self._sink.problem(f"models {address}", GONE)
 
     async def _look(self, spec: EndpointSpec) -> None:
         address, source = spec.address, f"models {spec.address}"
@@ -155,8 +145,7 @@ class ServedNames:
         return status != _NO_GET
 
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
-        assert self._pages is not None
-        found = self._pages.get(spec.url(path), spec)
+        found = self._visits.pages.get(spec.url(path), spec)
         async with asyncio.timeout(TIMEOUT_S), found as answer:
             return answer.status, await answer.read(MAX_LIST_BYTES)
 

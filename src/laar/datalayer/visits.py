@@ -18,10 +18,12 @@ import heapq
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.interface import Clock, ProblemSink, Targets
+from laar.datalayer.fetching import Fetcher
+from laar.datalayer.interface import GONE, Clock, ProblemSink, Targets
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ _TOGETHER_SHARE = 0.05
 """Visits start at multiples of this share of their interval, so that several coincide."""
 _TOGETHER = 8
 """Maximum visits that start together: requests wait meanwhile, about one millisecond."""
+_CANCEL_AGAIN_S = 3.0
+"""Seconds until a task is cancelled again; longer than any task's clean-up."""
 _TIMER_S = 1e-3
 """Seconds by which the event loop's timers may fire early."""
 
@@ -53,14 +57,30 @@ def until_look_s(every_s: float = LOOK_S) -> float:
     return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
 
 
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end; ignore their errors. This may itself be cancelled.
+
+    A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
+    drops a cancellation that arrives just as its wait ends.
+    """
+    tasks = list(tasks)
+    going: Iterable[asyncio.Task[Any]] = tasks
+    while going:
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=_CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors
+
+
 class Visits:
     """Calls a coroutine for each target, repeatedly.
 
     Args:
         targets: returns the current targets; called at each poll.
+        headers: headers of the requests for pages.
         visit: does the work; must have a timeout and catch the errors it expects. Any other error
             fails only that visit.
-        left: called with the address of a target that is gone.
+        left: called with the address of a target that is gone; its problem is cleared.
         kind: kind of visit; the first word of the source of its problems.
         problems: receives errors that a visit did not expect.
         interval_s: seconds between visits to an endpoint, fixed or a function.
@@ -70,12 +90,16 @@ class Visits:
         rng: jitters the visits.
     """
 
+    pages: Fetcher
+    """Fetches pages for the visits while it runs."""
+
     def __init__(
         self,
         targets: Targets,
         visit: Visit,
-        left: Callable[[str], None],
+        left: Callable[[str], object] = lambda _address: None,
         *,
+        headers: Mapping[str, str],
         kind: str,
         problems: ProblemSink,
         interval_s: Interval,
@@ -85,6 +109,7 @@ class Visits:
         rng: random.Random,
     ) -> None:
         self._targets = targets
+        self._headers = headers
         self._visit = visit
         self._left = left
         self._kind = kind
@@ -104,21 +129,19 @@ class Visits:
 
     async def run(self) -> None:
         """Visit until cancelled; visits in flight are cancelled too."""
-        try:
-            while True:
-                now = self._clock()
-                self._follow(now)
-                self._start(now)
-                wait_s = LOOK_S - now % LOOK_S
-                if self._due:
-                    wait_s = min(wait_s, self._due[0][0] - now)
-                # A due visit that can't start yet must not cause a busy loop.
-                await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
-        finally:
-            tasks = list(self._under_way.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with Fetcher(self._headers, clock=self._clock) as self.pages:
+            try:
+                while True:
+                    now = self._clock()
+                    self._follow(now)
+                    self._start(now)
+                    wait_s = LOOK_S - now % LOOK_S
+                    if self._due:
+                        wait_s = min(wait_s, self._due[0][0] - now)
+                    # A due visit that can't start yet must not cause a busy loop.
+                    await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
+            finally:
+                await cancel(self._under_way.values())
 
     def soon(self, address: str, least_s: float) -> None:
         """Visit an endpoint soon, but not within `least_s` of the start of its last visit."""
@@ -134,6 +157,7 @@ class Visits:
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
             self._begun_at.pop(address, None)
+            self._problems.problem(f"{self._kind} {address}", GONE)
             self._left(address)
             if task := self._under_way.get(address):
                 task.cancel()

@@ -84,7 +84,8 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
         known = hosts.get(cluster.get("name", ""))
         if known is None:
             continue
-        if check is picker_faults and not any(map(_answers, known)):
+        fail = (host.get("health_status", {}).get("failed_active_health_check") for host in known)
+        if check is picker_faults and all(fail):
             shown = ", ".join(map(_address, known)) or "no address"
             yield error(
                 f"Envoy {where}",
@@ -98,10 +99,6 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 "has no endpoint, so every request fails",
                 "let it read the file that the picker writes (envoy.eds_file)",
             )
-
-
-def _answers(host: Json) -> bool:
-    return not host.get("health_status", {}).get("failed_active_health_check", False)
 
 
 def _address(host: Json) -> str:

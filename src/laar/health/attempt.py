@@ -32,6 +32,7 @@ class Attempt:
         rtt_s: the round trip: a distant endpoint is not a slow one.
         ahead: requests in flight at its endpoint when it was sent.
         timed: whether the time at which the endpoint received it is known.
+        name: the model's name that the endpoint got.
         read: the body of its answer is read.
         stage: how far it has progressed.
         progress_at: when its answer was last seen to continue.
@@ -49,6 +50,7 @@ class Attempt:
     rtt_s: float
     ahead: int = 0
     timed: bool = True
+    name: str = ""
     read: bool = False
     stage: Stage = Stage.SENT
     progress_at: float = 0.0

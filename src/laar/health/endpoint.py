@@ -86,8 +86,8 @@ class Endpoint:
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Habit()
-        self.rejected_row = 0
-        """Consecutive 4xx that say nothing about the endpoint, each by itself."""
+        self.rejected: Counter[str] = Counter()
+        """Consecutive 4xx by model that say nothing about the endpoint, each by itself."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""

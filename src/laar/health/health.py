@@ -94,13 +94,14 @@ class Health:
         rtt_s: float = 0.0,
         trial: bool = False,
         timed: bool = True,
+        name: str = "",
     ) -> Attempt:
-        """Begin an attempt: a request is being sent to a slot."""
+        """Begin an attempt: a request for the model `name` is being sent to a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.records.know(slot, model, now)
-        ahead = len(endpoint.attempts)
-        attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed)
+        ahead, name = len(endpoint.attempts), name or model
+        attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed, name)
         endpoint.attempts[attempt] = None
         if trial:
             endpoint.breaker.begin_trial(attempt)
@@ -143,6 +144,8 @@ class Health:
         verdict: Kind | str | None = GOOD
         if reply.status != 200 or reply.event or reply.found is not None:  # rarely true
             verdict = self.records.judge(endpoint, reply, now)
+            if reply.status == 404 and attempt.name != endpoint.model:
+                verdict = None  # only that model is in doubt
         if reply.found is not None:
             if verdict is not None:
                 self._outcomes.judged(attempt, verdict, reply, now)
@@ -152,7 +155,7 @@ class Health:
         elif verdict is None:
             if not reply.event:
                 endpoint.denied.note(now, happened=False)
-                self.questions.rejected(endpoint, now)
+                self.questions.rejected(endpoint, attempt.name, now)
             elif attempt.good:
                 endpoint.breaker.retract_success(now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)

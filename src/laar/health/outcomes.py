@@ -51,7 +51,8 @@ class Outcomes:
             times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.note(now, happened=False)
-        endpoint.rejected_row = 0
+        if endpoint.rejected:
+            del endpoint.rejected[attempt.name], endpoint.rejected[endpoint.model]
         breaker = endpoint.breaker
         # Silence and errors can follow good headers: then the body decides.
         hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)

@@ -33,10 +33,12 @@ class Questions:
 
     Attributes:
         are_asked: whether due probes are sent; if not, no endpoint is suspected.
+        doubts: slots, and models that they may be unable to serve; probes for these decide.
     """
 
     def __init__(self, records: Records) -> None:
         self.are_asked = False
+        self.doubts: set[tuple[int, str]] = set()
         self._records = records
         self._controls: dict[int, bool] = {}
         """Siblings of an endpoint that denies access, and whether their probe is in flight."""
@@ -63,12 +65,17 @@ class Questions:
             if sound:
                 self._controls.setdefault(min(sound), False)
 
-    def rejected(self, endpoint: Endpoint, now: float) -> None:
-        """Record a client error, and probe the endpoint if it gives nothing else."""
-        endpoint.rejected_row += 1
-        if endpoint.rejected_row % _REJECTED_ROW == 0:
+    def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
+        """Record a client error, and probe for this model if the endpoint gives nothing else."""
+        endpoint.rejected[name] = row = endpoint.rejected[name] + 1
+        if name != endpoint.model:  # only that model is in doubt
+            settings = self._records.rules.settings
+            may_ask = self.are_asked and settings.enabled and settings.probe
+            if may_ask and row >= _REJECTED_ROW and row.bit_count() == 1:
+                self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause such rows
+        elif row % _REJECTED_ROW == 0:
             # Clients whose errors come from everywhere must not stop all requests meanwhile.
-            excused = any(other.rejected_row >= _REJECTED_ROW for other in endpoint.others())
+            excused = any(other.rejected[name] >= _REJECTED_ROW for other in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)
 

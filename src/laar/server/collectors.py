@@ -6,15 +6,19 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from aiohttp import ClientSession
 
 from laar.core.endpoints import Slots
 from laar.core.filters import STALE_S, awake, wakeable
 from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
-from laar.datalayer.asking import WAKE_TIMEOUT_S, Asked, Asker, wake
+from laar.datalayer.asking import WAKE_TIMEOUT_S, Asked, Asking, ask, keep_asking, wake
 from laar.datalayer.dns import Resolver
 from laar.datalayer.endpoints_file import EndpointsFile
 from laar.datalayer.kubernetes.settings import KubernetesSource
@@ -23,7 +27,7 @@ from laar.datalayer.scrape import Scraper
 from laar.datalayer.served_names import ServedNames
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
-from laar.health import Kind
+from laar.health import GOOD, Kind, judge
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
@@ -37,6 +41,8 @@ _AT_REST = 5.0
 engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
 """Seconds until the metrics page shows whether an engine was woken; then it may be tried again."""
+_COMPARE_AGAIN_S = 5.0  # two probes of a few tokens
+_MAX_COMPARED = 256  # fifty probes a second
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
 
@@ -87,11 +93,9 @@ class Collectors:
             self._start_clusters(tasks)
         self._start_visits(self._picker.settings, tasks)
         self._picker.health.questions.are_asked = True
-        tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
-        waker = Asker(
-            self._to_wake, self._woken, clock=self._clock, how=wake, timeout_s=WAKE_TIMEOUT_S
-        )
-        tasks.spawn("wake", waker.run)
+        tasks.spawn("ask", partial(keep_asking, self._to_ask))
+        tasks.spawn("compare", partial(keep_asking, self._to_compare, most=_MAX_COMPARED))
+        tasks.spawn("wake", partial(keep_asking, self._to_wake, WAKE_TIMEOUT_S))
 
     async def _read_kv_events(self) -> None:
         """Read KV events once an endpoint publishes them; report if the package is missing."""
@@ -104,14 +108,12 @@ class Collectors:
                 await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
-                problem = None
-                if labelled:
-                    problem = (
-                        f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} "
-                        "is one), and the packages that read KV events are not installed; "
-                        + install("kv-events")
-                    )
-                self._fleet.problem("kv-events", problem)
+                problem = labelled and (
+                    f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
+                    f"one), and the packages that read KV events are not installed; "
+                    f"{install('kv-events')}"
+                )
+                self._fleet.problem("kv-events", problem or None)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
@@ -191,21 +193,43 @@ class Collectors:
                 self._picker.problems.report(f"endpoint {key}", out.get(key, gone))
         self._out = out
 
-    def _to_ask(self, most: int) -> list[EndpointSpec]:
+    def _to_ask(self, most: int) -> list[Asking]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
         running = table.active[awake(table, table.active, now)]
         self._report_out(running, now)
-        specs = []
+        due: list[Asking] = []
         for slot in questions.due(now, most):
             if slot in running:
-                specs.append(table.spec(slot))
+                due.append(partial(self._ask, table.spec(slot)))
             else:  # asleep, or removed while requests were in flight; it may return
                 questions.answered(slot, None, now, None)
-        return specs
+        return due
 
-    def _asked(self, address: str, asked: Asked) -> None:
+    def _to_compare(self, most: int) -> list[Asking]:
+        doubts = self._picker.health.questions.doubts
+        return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
+
+    async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
+        """Send an endpoint no requests for a model while it refuses what another answers."""
+        table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
+        while own is not None:
+            others = [s for s in table.specs() if name in s.models and s.address != own.address]
+            pair = own, self._picker.rng.choice(others or [own])
+            asked = (ask(session, replace(spec, models=(name,)), self._clock) for spec in pair)
+            reply, control = [each.reply for each in await asyncio.gather(*asked)]
+            refuses = reply is not None and reply.status in (400, 404, 422)
+            answers = lacks or (control is not None and judge(control) == GOOD)
+            lacks = table.withhold(own.address, name, lacks=refuses and answers and bool(others))
+            problem = "it gets no requests for this model: it refuses it, and another answers"
+            self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
+            if not lacks:
+                break
+            await asyncio.sleep(_COMPARE_AGAIN_S)
+
+    async def _ask(self, spec: EndpointSpec, session: ClientSession) -> None:
+        asked = await ask(session, spec, self._clock)
         table, now = self._picker.table, self._clock()
-        slot = table.slot_counted(address)
+        slot = table.slot_counted(spec.key)
         if slot < 0:
             return
         failed = asked.failed
@@ -217,17 +241,17 @@ class Collectors:
             slot, asked.reply, now, failed, refused=asked.refused
         )
 
-    def _to_wake(self, most: int) -> list[EndpointSpec]:
-        """Return the engines that requests wait for and that are asleep."""
+    def _to_wake(self, most: int) -> list[Asking]:
+        """Return what wakes the engines that requests wait for and that are asleep."""
         table, now = self._picker.table, self._clock()
         if not self._picker.settings.routing.enforcement.share:
             return []
         slots = table.active[wakeable(table, table.active)]
-        asleep = {spec.address for spec in map(table.spec, slots.tolist())}
+        asleep = {table.spec(slot).address for slot in table.active[table.asleep[table.active] > 0]}
         for address, (until, took_s) in list(self._woken_until.items()):
             if until < math.inf and address not in asleep:
                 del self._woken_until[address]
-                table.woken(address, took_s)
+                table.woken(address, min(took_s, WAKE_TIMEOUT_S))
                 self._fleet.problem(f"wake {address}", None)
             elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
                 self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
@@ -235,11 +259,13 @@ class Collectors:
         specs = {spec.address: spec for spec in waiting}  # once for all ranks there
         due = sorted(a for a in specs if self._woken_until.get(a, (now, 0.0))[0] <= now)[:most]
         self._woken_until |= dict.fromkeys(due, (math.inf, 0.0))
-        return [specs[address] for address in due]
+        return [partial(self._wake, specs[address]) for address in due]
 
-    def _woken(self, key: str, asked: Asked) -> None:
-        address = key.partition("#")[0]
-        took_s = WAKE_TIMEOUT_S if asked.problem else asked.seconds
+    async def _wake(self, spec: EndpointSpec, session: ClientSession) -> None:
+        self._woken(spec.address, await wake(session, spec, self._clock))
+
+    def _woken(self, address: str, asked: Asked) -> None:
+        took_s = max(asked.seconds, WAKE_TIMEOUT_S if asked.problem else 0.0)
         self._woken_until[address] = self._clock() + _WAKE_AGAIN_S, took_s
         if asked.problem:
             self._fleet.problem(f"wake {address}", f"it stays asleep: {asked.problem}")

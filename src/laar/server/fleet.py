@@ -197,7 +197,8 @@ class FleetState:
             if self._beliefs is not None:
                 if is_empty:
                     self._beliefs.restarted(slot, reading.started_s)
-                self._beliefs.set_capacity(slot, reading.capacity_tokens)
+                # The host's memory also keeps what left the cache; its size may be NaN.
+                self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
                 self._on_empty(self._table.spec(slot).address)
             self._on_reading(key, reading)

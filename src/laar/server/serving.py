@@ -7,10 +7,10 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from laar.datalayer.visits import cancel
 from laar.server.memory import collect_at_rest, keep_freed, keep_young
 from laar.server.picker import Picker
 from laar.server.runner import Runner
-from laar.server.tasks import cancel
 from laar.settings import Loaded
 
 if TYPE_CHECKING:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from laar.datalayer.visits import cancel
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
 
 RESTART_S = 5.0
 """Seconds until a failed task is restarted; long enough to read its log line."""
-_AGAIN_S = 3.0
-"""Seconds until a task is cancelled again; longer than any task's clean-up."""
 
 
 class Tasks:
@@ -52,18 +50,3 @@ class Tasks:
                 self._problems.report(name, "stopped by a fault; see the log")
             await asyncio.sleep(self._restart_s)
             self._problems.report(name, None)
-
-
-async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end; ignore their errors. This may itself be cancelled.
-
-    A task that continues is cancelled again: `asyncio.wait_for` of Python 3.11, used by libraries,
-    drops a cancellation that arrives just as its wait ends.
-    """
-    tasks = list(tasks)
-    going: Iterable[asyncio.Task[Any]] = tasks
-    while going:
-        for task in going:
-            task.cancel()
-        _, going = await asyncio.wait(going, timeout=_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laar.datalayer.files import Stamp, stamp_of
+from laar.datalayer.visits import cancel
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
-from laar.server.tasks import cancel
 from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
 

@@ -85,16 +85,14 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
         for section in sections:
             if name in type(section).model_fields:
                 value = getattr(section, name)
-                if isinstance(value, tuple):
-                    value = tuple(_plain(item) for item in value)
+                if isinstance(value, tuple):  # sections in a list become the feature's dataclass
+                    value = tuple(
+                        part(item.parts[0], item) if isinstance(item, Section) else item
+                        for item in value
+                    )
                 values[name] = value
                 break
     return feature(**values)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a section in a list to the feature's dataclass."""
-    return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
@@ -121,7 +122,8 @@ def record_of(decision: Decision, table: EndpointTable, time_s: float) -> Decisi
     if view is not None:
         view.request = _NO_REQUEST
         if len(view.slots) != len(table.active):
-            readings, generates = _readings(table), request.generates
+            columns = (getattr(table, of.name).copy() for of in fields(Readings))
+            readings, generates = Readings(*columns), request.generates
     return DecisionRecord(
         id=decision.id,
         settings=decision.settings,
@@ -154,16 +156,6 @@ def record_of(decision: Decision, table: EndpointTable, time_s: float) -> Decisi
         left_out=decision.left_out,
         generates=generates,
         goes_on=bool(request.response_id),
-    )
-
-
-def _readings(table: EndpointTable) -> Readings:
-    return Readings(
-        table.failures.copy(),
-        table.waiting.copy(),
-        table.kv_usage.copy(),
-        table.generates.copy(),
-        table.asleep.copy(),
     )
 
 

@@ -145,4 +145,4 @@ def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
             f"seconds are the simulated fleet's, {race.time_scale:g} real ones each; on a busy "
             "machine its engines fall behind, and all routers with them"
         )
-    return [*remarks, f"every request is in {rows_file}"]
+    return [*remarks, f"every request is in {rows_file.name}"]

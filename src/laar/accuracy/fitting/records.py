@@ -344,7 +344,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     if isinstance(language, str) and len(language) > _MAX_LANGUAGE_CHARS:
         raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
     seen = _last_part(raw) or question
-    named = _task(task) if task else task_of(seen)
+    named = task.strip().lower()[:_MAX_TASK_CHARS] or GENERIC if task else task_of(seen)
     if question:  # not the id, which may be reused in each task or file
         query_id, language = f"q:{_hash(question)}", language_of(seen)
     else:
@@ -489,10 +489,6 @@ def _by_model(raw: Mapping[str, Any], name: str) -> dict[str, float]:
         raise ValueError(f"{name}: must be an object, by model")
     numbers = {model: _number(given, model) for model in given}
     return {model: number for model, number in numbers.items() if number is not None}
-
-
-def _task(task: str) -> str:
-    return task.strip().lower()[:_MAX_TASK_CHARS] or GENERIC
 
 
 def _name(value: object, where: str) -> str:

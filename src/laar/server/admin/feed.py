@@ -14,7 +14,7 @@ import orjson
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from laar.server.tasks import cancel
+from laar.datalayer.visits import cancel
 
 INTERVAL_S = 1.0
 MAX_VIEWERS = 50

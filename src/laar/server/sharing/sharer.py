@@ -22,9 +22,9 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
 from laar.datalayer.files import read_file
+from laar.datalayer.visits import cancel
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
-from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.settings.section import part
 from laar.settings.share import Share

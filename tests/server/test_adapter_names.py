@@ -1,0 +1,192 @@
+"""Adapters and other names of engines that list them, behind a real picker and a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from io import BytesIO
+
+import orjson
+import pytest
+from aiohttp import web
+
+from support import eventually
+from support.grids import crossed
+from support.served import ServedEngine
+
+pytestmark = pytest.mark.envoy
+
+
+class Engine(ServedEngine):
+    """Serves a model under several names, and adapters of it, as vLLM does.
+
+    Names in `refused` get that status, and requests with `wrong` get 400.
+    """
+
+    def __init__(self, *names, adapters=()):
+        self.names, self.adapters = names, adapters
+        self.refused = {}
+        self.asked, self.probed = Counter(), Counter()
+
+    async def _handle(self, request):
+        if request.path == "/v1/models":
+            root = {"object": "model", "root": f"org/{self.names[0]}"}
+            models = [{"id": name, **root} for name in self.names]
+            adapters = [{"id": name, "parent": self.names[0]} for name in self.adapters]
+            return web.json_response({"object": "list", "data": models + adapters})
+        if request.path != "/v1/chat/completions" or request.method != "POST":
+            return web.Response(status=405 if request.path.startswith("/v1/chat") else 200)
+        body = orjson.loads(await request.read())
+        name = body["model"]
+        probes = request.headers.get("user-agent") == "laar-trial"
+        (self.probed if probes else self.asked)[name] += 1
+        status = self.refused.get(name, 400 if body.get("wrong") else 200)
+        if name not in (*self.names, *self.adapters):
+            status = 404
+        if status != 200:
+            return web.json_response({"error": {"message": "no"}}, status=status)
+        await asyncio.sleep(0.02)  # a refusal takes less
+        message = {"role": "assistant", "content": self.names[0]}
+        return web.json_response(
+            {"model": name, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        )
+
+
+async def ask(http, envoy, model, **fields):
+    """Return the status of an answer, and the model that gave it."""
+    messages = [{"role": "user", "content": "hello"}]
+    body = orjson.dumps({"model": model, "messages": messages, **fields})
+    headers = {"content-type": "application/json"}
+    async with http.post(
+        envoy.url() + "/v1/chat/completions", data=BytesIO(body), headers=headers
+    ) as answer:
+        said = await answer.json()
+    return answer.status, said["choices"][0]["message"]["content"] if "choices" in said else None
+
+
+async def fleet_of(gateway, *engines, **sections):
+    """Start a picker that has read the lists of the engines."""
+    gateway.members(*((engine.address, engine.names[0]) for engine in engines))
+    runner = await gateway.picker(**sections)
+    table = runner.picker.table
+    await eventually(
+        lambda: all(
+            {*engine.names} <= {*spec.models} and len(spec.models) > 1
+            for engine, spec in zip(engines, table.specs(), strict=True)
+        ),
+        what="all lists",
+    )
+    return runner
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_no_adapter_answers_for_another_model_of_the_same_name(gateway, http, shape):
+    one = await gateway.enter(Engine("one", adapters=("two", "both", "sql")))
+    two = await gateway.enter(Engine("two", "both"))
+    await fleet_of(gateway, one, two, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy(shape)
+    for name, model in (("sql", "one"), ("one", "one"), ("two", "two"), ("both", "two")):
+        answers = await asyncio.gather(*(ask(http, envoy, name) for _ in range(8)))
+        assert answers == [(200, model)] * 8, name
+
+
+async def burst(http, envoy, *models, **fields):
+    """Ask for each model at once; return the statuses."""
+    answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
+    return Counter(status for status, _ in answers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "refused", "status"),
+    crossed(["standalone", "gateway"], [("lora", 400), ("lora", 404), ("other", 400)]),
+)
+async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
+    gateway, http, shape, refused, status
+):
+    """Its other models stay in use there, and it is asked again once it answers."""
+    bad, *good = [await gateway.enter(Engine("m", "other", adapters=("lora",))) for _ in range(3)]
+    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy(shape)
+    bad.refused[refused] = status
+    problems, source = runner.picker.problems, f"endpoint {bad.address} {refused}"
+    seen = Counter()
+
+    async def is_out():
+        seen.update(await burst(http, envoy, *[refused] * 4, "m", "other", "lora"))
+        return source in problems
+
+    await eventually(is_out, what="the problem")
+    assert "no requests for this model" in problems[source]
+    assert seen[status] <= 40
+    before = bad.asked.copy()
+    names = ["m", "other", "lora"] * 12
+    assert await burst(http, envoy, *names) == {200: 36}
+    assert bad.asked[refused] == before[refused]
+    assert bad.asked > before, "its other models"
+    bad.refused.clear()
+
+    async def is_back():
+        assert await burst(http, envoy, *names) == {200: 36}
+        return bad.asked[refused] > before[refused]
+
+    await eventually(is_back, what="requests for it again", timeout_s=20.0)
+    assert source not in problems
+
+
+async def test_clients_with_bad_requests_for_an_adapter_take_out_nothing(gateway, http):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        assert await burst(http, envoy, *["lora"] * 8, wrong=True) == {400: 8}
+        assert await burst(http, envoy, "lora", "m") == {200: 2}
+    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
+    endpoints = runner.picker.health.records.endpoints.values()
+    assert not any(endpoint.breaker.openings for endpoint in endpoints)
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, http):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    for engine in engines:
+        engine.refused["lora"] = 400
+    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        assert await burst(http, envoy, *["lora"] * 4) == {400: 4}
+        assert await burst(http, envoy, "m") == {200: 1}
+    await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
+    endpoints = runner.picker.health.records.endpoints.values()
+    assert not any(endpoint.breaker.openings for endpoint in endpoints)
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_without_probes_no_model_is_withheld(gateway, http):
+    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    bad.refused["lora"] = 400
+    policy = {"policy": "least-loaded"}
+    runner = await fleet_of(gateway, bad, *good, routing=policy, health={"probe": False})
+    envoy = await gateway.envoy()
+    while bad.asked["lora"] < 20:
+        await burst(http, envoy, *["lora"] * 6)
+    await asyncio.sleep(1.0)  # four times as long as until a probe
+    assert not sum((engine.probed for engine in (bad, *good)), Counter())
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_an_adapter_that_is_unloaded_while_it_is_refused_is_no_problem(gateway, http):
+    bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    bad.refused["lora"] = 400
+    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    problems, source = runner.picker.problems, f"endpoint {bad.address} lora"
+
+    async def is_out():
+        await burst(http, envoy, *["lora"] * 6)
+        return source in problems
+
+    await eventually(is_out, what="the problem")
+    bad.adapters = ()
+    runner.picker.doubt_names("")
+    await eventually(lambda: source not in problems, what="its end")
+    assert await burst(http, envoy, *["lora", "m"] * 6) == {200: 12}
