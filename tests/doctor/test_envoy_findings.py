@@ -161,7 +161,7 @@ def test_the_clusters_of_a_weighted_route_are_looked_at():
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
-    broken = rendered("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
+    broken = rendered("full-duplex", BootstrapOptions(max_body_bytes=1024))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
     fields = {fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)}

@@ -30,7 +30,7 @@ from laar.doctor.envoy import envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings
-from laar.envoy.endpoints_file import is_ip
+from laar.envoy.parts import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings

@@ -19,8 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laar.datalayer.visits import until_look_s
 from laar.server.admin.answers import as_json
+from laar.server.h2.listening import listener
 from laar.server.health_service import HealthService
-from laar.server.listener import listener
 
 MAX_CONNECTIONS = 256
 """Maximum connections; a process may open 1,024 files by default."""
