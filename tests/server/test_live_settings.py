@@ -479,7 +479,6 @@ def in_force(runner):
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),
         "enforced": picker.enforced and picker.enforced.share,
-        "explained": watched.explainer.settings,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
         "context": [ordering.rule for ordering in picker.context.orderings],

@@ -7,7 +7,7 @@ from dataclasses import fields
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -50,7 +50,8 @@ def envoy(
                     err=True,
                 )
         options["endpoint_cas"] = tuple(
-            ca if ca == SYSTEM_CA else str(Path(ca).absolute()) for ca in options["endpoint_cas"]
+            ca if ca == SYSTEM_CA else str(Path(ca).absolute())
+            for ca in options["endpoint_cas"] or ()
         )
         bootstrap = render(shape.value, BootstrapOptions(**options))
         if check_with_envoy:
@@ -75,9 +76,10 @@ def _parameters() -> Iterator[Parameter]:
         elif field.name.endswith("_path"):
             kind = Path | None
         elif field.name == "endpoint_cas":
-            kind, default = list[str], []
-        switch = f"/--no-{_option(field.name)[2:]}" if bool in (kind, *get_args(kind)) else ""
-        option = typer.Option(_option(field.name) + switch, help=texts[field.name])
+            kind, default = list[str] | None, None
+        usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to a usual name
+        own = [_option(field.name)] if _option(field.name) != usual else []
+        option = typer.Option(*own, help=texts[field.name])
         mark = Annotated[kind, option]  # type: ignore[valid-type]
         yield Parameter(field.name, shape.kind, default=default, annotation=mark)
     yield validated

@@ -101,20 +101,7 @@ class Picker:
         self.pools = PoolMetrics(
             self.director, settings.flow.admission, admission=self.admission, clock=clock
         )
-        self.observability = Observability(
-            settings,
-            self.director,
-            self.metrics,
-            self.learning.reports,
-            self.rules,
-            clock=clock,
-            problems=self.problems,
-            calibrated=lambda: self.learning.calibrated(self.table.models),
-            sharing=lambda: self.sharer.shown() if self.sharer else None,
-        )
-        if self.admission is not None:
-            self.observability.explainer.places = self.admission.explained
-            self.observability.sessions = self.admission.shown
+        self.observability = Observability(self)
         self._watch()
         self.context = ContextHooks(
             settings,

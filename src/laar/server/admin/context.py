@@ -15,14 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from laar.errors import unknown
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.server.admin.answers import as_json
-from laar.server.context_hooks import ContextHooks, Ordering
+from laar.server.context_hooks import Ordering
+from laar.server.picker import Picker
 from laar.telemetry.context import Group
 
 
-def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[Route]:
+def context_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
+    hooks, prefixes = picker.context, picker.prefixes
 
     async def show(_request: Request) -> Response:
         advice = [] if prefixes is None else prefixes.advisor.advice()

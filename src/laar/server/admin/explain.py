@@ -16,14 +16,13 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from laar.core.decision import Decision
-from laar.core.director import Director
 from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
@@ -40,11 +39,13 @@ from laar.protocol.events import (
 )
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.rules import GatewayRules
-from laar.protocol.stream import Environment, Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream
 from laar.server.admin.answers import as_json, refused
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
+
+if TYPE_CHECKING:
+    from laar.server.picker import Picker
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
@@ -80,22 +81,9 @@ def path_of(body: bytes) -> str:
 class Explainer:
     """Previews the decision that would be made now; of the rules only model rewrites are used."""
 
-    def __init__(
-        self,
-        director: Director,
-        memory: DecisionMemory,
-        settings: StreamSettings,
-        rules: GatewayRules,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._director = director
+    def __init__(self, picker: Picker, memory: DecisionMemory) -> None:
+        self._picker = picker
         self._memory = memory
-        self.settings = settings
-        self._rules = rules
-        self._clock = clock
-        self.places: Callable[[Decision, float], dict[str, object]] | None = None
-        """Describes the sessions with a place for their context; None without flow control."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """Return the record of the decision that would be made now.
@@ -118,12 +106,14 @@ class Explainer:
         Raises:
             RequestError: as `explain`.
         """
-        now = self._clock()
-        decision = self._director.preview(request, now)
+        now = self._picker.clock()
+        decision = self._picker.director.preview(request, now)
         shown = self._memory.explained(self._memory.record(decision))
         if (view := decision.view) is not None:
             shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
-        return shown if self.places is None else shown | {"sessions": self.places(decision, now)}
+        if (admission := self._picker.admission) is not None:
+            shown["sessions"] = admission.explained(decision, now)
+        return shown
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
         """Read a request, as `explain` does; may run in another thread.
@@ -131,9 +121,10 @@ class Explainer:
         Raises:
             RequestError: it would be refused regardless of the fleet's state.
         """
-        now, headers = self._clock(), {":path": path_of(body), ":method": "POST", **headers}
+        picker, headers = self._picker, {":path": path_of(body), ":method": "POST", **headers}
+        now, settings = picker.clock(), picker.settings.stream
         stream = Stream(
-            Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
+            Environment(settings=settings, new_id=lambda: "explain", rules=picker.rules)
         )
         subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
         events: list[Event] = [

@@ -75,17 +75,9 @@ class AdminPort:
         host, port = split_address(listen.admin)
         port += above if port else 0
         parts = [
-            *outcome_routes(
-                picker.learning,
-                picker.table,
-                clock=picker.clock,
-                tokens=self.outcomes_tokens,
-                listen=listen.admin,
-                attempts=Attempts(picker.clock),  # reporters' wrong tokens must not block viewers
-                on_judged=picker.context.reported,
-            ),
+            *outcome_routes(picker, self.outcomes_tokens),
             *picker.observability.routes(),
-            *context_routes(picker.context, picker.prefixes),
+            *context_routes(picker),
             *tuner_routes(picker.tuner),
         ]
         app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)
