@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laar.cli.installed import ContextGroup
-from laar.cli.terminal import TokenFile, admin_url, read_file, read_token, report_errors
+from laar.cli.terminal import TokenFile, admin_url, read_token, report_errors
 from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def advise(
 
     with report_errors():
         if bodies:
-            raw = sys.stdin.buffer.read() if bodies == "-" else read_file(Path(bodies))
+            raw = sys.stdin.buffer.read() if bodies == "-" else Path(bodies).read_bytes()
             advice = _advice_on(raw.splitlines())
         else:
             place, token = f"{admin_url(url)}/context", read_token(token_file)

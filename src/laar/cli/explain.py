@@ -20,7 +20,6 @@ from laar.cli.terminal import (
     ConfigFile,
     TokenFile,
     admin_url,
-    read_file,
     read_token,
     report_errors,
 )
@@ -67,7 +66,7 @@ def explain(
 
         from laar.settings import load
 
-        body, headers = read_file(request), read_headers(header or [])
+        body, headers = request.read_bytes(), read_headers(header or [])
         if path:
             headers[":path"] = path
         if pool:
@@ -104,6 +103,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
         LaarError: the settings can't be used, or the request would be refused.
     """
     from laar.datalayer.endpoints_file import load_endpoints
+    from laar.server.admin.explain import explain as explain_now
     from laar.server.picker import Picker
 
     picker = Picker(settings)
@@ -115,7 +115,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
             "these settings list no endpoints outside a cluster; ask the running picker: laar "
             "explain request.json --url http://picker:9090"
         )
-    return picker.explain(body, headers)
+    return explain_now(picker, body, headers)
 
 
 async def explain_live(

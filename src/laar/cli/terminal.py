@@ -133,27 +133,16 @@ def admin_url(place: str) -> str:
     return (place if "://" in place else f"http://{place}").rstrip("/")
 
 
-def read_file(path: Path) -> bytes:
-    """Read a file given by the user.
-
-    Raises:
-        SettingError: the file can't be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{path}: can't be read: {error.strerror}") from None
-
-
 def read_token(path: Path | None) -> str | None:
     """Read the token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read, or has several tokens, like the reporters' file.
+        SettingError: the file has several tokens, like the reporters' file.
+        OSError: it can't be read.
     """
     if path is None:
         return None
-    token = read_file(path).decode("ascii", "replace").strip()
+    token = path.read_bytes().decode("ascii", "replace").strip()
     if not token.isprintable():
         raise SettingError(f"--token-file {path}: not a single token; give the viewers' token")
     return token

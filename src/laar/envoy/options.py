@@ -25,8 +25,12 @@ RETRIED = (429, 500, 502, 503, 504)
 
 ANY_IPV4 = "0.0.0.0"  # noqa: S104 - gateways must be reachable
 _LOOPBACK = "127.0.0.1"
-_MAX_RETRIES = 10
-_MAX_MESSAGE_TIMEOUT_S = 3600.0
+_RANGES = {
+    **dict.fromkeys(("listen_port", "ready_port", "admin_port"), (0, 65535)),
+    "max_body_bytes": (1, 2**32 - 1),
+    "longest_hold_s": (0, 3590),  # with `DECISION_MARGIN_S` Envoy's longest wait for a picker
+    "retries": (0, 10),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,25 +91,16 @@ class BootstrapOptions:
             raise SettingError(
                 "--picker-certificate, --picker-key: give both, and --picker-ca as well"
             )
-        for name in ("listen_port", "ready_port", "admin_port"):
-            if not 0 <= getattr(self, name) < 65536:
-                option = name.replace("_", "-")
-                raise SettingError(f"--{option}: {getattr(self, name)} is not in 0..65535")
+        for name, (least, most) in _RANGES.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                option = name.removesuffix("_s").replace("_", "-")
+                raise SettingError(f"--{option}: {value} is not in {least}..{most}")
         if not Path(self.eds_path).is_absolute():
             raise SettingError(f"--eds-file: {self.eds_path!r} must be an absolute path")
-        if not 0 < self.max_body_bytes < 2**32:
-            raise SettingError(f"--max-body-bytes: {self.max_body_bytes} is not in 1..{2**32 - 1}")
-        if not 0 <= self.longest_hold_s <= _MAX_MESSAGE_TIMEOUT_S - DECISION_MARGIN_S:
-            raise SettingError(
-                f"--longest-hold: {self.longest_hold_s} is not in 0..3590; "
-                "Envoy waits at most 3600 s for a picker"
-            )
         if not all(
             0 < limit_s < math.inf for limit_s in (self.request_timeout_s, self.idle_timeout_s)
         ):
             raise SettingError("--request-timeout, --idle-timeout: must be finite and above 0")
-        if not 0 <= self.retries <= _MAX_RETRIES:
-            raise SettingError(f"--retries: {self.retries} is not in 0..{_MAX_RETRIES}")
         if self.listen_host is not None and not is_ip(self.listen_host):
             raise SettingError(f"--listen-address: {self.listen_host!r} is not an IP address")
 

@@ -120,18 +120,6 @@ class Picker:
         self.reloader: SettingsReloader | None = None
         """Watches the settings files while the picker serves."""
 
-    def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """Return the record of the decision that would be made now; reserve nothing.
-
-        Args:
-            body: body of the request.
-            headers: its headers, in lower case; a missing ``:path`` is inferred from the body.
-
-        Raises:
-            RequestError: the request would be refused.
-        """
-        return self.observability.explainer.explain(body, headers)
-
     def apply(
         self,
         settings: Settings,

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from laar.accuracy.reports import Answered
 from laar.explain.decision_record import DecisionRecord
 from laar.server.admin.answers import as_json
-from laar.server.admin.explain import Explainer, explain_routes
+from laar.server.admin.explain import explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import begin, spans_of
 from laar.settings import Settings
@@ -104,7 +104,6 @@ class Observability:
         self.page = PageModel(director, self.memory, picker.problems, self.hit_rates, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(self._frame)
-        self.explainer = Explainer(picker, self.memory)
         self.sessions = None if picker.admission is None else picker.admission.shown
         """Lists the sessions with a cache place and those waiting; None without flow control."""
         self.apply(settings)
@@ -135,9 +134,7 @@ class Observability:
     def routes(self) -> list[BaseRoute]:
         """Return the routes for the admin port."""
         return [
-            *explain_routes(
-                self.explainer, self.memory, self._picker.settings.stream.max_body_bytes
-            ),
+            *explain_routes(self._picker),
             Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._show_fleet),
             Route("/history", self._show_history),

@@ -25,7 +25,7 @@ from laar.accuracy.reporters import UNNAMED
 from laar.accuracy.reports import Verdict
 from laar.errors import RequestError
 from laar.protocol.headers import REPORTER
-from laar.server.admin.answers import as_json, first_fault, refused
+from laar.server.admin.answers import as_json, first_fault
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
 from laar.server.picker import Picker
@@ -71,23 +71,18 @@ def routes(picker: Picker, tokens: ReporterTokens | None) -> list[Route]:
         return as_json({"models": entries})
 
     async def report(request: Request) -> Response:
-        try:
-            if open_to_others:
-                raise RequestError(
-                    403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}"
-                )
-            address = address_of(request.scope)
-            if not attempts.may_try(address):
-                raise RequestError(429, "too-many-attempts", "too many wrong tokens")
-            sent = request.headers.get("authorization", "")
-            reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
-            if reporter is None:
-                if sent:
-                    attempts.wrong(address, sent)
-                raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
-            outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
-        except RequestError as error:
-            return refused(error)
+        if open_to_others:
+            raise RequestError(403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}")
+        address = address_of(request.scope)
+        if not attempts.may_try(address):
+            raise RequestError(429, "too-many-attempts", "too many wrong tokens")
+        sent = request.headers.get("authorization", "")
+        reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
+        if reporter is None:
+            if sent:
+                attempts.wrong(address, sent)
+            raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
+        outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
         verdicts = await _report(picker, pairs, reporter)
         accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
