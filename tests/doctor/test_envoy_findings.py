@@ -215,10 +215,10 @@ def test_what_comes_over_xds_is_read_too():
             {"dynamic_route_configs": [{"route_config": table}]},
         ]
     }
-    (finding,) = envoy_findings(dump, NEEDS)
+    (finding,) = envoy_findings(configuration(dump), NEEDS)
     assert finding.remedy == "set timeout: 3600s"
 
 
 @pytest.mark.parametrize("junk", [{}, {"configs": []}, {"static_resources": {"listeners": [{}]}}])
 def test_a_configuration_with_nothing_in_it_is_no_fault_of_ours(junk):
-    assert envoy_findings(junk, NEEDS)[0].level is Level.ERROR
+    assert envoy_findings(configuration(junk), NEEDS)[0].level is Level.ERROR

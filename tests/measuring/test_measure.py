@@ -216,7 +216,7 @@ async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="same id"):
         await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
     target = [Target(base_url="http://127.0.0.1:9", model="m")]
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(SettingError, match="nowhere"):
         await measure(target, [question(1)], tmp_path / "nowhere" / "o.jsonl")
     with pytest.raises(SettingError, match="is it running"):
         await discover(["http://127.0.0.1:9"])
