@@ -21,6 +21,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -43,6 +45,7 @@ from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import Code
 from laar.server.memory import keep_freed, keep_young
+from laar.settings.routing import Flow
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -138,14 +141,19 @@ def processor(endpoints: int) -> ExternalProcessor:
     )
     director.watch(metrics.decided, metrics.settled)
     director.later = asyncio.get_running_loop().call_soon
-    return ExternalProcessor(
-        director,
-        StreamSettings(),
+    parts: Any = SimpleNamespace(  # of a picker, without those that only report
+        director=director,
+        settings=SimpleNamespace(stream=StreamSettings(), flow=Flow()),
         sampler=Sampler(0.0, every_s=1.0, rng=rng),
         clock=time.monotonic,
         metrics=metrics,
         rules=GatewayRules(rng),
+        enforced=None,
+        held=None,
+        context=SimpleNamespace(in_use=None),
+        observability=SimpleNamespace(spans=None),
     )
+    return ExternalProcessor(parts)
 
 
 def messages(size: int, number: int, trace: str = "") -> list[bytes]:

@@ -29,18 +29,18 @@ from email.parser import BytesParser
 from email.policy import HTTP
 
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from laar.envoy.options import BodyMode, Shape
+from laar_lab.live.bootstraps import AnyShape
 
 MODELS = ("alpha", "beta", "alpha-lora")
 SERVED: tuple[tuple[str, ...], ...] = (("alpha",), ("beta",), ("alpha", "alpha-lora"), ("beta",))
 LIMIT_BYTES = 1 << 20
 """Maximum body size of these pickers; small, so that bodies around it are cheap."""
 CUTS_BYTES = (1 << 12, 1 << 14, 1 << 16, LIMIT_BYTES, 2 * LIMIT_BYTES)
-SHAPES: dict[str, tuple[Shape, BodyMode | None]] = {
-    "standalone": ("standalone", None),
-    "sidecar": ("sidecar", None),
-    "gateway": ("gateway", None),
-    "full duplex": ("gateway", "full-duplex"),
+SHAPES: dict[str, AnyShape] = {
+    "standalone": "standalone",
+    "sidecar": "sidecar",
+    "gateway": "gateway",
+    "full duplex": "full-duplex",
 }
 CLIENTS = 16
 PATIENCE_S = 20.0
@@ -377,11 +377,9 @@ class Found:
 
 async def measure(shape: str, cases: int, seed: int) -> Found:
     """Send random requests through one shape, and judge the answers."""
-    envoys, bodies = SHAPES[shape]
     plan = Plan(
         endpoints=tuple(Endpoint(model=s[0], names=s, told=s) for s in SERVED),
-        shape=envoys,
-        body_mode=bodies,
+        shape=SHAPES[shape],
         engines=None,
         settings={"bodies": {"max_body_bytes": LIMIT_BYTES}},
     )
@@ -398,7 +396,7 @@ async def measure(shape: str, cases: int, seed: int) -> Found:
         todo = iter([rng.getrandbits(64) for _ in range(cases)])
         port = int(stand.url.rpartition(":")[2])
         await asyncio.gather(
-            *(_client(port, todo, found, envoys == "sidecar") for _ in range(CLIENTS))
+            *(_client(port, todo, found, shape == "sidecar") for _ in range(CLIENTS))
         )
         for engine in engines:
             engine.stop()

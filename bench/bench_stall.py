@@ -41,14 +41,14 @@ from rich.table import Table
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.load import client_session, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from laar.envoy.options import BodyMode, Shape
+from laar_lab.live.bootstraps import AnyShape
 
 MODEL = "m"
 ENDPOINTS = 5
-SHAPES: dict[str, tuple[Shape, BodyMode | None]] = {
-    "native": ("standalone", None),
-    "gateway": ("gateway", None),
-    "full duplex": ("gateway", "full-duplex"),
+SHAPES: dict[str, AnyShape] = {
+    "native": "standalone",
+    "gateway": "gateway",
+    "full duplex": "full-duplex",
 }
 LONG_TOKENS, LONG_SCALE, LONG_BODY_BYTES = 50, 5.0, 2000
 SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
@@ -221,11 +221,9 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _measure(shape: str, row: Row, seed: int) -> Run:
     one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
-    envoys, bodies = SHAPES[shape]
     plan = Plan(
         endpoints=(one,) * ENDPOINTS,
-        shape=envoys,
-        body_mode=bodies,
+        shape=SHAPES[shape],
         time_scale=LONG_SCALE if row.long else SHORT_SCALE,
     )
     async with standing(plan, deadline_s=300.0) as stand:

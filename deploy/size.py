@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 55_061,
-    "statements": 32_761,
+    "lines": 54_647,
+    "statements": 32_713,
     "modules": 233,
-    "lines loaded": 36_365,
+    "lines loaded": 36_185,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

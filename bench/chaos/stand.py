@@ -24,9 +24,9 @@ import orjson
 import yaml
 
 from bench.chaos.guard import Child, Guard
-from laar.envoy.bootstrap import render
-from laar.envoy.options import BodyMode, BootstrapOptions, Shape
+from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import find_binary
+from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import free_ports
 
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]
@@ -59,7 +59,6 @@ class Plan:
     Args:
         endpoints: the endpoints, in order.
         shape: shape of Envoy's bootstrap.
-        body_mode: how bodies pass through the picker; None for the shape's default.
         pickers: number of pickers, 0 to 2.
         time_scale: real seconds per simulated second of the engines.
         settings: settings of the pickers, by section, besides addresses and files.
@@ -74,8 +73,7 @@ class Plan:
     """
 
     endpoints: tuple[Endpoint, ...]
-    shape: Shape = "standalone"
-    body_mode: BodyMode | None = None
+    shape: AnyShape = "standalone"
     pickers: int = 1
     time_scale: float = 1.0
     settings: Mapping[str, Mapping[str, object]] | None = None
@@ -264,7 +262,6 @@ class Stand:
             ready_port=ready,
             admin_port=admin,
             eds_path=str(self.eds_directory / "endpoints.json"),
-            body_mode=self.plan.body_mode,
         )
         bodies = (self.plan.settings or {}).get("bodies", {})
         if (limit := bodies.get("max_body_bytes")) is not None:

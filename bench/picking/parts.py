@@ -26,16 +26,16 @@ from bench.picking.subjects import (
     laar_with,
     running,
 )
-from laar.envoy.options import BodyMode
+from laar_lab.live.bootstraps import AnyShape
 
 __all__ = ["SHAPES", "Costs", "cpu", "crowds", "features", "fleets", "idle", "latency", "streams"]
 
 ROUNDS = 5
 WARM_UP_REQUESTS = 40
 AT_ONCE = 8
-SHAPES: dict[str, BodyMode] = {
-    "native": "native",
-    "streamed": "streamed",
+SHAPES: dict[str, AnyShape] = {
+    "native": "sidecar",
+    "streamed": "gateway",
     "full duplex": "full-duplex",
 }
 _ENDPOINTS = 10

@@ -20,11 +20,11 @@ import yaml
 
 from bench.cpu import cpu_s
 from laar.core.membership import EndpointSpec
-from laar.envoy.bootstrap import render
 from laar.envoy.endpoints_file import write_eds
-from laar.envoy.options import BodyMode, BootstrapOptions
+from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import SettingError
+from laar_lab.live.bootstraps import AnyShape, render
 from laar_lab.live.processes import free_ports
 
 __all__ = [
@@ -194,7 +194,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
 
 @asynccontextmanager
 async def running(
-    mode: BodyMode, subject: Subject, directory: Path, ports: Sequence[int]
+    shape: AnyShape, subject: Subject, directory: Path, ports: Sequence[int]
 ) -> AsyncIterator[Running]:
     """Run a picker with its own Envoy; yield when both are ready."""
     directory.mkdir()  # noqa: ASYNC240 - before anything is measured
@@ -212,16 +212,15 @@ async def running(
         ready_port=0,
         admin_port=0,
         listen_host="127.0.0.1",
-        body_mode=mode,
         fail_open=False,  # a picker that fails must not look fast
     )
-    bootstrap = render("sidecar" if mode == "native" else "gateway", options)
+    bootstrap = render(shape, options)
     if subject.argv is None:
         _without_picker(bootstrap)
         async with EnvoyProcess(bootstrap, directory) as envoy:
             yield _as_running(subject, envoy, None)
         return
-    if subject.usual and mode != "full-duplex":
+    if subject.usual and shape != "full-duplex":
         _send_headers_first(bootstrap)
     if subject.health != "laar's":
         port = place.health_port if subject.health == "port" else None

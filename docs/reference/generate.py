@@ -302,9 +302,9 @@ def _commands(path: str, group: typer.Typer) -> Iterator[str]:
 
 def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
     """Names, type, default and meaning, each as a cell of the table."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        told = next((x for x in hints[name].__metadata__ if isinstance(x, ParameterInfo)), None)
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        hint = parameter.annotation
+        told = next((x for x in hint.__metadata__ if isinstance(x, ParameterInfo)), None)
         assert told is not None, f"{function.__name__}: {name} is not described"
         if getattr(told, "hidden", False):
             continue
@@ -314,7 +314,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
             names = [name.upper()]
         elif not names:
             long = name.replace("_", "-")
-            switch = hints[name].__origin__ is bool
+            switch = hint.__origin__ is bool
             names = [f"--{long}", f"--no-{long}"] if switch else [f"--{long}"]
         limits = [
             f"{sign} {limit:g}"
@@ -323,7 +323,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
         ]
         yield (
             ", ".join(f"`{one}`" for one in names),
-            ", ".join([_type_name(hints[name]), *limits]),
+            ", ".join([_type_name(hint), *limits]),
             _given(parameter.default),
             _cell(told.help or ""),
         )

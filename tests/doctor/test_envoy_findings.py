@@ -161,7 +161,7 @@ def test_the_clusters_of_a_weighted_route_are_looked_at():
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
-    broken = rendered("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
+    broken = rendered("full-duplex", BootstrapOptions(max_body_bytes=1024))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
     fields = {fault.field for _, fault in faults(copy.deepcopy(broken), NEEDS)}
@@ -215,10 +215,10 @@ def test_what_comes_over_xds_is_read_too():
             {"dynamic_route_configs": [{"route_config": table}]},
         ]
     }
-    (finding,) = envoy_findings(dump, NEEDS)
+    (finding,) = envoy_findings(configuration(dump), NEEDS)
     assert finding.remedy == "set timeout: 3600s"
 
 
 @pytest.mark.parametrize("junk", [{}, {"configs": []}, {"static_resources": {"listeners": [{}]}}])
 def test_a_configuration_with_nothing_in_it_is_no_fault_of_ours(junk):
-    assert envoy_findings(junk, NEEDS)[0].level is Level.ERROR
+    assert envoy_findings(configuration(junk), NEEDS)[0].level is Level.ERROR

@@ -69,7 +69,6 @@ def test_envoy_accepts_every_shape_through_yaml(envoy_binary, options, shape):
     [
         {"picker": "picker.example.internal:9002"},
         {"picker": "[::1]:9002"},
-        {"body_mode": "full-duplex"},
         {"fail_open": False},
         {"longest_hold_s": 3590.0},
         {"max_body_bytes": 1},
@@ -106,40 +105,27 @@ def test_a_host_that_is_chosen_counts_for_requests_and_probes(shape):
     assert addresses == ["10.0.0.1", "10.0.0.1", "127.0.0.1"]
 
 
-def test_body_modes_follow_the_shape_unless_chosen():
-    """Each shape unless chosen, each mode where it is not the shape's own."""
-    unchosen = [(shape, None) for shape in SHAPES]
-    for shape, chosen in [
-        *unchosen,
-        ("gateway", "native"),
-        ("sidecar", "streamed"),
-        ("standalone", "full-duplex"),
-    ]:
-        filter_ = ext_proc(rendered(shape, BootstrapOptions(body_mode=chosen)))
-        mode = chosen or ("streamed" if shape == "gateway" else "native")
-        bodies = filter_["processing_mode"]
-        assert (bodies["request_body_mode"], bodies["response_body_mode"]) == {
-            "native": ("BUFFERED", "NONE"),
-            "streamed": ("BUFFERED", "STREAMED"),
-            "full-duplex": ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
-        }[mode]
-        assert filter_.get("allow_mode_override", False) == (mode != "full-duplex")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_body_modes_follow_the_shape(shape):
+    filter_ = ext_proc(rendered(shape, BootstrapOptions()))
+    bodies = filter_["processing_mode"]
+    answers = "STREAMED" if shape == "gateway" else "NONE"
+    assert (bodies["request_body_mode"], bodies["response_body_mode"]) == ("BUFFERED", answers)
+    assert filter_["allow_mode_override"]
 
 
 @pytest.mark.parametrize(
-    ("body_mode", "fail_open", "timeout"),
+    ("shape", "fail_open", "timeout"),
     [
-        ("native", True, None),
-        ("streamed", True, "1.5s"),
-        ("streamed", False, "12s"),
+        ("standalone", True, None),
+        ("gateway", True, "1.5s"),
+        ("gateway", False, "12s"),
         ("full-duplex", True, "12s"),
     ],
 )
-def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(
-    body_mode, fail_open, timeout
-):
-    options = BootstrapOptions(body_mode=body_mode, fail_open=fail_open)
-    clusters = rendered("gateway", options)["static_resources"]["clusters"]
+def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(shape, fail_open, timeout):
+    options = BootstrapOptions(fail_open=fail_open)
+    clusters = rendered(shape, options)["static_resources"]["clusters"]
     (picker,) = (each for each in clusters if each["name"] == "laar-picker")
     (protocol,) = picker["typed_extension_protocol_options"].values()
     http2 = protocol["explicit_http_config"]["http2_protocol_options"]

@@ -325,5 +325,5 @@ def test_a_bad_line_of_an_evaluation_set_is_named(
     with pytest.raises(SettingError, match=complaint) as fault:
         list(read_questions(path))
     assert f"{path}:2" in str(fault.value)
-    with pytest.raises(SettingError, match="nowhere"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         list(read_questions(tmp_path / "nowhere.jsonl"))

@@ -1,6 +1,5 @@
 """An engine that publishes what its cache does is believed."""
 
-import random
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -10,16 +9,16 @@ import zmq
 import zmq.asyncio
 
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointTable, Reading
-from laar.core.membership import EndpointSpec
-from laar.prefix.beliefs import PrefixBeliefs
+from laar.core.endpoints import Reading
 from laar.prefix.tokens import Stored, hash_blocks, root
-from laar.protocol.rules import GatewayRules
 from laar.server.fleet import FleetState
-from laar.telemetry.problems import Problems
+from laar.server.picker import Picker
+from laar.settings import Settings
 from support import eventually
 from support.pickers import request
 
+ADDRESS = "127.0.0.1:9"
+SETTINGS = Settings.model_validate({"endpoints": [{"address": ADDRESS, "model": "m"}]})
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 
@@ -126,17 +125,17 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
 
 def test_a_restart_counts_where_no_event_has_come_since():
     """Engines tell both times by one clock: in the first batch of events, and on the page."""
-    table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    picker = Picker(SETTINGS)
+    fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
-    fleet = FleetState(table, beliefs, Problems(), GatewayRules(random.Random(1)), eds_file=None)
-    fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
+    fleet.replace("test", SETTINGS.listed())
     ids = np.arange(160, dtype=np.uint32)
 
     def holds_after(page):
         """Whether blocks of a cache that was empty at 100 s are believed after a page."""
-        fleet.cleared("a:1", at_s=100.0)
-        fleet.stored("a:1", Stored(hashes=range(10), ids=ids, block_size=16))
-        fleet.reading("a:1", page, 0.0)
+        fleet.cleared(ADDRESS, at_s=100.0)
+        fleet.stored(ADDRESS, Stored(hashes=range(10), ids=ids, block_size=16))
+        fleet.reading(ADDRESS, page, 0.0)
         return beliefs.blocks_held.blocks > 0
 
     assert holds_after(Reading())
@@ -146,22 +145,15 @@ def test_a_restart_counts_where_no_event_has_come_since():
 
 
 def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
-    table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    picker, emptied = Picker(SETTINGS), []
+    picker.emptied = emptied.append
+    fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
-    emptied = []
-    fleet = FleetState(
-        table,
-        beliefs,
-        Problems(),
-        GatewayRules(random.Random(1)),
-        eds_file=None,
-        on_empty=emptied.append,
-    )
-    fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
+    fleet.replace("test", SETTINGS.listed())
     chain = beliefs.chain(request("some prompt " * 100))
 
     def share_after(page):
-        fleet.reading("a:1", page, 0.0)
+        fleet.reading(ADDRESS, page, 0.0)
         return beliefs.match(chain, 1)[0]
 
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)
@@ -170,4 +162,4 @@ def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
     beliefs.settle(beliefs.insert(0, chain, 0.0), None)  # when it was awake again
     assert share_after(Reading(asleep=1.0)) > 0.9
     assert share_after(Reading()) > 0.9
-    assert emptied == ["a:1"]
+    assert emptied == [ADDRESS]

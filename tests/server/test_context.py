@@ -478,7 +478,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
 async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, monkeypatch):
     there = await place("standalone", ON)
     (ordering,) = there.runner.picker.context.orderings
-    monkeypatch.setattr(ordering, "hook", None)
+    monkeypatch.setattr(type(ordering.hook), "apply", lambda *_, **__: 1 / 0)
     body = raw(text([2, 1, 4]))
     assert await there.send(body) == body
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1

@@ -46,9 +46,7 @@ async def engines(gateway, tmp_path):
 async def seen_by(gateway, http, engines, shape):
     """What laar does with each API of each engine in a shape."""
     await gateway.picker(bodies={"sample_answers": 1.0})
-    kind, mode = ("gateway", shape) if shape == "full-duplex" else (shape, None)
-    options = {} if mode is None else {"body_mode": mode}
-    envoy = await gateway.envoy(kind, endpoint_cas=gateway.cas, **options)
+    envoy = await gateway.envoy(shape, endpoint_cas=gateway.cas)
 
     asked = {
         (api.name, mine.kind.name): await ask(http, envoy.url(), engines, mine, api)

@@ -3,16 +3,14 @@
 import asyncio
 import contextlib
 import json
-import random
 
 import pytest
 
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import write_eds
-from laar.protocol.rules import GatewayRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.fleet import FleetState
+from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.settings import Settings
 from laar.telemetry.problems import Problems
@@ -38,11 +36,12 @@ def spec(address):
 @contextlib.asynccontextmanager
 async def running(eds):
     """A fleet that publishes its changes; yields it and its table."""
-    table = EndpointTable()
-    fleet = FleetState(table, None, Problems(), GatewayRules(random.Random(1)), eds_file=eds)
+    listed = {"endpoints": [{"address": "10.0.0.9:8000", "model": "m"}]}
+    picker = Picker(Settings.model_validate({**listed, "envoy": {"eds_file": str(eds)}}))
+    fleet = FleetState(picker)
     publishing = asyncio.create_task(fleet.run())
     try:
-        yield fleet, table
+        yield fleet, picker.table
     finally:
         publishing.cancel()
         with contextlib.suppress(asyncio.CancelledError):

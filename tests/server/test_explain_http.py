@@ -11,7 +11,8 @@ from laar.cli.explain import explain_live
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError, SettingError
 from laar.server.admin.auth import Attempts
-from laar.server.token_file import read_token_file
+from laar.server.token_file import viewers_token
+from laar.settings import Settings
 from support import eventually
 
 CHAT = {"model": "auto", "messages": [{"role": "user", "content": PROMPT * 50}]}
@@ -95,13 +96,17 @@ async def test_a_request_that_would_be_refused_gets_that_refusal(
 
 
 @pytest.mark.parametrize("header", ["x-session-id", "session-id", "session_id", "tenant"])
-async def test_explain_reads_every_header_that_the_data_path_reads(tmp_path, http, header):
+async def test_explain_reads_every_header_that_the_data_path_reads(
+    tmp_path, http, header, monkeypatch
+):
     """As of Codex, whose sessions have names without `x-`."""
     sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
     async with watched_picker(tmp_path, **sections) as (runner, url):
-        explainer, read = runner.picker.observability.explainer, []
-        before = explainer.read
-        explainer.read = lambda body, headers: read.append(before(body, headers)) or read[-1]
+        director, read = runner.picker.director, []
+        preview = director.preview
+        monkeypatch.setattr(
+            director, "preview", lambda asked, now: read.append(asked) or preview(asked, now)
+        )
         secret = {"authorization": "Bearer secret", "cookie": "laar_viewer=secret"}
         status, _ = await post(http, url, CHAT, **{header: "s-1"}, **secret)
         assert status == 200
@@ -338,12 +343,16 @@ async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(t
 
 
 def test_a_token_file_that_holds_none_is_named_with_the_remedy(tmp_path):
-    assert read_token_file(None, "decisions.viewers_token_file") is None
+    def settings(**decisions):
+        one = {"address": "127.0.0.1:9", "model": "m"}
+        return Settings.model_validate({"endpoints": [one], "decisions": decisions})
+
+    assert viewers_token(settings()) is None
     with pytest.raises(SettingError, match=r"viewers_token_file: .* can't be read"):
-        read_token_file(tmp_path / "none", "decisions.viewers_token_file")
+        viewers_token(settings(viewers_token_file=tmp_path / "none"))
     (tmp_path / "short").write_text("abc\n")
     with pytest.raises(SettingError, match="openssl rand"):
-        read_token_file(tmp_path / "short", "decisions.viewers_token_file")
+        viewers_token(settings(viewers_token_file=tmp_path / "short"))
 
 
 # -- the feed ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 import orjson
 import pytest
 
+from laar.server.admin.explain import explain
 from support import Answer, eventually, metric
 from support.stores import SERVERS, StoreProcess, binary_of
 
@@ -165,7 +166,7 @@ async def test_a_request_without_a_session_is_not_held(gateway, http):
 async def test_an_explanation_says_what_room_costs_and_who_waits(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
-        shown = full.runner.picker.explain(orjson.dumps(chat("six")), {"x-laar-session": "six"})
+        shown = explain(full.runner.picker, orjson.dumps(chat("six")), {"x-laar-session": "six"})
         sessions = shown["sessions"]
         assert [each["session"] for each in sessions["inside"]] == ["one"]
         assert [each["session"] for each in sessions["waiting"]] == ["two"]

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
+from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.flow.admission import Admission
-from laar.flow.item import Limits
-from laar.flow.saturation import Saturation
-from laar.flow.settings import FlowSettings
-from laar.policies import build_policies
 from laar.server.flow_control import FlowControl, Waiting
+from laar.server.picker import Picker
+from laar.settings import Settings
 from support import eventually
 
 END = Completion(status=200, cause="complete", latency_s=0.0)
@@ -30,22 +22,18 @@ class Door:
 
     def __init__(self, clock=None, **limits):
         self._clock = clock or asyncio.get_running_loop().time
-        table = EndpointTable()
-        table.replace("t", [EndpointSpec(address="a", models=("m",))])
-        rng = random.Random(2)
-        policies = build_policies(CostWeights())
-        self.director = Director(table, policies, DirectorSettings(), rng=rng)
-        self.admission = Admission(
-            self.director,
-            FlowSettings(limits=Limits(**limits), saturation=Saturation(max_requests=1)),
+        settings = Settings.model_validate(
+            {
+                "endpoints": [{"address": "127.0.0.1:9", "model": "m"}],
+                "flow": {"enabled": True, "max_requests": 1, **limits},
+            }
         )
+        picker = Picker(settings, seed=2, clock=self._clock)
+        picker.table.replace("t", settings.listed())
+        self.director, self.admission = picker.director, picker.admission
         self.outcomes = []
-        self.gate = FlowControl(
-            self.admission,
-            self.director,
-            clock=self._clock,
-            on_outcome=self.outcomes.append,
-        )
+        picker.waited = self.outcomes.append
+        self.gate = FlowControl(picker, self.admission)
 
     def ask(self, number, tenant=""):
         asked = Request(

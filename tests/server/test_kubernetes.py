@@ -652,7 +652,7 @@ async def test_llm_ds_example_is_taken_over_and_serves_its_pool(gateway, http, c
     own = {**settings.pop("routing", {}), "conformance_headers": False}
     runner = await picker(gateway, source | inference_pool(cluster), routing=own, **settings)
     await eventually(lambda: len(runner.picker.table) == 3, what="the pool's pods")
-    envoy = await gateway.envoy("gateway", body_mode="full-duplex")
+    envoy = await gateway.envoy("full-duplex")
     deciding = {}
     prompt = " ".join(f"word{n}" for n in range(4000))
     for policy in ("laar", "profile-default"):  # the cost decides; theirs is there to compare with

@@ -432,14 +432,14 @@ def rag(**changed):
 async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(context=rag())
-    [before] = runner.picker.context.tallies()
+    [before] = runner.picker.context.orderings
     gateway.change(context=rag(mode="observe"))
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the mode")
-    [kept] = runner.picker.context.tallies()
+    [kept] = runner.picker.context.orderings
     assert kept is before
     gateway.change(context=rag(mode="observe", capacity_docs=500))
     await eventually(lambda: metric(runner, CHANGES) == 2, what="the hook")
-    [new] = runner.picker.context.tallies()
+    [new] = runner.picker.context.orderings
     assert new.hook is not before.hook
     gateway.change(context=rag(mode="off"))
     await eventually(lambda: metric(runner, CHANGES) == 3, what="the switch")
@@ -479,7 +479,6 @@ def in_force(runner):
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),
         "enforced": picker.enforced and picker.enforced.share,
-        "explained": watched.explainer.settings,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
         "context": [ordering.rule for ordering in picker.context.orderings],

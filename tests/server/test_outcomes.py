@@ -655,12 +655,12 @@ async def test_an_artifact_of_other_models_is_a_problem(gateway, http):
     told = runner.picker.problems["accuracy.capability"]
     assert "org/llama, org/phi" in told
     assert "llama, phi" in told.replace("org/", "", 1)
-    assert not runner.picker.observability._calibrated()
+    assert not runner.picker.learning.calibrated(runner.picker.table.models)
     artifact(gateway.directory / "capability.json", {"llama": 0.9})
     await eventually(
         lambda: "accuracy.capability" not in runner.picker.problems, what="a mended artifact"
     )
-    assert runner.picker.observability._calibrated()
+    assert runner.picker.learning.calibrated(runner.picker.table.models)
     gateway.members(("127.0.0.1:7", "mistral"))
     await eventually(
         lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
@@ -670,10 +670,10 @@ async def test_an_artifact_of_other_models_is_a_problem(gateway, http):
 
 async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
     runner = await picker(gateway, ("x",), probabilities={"a": 0.9})
-    assert not runner.picker.observability._calibrated()
+    assert not runner.picker.learning.calibrated(runner.picker.table.models)
     told = {"decision_id": ask(runner).id, "correct": True}
     assert (await post(gateway, http, told))[1]["accepted"] == 1
-    assert runner.picker.observability._calibrated()
+    assert runner.picker.learning.calibrated(runner.picker.table.models)
 
 
 # Weak outcomes.

@@ -1,23 +1,15 @@
 """The counter of what laar answers itself: each answer once, whichever part refused."""
 
-import random
 from dataclasses import replace
 
 import pytest
 from bench.bench_decision import Caller
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.policies import build_policies
-from laar.protocol.rules import GatewayRules
-from laar.protocol.sampling import Sampler
-from laar.protocol.stream import StreamSettings
 from laar.server.extproc.exchange import Exchange
 from laar.server.extproc.processor import ExternalProcessor
-from laar.telemetry.metrics import Metrics
+from laar.server.picker import Picker
+from laar.settings import Settings
 from laar.wire import ext_proc_pb2 as pb
 
 CHAT = "/v1/chat/completions"
@@ -25,17 +17,10 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 async def processor():
-    table = EndpointTable()
-    table.replace("test", [EndpointSpec(address="a:1", models=("m",))])
-    rng = random.Random(1)
-    made = ExternalProcessor(
-        Director(table, build_policies(CostWeights()), DirectorSettings(), rng=rng),
-        StreamSettings(),
-        sampler=Sampler(0.0, every_s=1e9, rng=rng),
-        clock=lambda: 1.0,
-        metrics=Metrics(),
-        rules=GatewayRules(rng),
-    )
+    settings = Settings.model_validate({"endpoints": [{"address": "127.0.0.1:9", "model": "m"}]})
+    picker = Picker(settings, seed=1, clock=lambda: 1.0)
+    picker.table.replace("test", settings.listed())
+    made = ExternalProcessor(picker)
     yield made
     made.reader.shutdown()
 

@@ -92,12 +92,6 @@ def key_file(directory, key):
     return str(path)
 
 
-async def envoy(gateway, shape, **options):
-    if shape == "full-duplex":
-        return await gateway.envoy("gateway", body_mode="full-duplex", **options)
-    return await gateway.envoy(shape, **options)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
     gateway, authority, tmp_path, shape
@@ -114,7 +108,7 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
         },
     )
     runner = await gateway.picker()
-    running = await envoy(gateway, shape, endpoint_cas=(str(authority.path),))
+    running = await gateway.envoy(shape, endpoint_cas=(str(authority.path),))
     client = {"authorization": "Bearer client", "x-api-key": "client", "api-key": "client"}
     async with httpx.AsyncClient(base_url=running.url(), headers=client, timeout=20) as http:
         answer = await http.post("/v1/chat/completions?x=1", json=CHAT)

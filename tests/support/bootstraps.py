@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from laar.envoy.bootstrap import render
-from laar.envoy.options import BootstrapOptions, Shape
+from laar.envoy.options import BootstrapOptions
+from laar_lab.live.bootstraps import AnyShape, render
 
 _PORT = "64999"
 _DIRECTORY = "/the/directory/of/the/test"
@@ -34,13 +34,8 @@ def be_patient(part: Any) -> None:
             be_patient(each)
 
 
-def rendered(shape: Shape | Literal["full-duplex"], options: BootstrapOptions) -> dict[str, Any]:
-    """As `laar.envoy.render`, at a tenth of its CPU: hundreds of tests start an Envoy.
-
-    The shape ``full-duplex`` is an Envoy as other gateways configure it.
-    """
-    if shape == "full-duplex":
-        shape, options = "gateway", replace(options, body_mode="full-duplex")
+def rendered(shape: AnyShape, options: BootstrapOptions) -> dict[str, Any]:
+    """As `laar_lab.live.bootstraps.render`, at a tenth of its CPU: many tests start an Envoy."""
     host, _, port = options.picker.rpartition(":")
     eds = Path(options.eds_path)
     common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")
@@ -50,5 +45,5 @@ def rendered(shape: Shape | Literal["full-duplex"], options: BootstrapOptions) -
 
 
 @cache
-def _text(shape: Shape, options: BootstrapOptions) -> str:
+def _text(shape: AnyShape, options: BootstrapOptions) -> str:
     return orjson.dumps(render(shape, options)).decode()

@@ -28,7 +28,3 @@ def main(
         typer.echo(f"laar {version('laar')}")
         raise typer.Exit
     ctx.with_resource(handle_signals())
-
-
-if __name__ == "__main__":
-    app()

@@ -14,11 +14,16 @@ from laar.cli.terminal import (
     Models,
     OutcomesFile,
     check_places,
+    key_headers,
     report_errors,
 )
 from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
+_TIMEOUT_S = 60.0
+"""Timeout of one request; a longer one would outlast the measurement."""
+_MAX_QUESTIONS = 3000
+"""Maximum questions per model: more than fit in a minute."""
 
 
 def calibrate(
@@ -46,23 +51,31 @@ def calibrate(
     with report_errors():
         check_places(out, outcomes)
         import sklearn  # noqa: F401 - fail before spending a minute
+        from rich.console import Console
 
-        from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S
-        from laar.measuring.calibrate import calibrate as run
-        from laar.measuring.run import key_headers
+        from laar.accuracy.fitting.command import run_fit
+        from laar.errors import SettingError
+        from laar.measuring.run import ask
         from laar.measuring.sets import SETS, made_questions
 
-        run(
-            endpoint,
-            model or (),
-            made_questions(sets or tuple(SETS), MAX_QUESTIONS, seed),
-            Asking(
-                concurrency=concurrency,
-                timeout_s=TIMEOUT_S,
-                max_tokens=max_tokens,
-                headers=key_headers(key_env),
-            ),
-            seconds=seconds,
-            outcomes=outcomes,
-            out=out,
+        asking = Asking(
+            concurrency=concurrency,
+            timeout_s=_TIMEOUT_S,
+            max_tokens=max_tokens,
+            headers=key_headers(key_env),
         )
+        questions = made_questions(sets or tuple(SETS), _MAX_QUESTIONS, seed)
+        console, models = Console(), model or ()
+        counts = ask(
+            endpoint, models, questions, outcomes, asking, console=console, seconds=seconds
+        )
+        if counts.failed:
+            console.print(
+                f"{counts.failed} requests got no answer; {outcomes} says why.", markup=False
+            )
+        try:
+            run_fit([outcomes], out=out, json_file=None)
+        except SettingError as error:
+            raise SettingError(
+                f"{error} (--seconds allows more time, --max-tokens limits long answers)"
+            ) from None

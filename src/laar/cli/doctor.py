@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from laar.cli import terminal
-from laar.cli.terminal import ConfigFile, KeyVariable, TokenFile, read_token, report_errors
+from laar.cli.terminal import (
+    ConfigFile,
+    KeyVariable,
+    TokenFile,
+    key_headers,
+    read_token,
+    report_errors,
+)
 
 
 def doctor(
@@ -36,7 +43,6 @@ def doctor(
 
         from laar.doctor import Doctor, Level, admin_url, show_findings
         from laar.errors import SettingError
-        from laar.measuring.run import key_headers
         from laar.settings import load
 
         try:

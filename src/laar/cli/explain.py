@@ -103,6 +103,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
         LaarError: the settings can't be used, or the request would be refused.
     """
     from laar.datalayer.endpoints_file import load_endpoints
+    from laar.server.admin.explain import explain as explain_now
     from laar.server.picker import Picker
 
     picker = Picker(settings)
@@ -114,7 +115,7 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
             "these settings list no endpoints outside a cluster; ask the running picker: laar "
             "explain request.json --url http://picker:9090"
         )
-    return picker.explain(body, headers)
+    return explain_now(picker, body, headers)
 
 
 async def explain_live(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.terminal import KeyVariable, report_errors
+from laar.cli.terminal import KeyVariable, key_headers, report_errors
 
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
@@ -50,7 +50,6 @@ def init(
 
         from laar.datalayer.discovery import look_at
         from laar.errors import SettingError
-        from laar.measuring.run import key_headers
 
         headers = key_headers(key_env)
         declared = [_declared(url, key_file, ca_file) for url in endpoint]

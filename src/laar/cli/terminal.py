@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -146,3 +147,17 @@ def read_token(path: Path | None) -> str | None:
     if not token.isprintable():
         raise SettingError(f"--token-file {path}: not a single token; give the viewers' token")
     return token
+
+
+def key_headers(key_variable: str | None) -> Mapping[str, str]:
+    """Return the header with the API key in an environment variable; empty if no name is given.
+
+    Raises:
+        SettingError: the variable is not set.
+    """
+    if key_variable is None:
+        return {}
+    key = os.environ.get(key_variable)
+    if not key:
+        raise SettingError(f"--key-env: the environment variable {key_variable} is not set")
+    return {"authorization": f"Bearer {key}"}

@@ -26,11 +26,11 @@ from laar.datalayer.endpoints_file import load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
-from laar.doctor.envoy import envoy_findings, fails_open, host_findings
+from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings
-from laar.envoy.endpoints_file import is_ip
+from laar.envoy.parts import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -194,10 +194,11 @@ class Doctor:
             what = f"its admin port does not {'answer' if dump is None else 'show a configuration'}"
             remedy = "give its address with --envoy: loopback, port 19000 in laar's bootstraps"
             return [error(f"Envoy {url}", what, remedy)]
-        self._fails_open = fails_open(document)
-        found = envoy_findings(document, self.needs)
+        config = configuration(document)
+        self._fails_open = fails_open(config)
+        found = envoy_findings(config, self.needs)
         if (hosts := _shown(await _get(http, f"{url}/clusters?format=json"))) is not None:
-            found += host_findings(document, hosts.get("cluster_statuses", ()))
+            found += host_findings(config, hosts.get("cluster_statuses", ()))
         if (known := _shown(await _get(http, f"{url}/server_info"))) is not None:
             found += _envoy_version(str(known.get("version", "")))
         stats = f"{url}/stats?format=json&filter=ext_proc|overflow"

@@ -6,7 +6,6 @@ not have rendered it. The checks are in `laar.doctor.envoy_checks`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 
 from laar.doctor.envoy_checks import (
@@ -28,7 +27,7 @@ Check = Callable[[Json, Needs], Iterator[Fault]]
 
 
 def configuration(document: Json) -> Json:
-    """Convert a config dump to the form of a bootstrap; return a bootstrap unchanged."""
+    """Convert a config dump, in place, to the form of a bootstrap; return a bootstrap unchanged."""
     if "configs" not in document:
         return document
     found: Json = {"listeners": [], "clusters": [], "routes": []}
@@ -50,9 +49,8 @@ def configuration(document: Json) -> Json:
     return bootstrap
 
 
-def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
-    """Return the faults of a configuration, or a single finding of level OK."""
-    config = configuration(copy.deepcopy(document))
+def envoy_findings(config: Json, needs: Needs) -> list[Finding]:
+    """Return the faults of a `configuration`, or a single finding of level OK."""
     if not any(True for _ in _processors(config)):
         return [
             error(
@@ -66,21 +64,20 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
-def fails_open(document: Json) -> bool:
+def fails_open(config: Json) -> bool:
     """Return whether requests go on to an endpoint while no picker answers."""
-    config = configuration(copy.deepcopy(document))
     return any(processor.get("failure_mode_allow") for *_, processor in _processors(config))
 
 
-def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
+def host_findings(config: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
     """Yield findings on clusters of pickers or endpoints that have no reachable host.
 
     Args:
-        document: the configuration, as in `envoy_findings`.
+        config: the `configuration`.
         statuses: the ``cluster_statuses`` from Envoy's admin port.
     """
     hosts = {str(status.get("name", "")): status.get("host_statuses", ()) for status in statuses}
-    for where, cluster, check in _subjects(configuration(copy.deepcopy(document))):
+    for where, cluster, check in _subjects(config):
         known = hosts.get(cluster.get("name", ""))
         if known is None:
             continue

@@ -20,16 +20,13 @@ gateway    all addresses           as standalone                         streame
 
 *Native* sends the picker the request body in one message and only the headers of the answer: three
 messages each way, however long the answer is. *Streamed* also sends the answer's body piece by
-piece; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. *Full
-duplex* sends every chunk of both bodies and receives it back, as Gateway API gateways configure a
-picker; it exists to test a picker against such messages.
+piece; Envoy keeps each until the picker replies, so nothing is lost if the picker fails. Gateway
+API gateways send every chunk of both bodies and receive it back, in *full duplex*; laar renders no
+such bootstrap.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least-request
 balancing takes over. It ignores models, so it suits endpoints that all accept the requested model
-names; with ``fail_open=False`` such requests get 503 instead. In full duplex a request whose body
-is with the picker when it dies gets 503 either way, as Envoy keeps no copy. In full duplex with
-retries Envoy 1.40 sends the body of a request with trailers twice (its issue 45470); no OpenAI
-client sends trailers, and an endpoint would answer 400.
+names; with ``fail_open=False`` such requests get 503 instead.
 
 Out of scope: TLS towards clients, authentication and rate limits. Put a gateway in front for them.
 """
@@ -42,7 +39,7 @@ import orjson
 import yaml
 
 from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster
-from laar.envoy.listeners import body_mode, data_listener, probe_listener
+from laar.envoy.listeners import data_listener, probe_listener
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.envoy.parts import Json, extension, socket_address
 from laar.errors import SettingError, unknown
@@ -74,7 +71,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
             "listeners": [data_listener(shape, options), probe_listener(options)],
             "clusters": [
                 endpoints_cluster(options),
-                picker_cluster(options, body_mode(shape, options)),
+                picker_cluster(options, streamed=shape == "gateway"),
                 admin_cluster(options.admin_port),
             ],
         },

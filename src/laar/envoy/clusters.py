@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from laar.core.membership import SYSTEM_CA
-from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, is_ip, tls_match
-from laar.envoy.options import BodyMode, BootstrapOptions
-from laar.envoy.parts import Json, duration, extension, lb_key, socket_address, typed
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, tls_match
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.parts import Json, duration, extension, is_ip, lb_key, socket_address, typed
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED
 
@@ -105,23 +105,22 @@ def endpoints_cluster(options: BootstrapOptions) -> Json:
     }
 
 
-def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
+def picker_cluster(options: BootstrapOptions, *, streamed: bool) -> Json:
     """Return the picker's cluster; if a CA is set, with TLS verified against it.
 
-    If answers pass through the picker, HTTP/2 pings detect one that hangs, and its streams are cut:
-    Envoy has no message timeout in full duplex, and restarts it with each streamed piece. Streamed
-    answers then continue without the picker, unless Envoy fails closed; full-duplex ones end.
+    If answers pass through the picker (`streamed`), HTTP/2 pings detect one that hangs, and its
+    streams are cut: each piece restarts Envoy's message timeout. The answers then continue without
+    the picker, unless Envoy fails closed.
     """
     host, port = options.picker_address
     http2: Json = {
         "initial_stream_window_size": _H2_WINDOW_BYTES,
         "initial_connection_window_size": _H2_WINDOW_BYTES,
     }
-    if body_mode != "native":
-        lossless = body_mode == "streamed" and options.fail_open
+    if streamed:
         http2["connection_keepalive"] = {
             "interval": _PING_INTERVAL,
-            "timeout": _PING_TIMEOUT if lossless else _LONG_PING_TIMEOUT,
+            "timeout": _PING_TIMEOUT if options.fail_open else _LONG_PING_TIMEOUT,
         }
     cluster: Json = {
         "name": PICKER_CLUSTER,
@@ -130,8 +129,8 @@ def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Json:
         "load_assignment": _one_endpoint(PICKER_CLUSTER, host, port),
         "circuit_breakers": _circuit_breakers(),
         "health_checks": [HEALTH_CHECK],
-        # Between two checks the first failed stream ejects the picker: in full duplex each further
-        # one would lose a request. The next successful check readmits it.
+        # Between two checks the first failed stream ejects the picker, so that no others fail. The
+        # next successful check readmits it.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 1,

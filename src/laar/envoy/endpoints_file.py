@@ -11,7 +11,6 @@ validated here. EDS does not resolve names: hosts are IP addresses.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import xxhash
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import split_address
+from laar.envoy.parts import is_ip
 from laar.errors import SettingError
 
 ENVOY_LEARNS_S = 0.5
@@ -34,15 +34,6 @@ METADATA_NAMESPACE = "laar"
 TLS_NAMESPACE = "envoy.transport_socket_match"
 
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-
-
-def is_ip(host: str) -> bool:
-    """Return whether a host is an IP address, not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laar.envoy.clusters import ADMIN_CLUSTER, PICKER_CLUSTER
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
-from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
+from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BootstrapOptions, Shape
 from laar.envoy.parts import Json, duration, extension, socket_address, typed
 from laar.envoy.replies import denied_route, local_replies
 from laar.envoy.routes import (
@@ -62,11 +62,6 @@ _ACCESS_LOG = {
 }
 
 
-def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
-    """Return the chosen body mode, or the shape's default."""
-    return options.body_mode or ("streamed" if shape == "gateway" else "native")
-
-
 def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
     """Return the listener for requests."""
     return {
@@ -107,12 +102,12 @@ def _connections(**fields: object) -> list[Json]:
 
 
 def _data_connections(shape: Shape, options: BootstrapOptions) -> Json:
-    bodies = body_mode(shape, options)
+    streamed = shape == "gateway"
     name = "http.early_header_mutation.header_mutation"
     return {
         "stat_prefix": DATA_LISTENER,
-        "route_config": routes(denied_route(), *endpoints_routes(bodies, options)),
-        "http_filters": [*_picking(options, bodies), _ROUTER],
+        "route_config": routes(denied_route(), *endpoints_routes(options, streamed=streamed)),
+        "http_filters": [*_picking(options, streamed=streamed), _ROUTER],
         "early_header_mutation_extensions": [
             extension(
                 name,
@@ -174,24 +169,22 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
 
 
-def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
+def _picking(options: BootstrapOptions, *, streamed: bool) -> list[Json]:
     """Return the filters that call the picker, for routes that enable them.
 
     Elsewhere they are disabled: a request that Envoy rejects while reading the headers has no
     route, and its answer would be lost, waiting for the picker while the connection closes.
 
-    Except in full duplex, headers are not sent to the picker. ext_proc alone would pass them on,
-    and an endpoint would be chosen before the body is read. So a buffer holds the headers until the
-    body is complete and the picker has decided. ext_proc then also ignores the decision's request
-    to recompute the route, so another filter does it.
+    Headers are not sent to the picker. ext_proc alone would pass them on, and an endpoint would be
+    chosen before the body is read. So a buffer holds the headers until the body is complete and the
+    picker has decided. ext_proc then also ignores the decision's request to recompute the route, so
+    another filter does it.
     """
     ext_proc: Json = {
         "name": EXT_PROC,
-        "typed_config": _external_processor(options, bodies),
+        "typed_config": _external_processor(options, streamed=streamed),
         "disabled": True,
     }
-    if bodies == "full-duplex":
-        return [ext_proc]
     buffer = typed(f"{BUFFER_TYPE}.Buffer", max_request_bytes=options.max_body_bytes)
     return [
         ext_proc,
@@ -204,19 +197,19 @@ def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
     ]
 
 
-def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> Json:
-    buffered = bodies != "full-duplex"
+def _external_processor(options: BootstrapOptions, *, streamed: bool) -> Json:
     # A route may name its pool: metadata {laar: {pool: NAME}}.
-    attributes = [names.POOL, agreed.ATTEMPTS]
-    if buffered:
-        attributes += names.attributes_read(options.tenant_header)
+    attributes = [
+        *(names.POOL, agreed.ATTEMPTS),
+        *names.attributes_read(options.tenant_header),
+    ]
     return typed(
         f"{EXT_PROC_TYPE}.ExternalProcessor",
         stat_prefix=STAT_PREFIX,
         grpc_service={"envoy_grpc": {"cluster_name": PICKER_CLUSTER, "authority": options.picker}},
-        processing_mode=processing_mode(bodies, headers=not buffered),
+        processing_mode=processing_mode(streamed=streamed, headers=False),
         # Lets the picker read sampled answers and skip the bodies of upgrades.
-        allow_mode_override=buffered,
+        allow_mode_override=True,
         failure_mode_allow=options.fail_open,
         status_on_error={"code": "ServiceUnavailable"},
         message_timeout=duration(MESSAGE_TIMEOUT_S),

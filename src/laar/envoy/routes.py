@@ -18,7 +18,7 @@ several silences. The picker names one in its metadata, and Envoy recomputes the
 from __future__ import annotations
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
-from laar.envoy.options import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
+from laar.envoy.options import RETRIED, RETRY_ON, BootstrapOptions
 from laar.envoy.parts import Json, duration, extension, set_headers, typed
 from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
@@ -59,11 +59,11 @@ def routes(*entries: Json) -> Json:
     }
 
 
-def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Json]:
+def endpoints_routes(options: BootstrapOptions, *, streamed: bool) -> list[Json]:
     """Return the routes to the endpoints for all silences; before a decision the last apply.
 
-    In native mode an inference request, which has a body, costs the picker one message, not two:
-    Envoy does not send its headers. Other requests are decided when their headers arrive, even with
+    An inference request, which has a body, costs the picker one message, not two: Envoy does not
+    send its headers. Other requests are decided when their headers arrive, even with
     a body of unknown length: if it were empty, no message with a body would follow.
     """
     allowed = (
@@ -75,36 +75,28 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Jso
     buffer = typed(
         f"{BUFFER_TYPE}.BufferPerRoute", buffer={"max_request_bytes": options.max_body_bytes}
     )
-    at_headers: Json = {}
-    if body_mode != "full-duplex":
-        at_headers = {"processing_mode": processing_mode(body_mode, headers=True)}
+    at_headers: Json = {"processing_mode": processing_mode(streamed=streamed, headers=True)}
     found = []
     for patience in allowed:
         if (patience.silence_s or 0) >= options.idle_timeout_s and not patience.once:
             continue
-        if body_mode != "full-duplex":
-            found.append(_route(_GENERATION, options, patience, {}, {BUFFER: buffer}))
+        found.append(_route(_GENERATION, options, patience, {}, {BUFFER: buffer}))
         found.append(_route({"prefix": "/"}, options, patience, at_headers, {}))
     return found
 
 
-def processing_mode(body_mode: BodyMode, *, headers: bool) -> Json:
+def processing_mode(*, streamed: bool, headers: bool) -> Json:
     """Return which parts of a stream Envoy sends to the picker.
 
     Without `headers` it sends no request headers; the picker gets the needed ones as attributes.
     """
-    requests, answers = {
-        "native": ("BUFFERED", "NONE"),
-        "streamed": ("BUFFERED", "STREAMED"),
-        "full-duplex": ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
-    }[body_mode]
     return {
         "request_header_mode": "SEND" if headers else "SKIP",
-        "request_body_mode": requests,
-        "request_trailer_mode": "SEND" if body_mode == "full-duplex" else "SKIP",
+        "request_body_mode": "BUFFERED",
+        "request_trailer_mode": "SKIP",
         "response_header_mode": "SEND",
-        "response_body_mode": answers,
-        "response_trailer_mode": "SKIP" if body_mode == "native" else "SEND",
+        "response_body_mode": "STREAMED" if streamed else "NONE",
+        "response_trailer_mode": "SEND" if streamed else "SKIP",
     }
 
 

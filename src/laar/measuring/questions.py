@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
@@ -51,16 +52,12 @@ def read_questions(path: Path) -> list[Question]:
     """Read an evaluation set.
 
     Raises:
-        SettingError: the file can't be read or has no questions, or a line is invalid.
+        SettingError: the file has no questions, or a line is invalid.
+        OSError: it can't be read.
     """
-    found = []
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), 1):
-                if line.strip():
-                    found.append(_question(line, f"{path}:{number}"))
-    except OSError as fault:
-        raise SettingError(f"{path}: {fault.strerror}") from fault
+    with path.open("rb") as file:
+        lines = enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1)
+        found = [_question(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not found:
         raise SettingError(f"{path} contains no questions")
     return found

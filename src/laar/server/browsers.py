@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laar.envoy.endpoints_file import is_ip
+from laar.envoy.parts import is_ip
 from laar.errors import RequestError
 from laar.server.admin.answers import refused
 

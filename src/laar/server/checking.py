@@ -17,7 +17,7 @@ from laar.server.learning import artifact_of
 from laar.server.otlp import begin
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
-from laar.server.token_file import read_reporter_tokens, read_token_file
+from laar.server.token_file import reporter_tokens, viewers_token
 from laar.settings import Loaded, Settings, value_at
 
 
@@ -51,12 +51,8 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
     if members is not None and members.is_file():
         yield partial(load_endpoints, members)
     yield lambda: artifact_of(settings.accuracy)
-    yield lambda: read_reporter_tokens(
-        settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
-    )
-    yield lambda: read_token_file(
-        settings.decisions.viewers_token_file, "decisions.viewers_token_file"
-    )
+    yield partial(reporter_tokens, settings)
+    yield partial(viewers_token, settings)
     tls = settings.listen.tls
     if tls is not None:
         from laar.server.tls import check_tls

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
-from laar.telemetry.context import RouteTally
+from laar.telemetry.context import GROUPS, Group
+from laar.telemetry.metrics import Histogram
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
@@ -36,18 +37,29 @@ MAX_ANSWERED = 20_000
 """Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
 
 _WHAT = "context"
+_ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
 class Ordering:
-    """A route with its rule, its hook and its tally."""
+    """A route with its rule, its hook and its counters, which two pages show."""
 
     def __init__(self, rule: ContextRoute, clock: Callable[[], float], memo: Memo) -> None:
         from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
 
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock, memo=memo)
-        self.tally = RouteTally(rule.name, self.hook)
+        self.name = rule.name
+        self.added_s = Histogram(_ADDED_BOUNDS_S)
+        self.reasons: Counter[str] = Counter()
+        self.shapes: Counter[str] = Counter()
+        self.groups = {group: Group() for group in GROUPS}
         self.reported_off = False
+
+    @property
+    def is_off(self) -> bool:
+        """Return whether the hook has disabled itself for the route."""
+        gain = self.hook.gains().get(self.name)
+        return gain is not None and gain.off
 
     @property
     def is_on(self) -> bool:
@@ -133,7 +145,7 @@ class _Reworked:
             # counting them here would compare follow-ups with first questions.
             return
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        ordering.tally.groups[self._group].measured(ttft_s, prompt, cached)
+        ordering.groups[self._group].measured(ttft_s, prompt, cached)
         if self._group != "observed" and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)
@@ -219,10 +231,6 @@ class ContextHooks:
         """Return this object, or None if no route processes any body."""
         return self if any(ordering.is_on for ordering in self.orderings) else None
 
-    def tallies(self) -> Sequence[RouteTally]:
-        """Return the tally of each route."""
-        return [ordering.tally for ordering in self.orderings]
-
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
@@ -270,28 +278,27 @@ class ContextHooks:
         document: dict[str, Any] | None,
         restores: bool,
     ) -> _Reworked | None:
-        tally = ordering.tally
         if mode == "off":
             if head.context:
-                tally.reasons[Reason.OFF.value] += 1
+                ordering.reasons[Reason.OFF.value] += 1
             return None
         if head.signed:
-            tally.reasons["signed"] += 1
+            ordering.reasons["signed"] += 1
             return None
         began = self._clock()
         result = ordering.hook.apply(
             body,
             api=api,
             tenant=head.tenant,
-            route=ordering.rule.name,
+            route=ordering.name,
             now=now,
             mode=mode,
             document=document,
             restores=restores,
         )
-        tally.added_s.observe(self._clock() - began)
-        tally.reasons[result.reason.value] += 1
-        tally.shapes.update(shape for shape, _ in result.shapes)
+        ordering.added_s.observe(self._clock() - began)
+        ordering.reasons[result.reason.value] += 1
+        ordering.shapes.update(shape for shape, _ in result.shapes)
         if result.reason is Reason.ERROR:
             self._degraded[_WHAT] += 1
         receipt = result.receipt
@@ -300,7 +307,7 @@ class ContextHooks:
         held_out = receipt is not None and receipt.held_out
         group = "observed" if mode == "observe" else "control" if held_out else "hook"
         if receipt is not None and receipt.orders:
-            tally.groups[group].decided(result)
+            ordering.groups[group].decided(result)
         return _Reworked(self, ordering, result, group)
 
     def after(self, call: Callable[[], None]) -> None:
@@ -326,14 +333,13 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        tally = ordering.tally
-        if ordering.reported_off or not tally.is_off or ordering not in self.orderings:
+        if ordering.reported_off or not ordering.is_off or ordering not in self.orderings:
             return
         ordering.reported_off = True
-        gain = ordering.hook.gains()[tally.name]
+        gain = ordering.hook.gains()[ordering.name]
         why = (
             "reordering does not pay here. "
-            f"Cached share of the prompt {tally.groups['hook'].cached_share:.3f}, "
+            f"Cached share of the prompt {ordering.groups['hook'].cached_share:.3f}, "
             f"{gain.gain:+.3f} of it due to the hook"
         )
         if gain.harm:
@@ -342,7 +348,7 @@ class ContextHooks:
                 f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
-        self._problems.report(f"context {tally.name}", text)
+        self._problems.report(f"context {ordering.name}", text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
@@ -378,7 +384,7 @@ class ContextHooks:
 
     def reset(self, ordering: Ordering) -> None:
         """Forget the measurements of a route and switch it on again."""
-        ordering.hook.reset_guard(ordering.rule.name)
-        ordering.tally.forget_groups()
+        ordering.hook.reset_guard(ordering.name)
+        ordering.groups = {group: Group() for group in GROUPS}
         ordering.reported_off = False
-        self._problems.report(f"context {ordering.rule.name}", None)
+        self._problems.report(f"context {ordering.name}", None)

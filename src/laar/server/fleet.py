@@ -7,19 +7,16 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.endpoints import EndpointTable, Reading
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
-from laar.prefix.beliefs import PrefixBeliefs
-from laar.protocol.rules import GatewayRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
-from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.prefix.tokens import Stored
+    from laar.server.picker import Picker
 
 GATHER_S = 0.5
 """Seconds between two updates of model names: each costs time proportional to the fleet, and at
@@ -32,36 +29,21 @@ class FleetState:
     """Applies reports of endpoint sources, scrapes, probes and KV events.
 
     Args:
-        prefixes: prefix beliefs, reset when an engine restarts; None if disabled.
-        problems: receives the problems of collectors and of Envoy's file.
-        rules: receives objectives and rewrites.
-        eds_file: endpoints file for Envoy; None if Envoy has another source of endpoints.
+        picker: owns the table, the prefix beliefs and the rules.
         on_change: called after the endpoints have changed and Envoy's file is written.
-        on_reading: called with the address and values of each metrics page.
-        on_empty: called with the address of an endpoint whose cache was emptied, or that left.
     """
 
-    def __init__(
-        self,
-        table: EndpointTable,
-        prefixes: PrefixBeliefs | None,
-        problems: Problems,
-        rules: GatewayRules,
-        *,
-        eds_file: Path | None,
-        on_change: Callable[[], None] = lambda: None,
-        on_reading: Callable[[str, Reading], None] = lambda _address, _reading: None,
-        on_empty: Callable[[str], None] = lambda _address: None,
-    ) -> None:
-        self._table = table
-        self._beliefs = prefixes
-        self.problem = problems.report  # these four are part of the collectors' sink
-        self.objectives, self.rewrites = rules.replace_priorities, rules.replace_rewrites
+    def __init__(self, picker: Picker, *, on_change: Callable[[], None] = lambda: None) -> None:
+        self._picker = picker
+        self._table = table = picker.table
+        self._beliefs = picker.prefixes
+        self.problem = picker.problems.report  # these four are part of the collectors' sink
+        self.objectives = picker.rules.replace_priorities
+        self.rewrites = picker.rules.replace_rewrites
         self.round_trip = table.round_trip
-        self._file = None if eds_file is None else EnvoyFile(eds_file, problems)
+        eds_file = picker.settings.envoy.eds_file  # None if Envoy has another source of endpoints
+        self._file = None if eds_file is None else EnvoyFile(eds_file, picker.problems)
         self._on_change = on_change
-        self._on_reading = on_reading
-        self._on_empty = on_empty
         self._changed = asyncio.Event()
         self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
@@ -124,7 +106,7 @@ class FleetState:
         for spec in before:
             if spec.key not in stayed:
                 self._reports.pop(spec.address, None)
-                self._on_empty(spec.address)
+                self._picker.emptied(spec.address)
                 self._lose(self._table.slot_counted(spec.key))
 
     def ranked(self, address: str, ranks: int) -> None:
@@ -156,7 +138,7 @@ class FleetState:
                 model = self._table.spec(slot).models[0]
                 self._beliefs.emptied(slot, model, past=past, at_s=at_s)
             if not past:
-                self._on_empty(self._table.spec(slot).address)
+                self._picker.emptied(self._table.spec(slot).address)
 
     def lost(self, address: str) -> None:
         """Forget the blocks known from the endpoint's events, because some events were lost."""
@@ -200,8 +182,8 @@ class FleetState:
                 # The host's memory also keeps what left the cache; its size may be NaN.
                 self._beliefs.set_capacity(slot, max(reading.capacity_tokens, reading.host_tokens))
             if is_empty:
-                self._on_empty(self._table.spec(slot).address)
-            self._on_reading(key, reading)
+                self._picker.emptied(self._table.spec(slot).address)
+            self._picker.reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:
         """Record the model names that an endpoint lists, at once or with the next update."""

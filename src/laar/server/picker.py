@@ -101,20 +101,7 @@ class Picker:
         self.pools = PoolMetrics(
             self.director, settings.flow.admission, admission=self.admission, clock=clock
         )
-        self.observability = Observability(
-            settings,
-            self.director,
-            self.metrics,
-            self.learning.reports,
-            self.rules,
-            clock=clock,
-            problems=self.problems,
-            calibrated=lambda: self.learning.calibrated(self.table.models),
-            sharing=lambda: self.sharer.shown() if self.sharer else None,
-        )
-        if self.admission is not None:
-            self.observability.explainer.places = self.admission.explained
-            self.observability.sessions = self.admission.shown
+        self.observability = Observability(self)
         self._watch()
         self.context = ContextHooks(
             settings,
@@ -132,18 +119,6 @@ class Picker:
         self._apply_bodies(settings)
         self.reloader: SettingsReloader | None = None
         """Watches the settings files while the picker serves."""
-
-    def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """Return the record of the decision that would be made now; reserve nothing.
-
-        Args:
-            body: body of the request.
-            headers: its headers, in lower case; a missing ``:path`` is inferred from the body.
-
-        Raises:
-            RequestError: the request would be refused.
-        """
-        return self.observability.explainer.explain(body, headers)
 
     def apply(
         self,

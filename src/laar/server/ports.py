@@ -13,7 +13,7 @@ from laar.errors import SettingError
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import H2Server
-from laar.server.listener import listener
+from laar.server.h2.listening import listener
 
 if TYPE_CHECKING:
     from laar.settings import Listen

@@ -78,31 +78,14 @@ class Runner:
         self.health = HealthService()
         self.ports = Ports()
         self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
-        self.fleet = FleetState(
-            self.picker.table,
-            self.picker.prefixes,
-            problems,
-            self.picker.rules,
-            eds_file=loaded.settings.envoy.eds_file,
-            on_change=self._endpoints_changed,
-            on_reading=self.picker.reading,
-            on_empty=self.picker.emptied,
-        )
+        self.fleet = FleetState(self.picker, on_change=self._endpoints_changed)
         self.collectors = Collectors(self.picker, self.fleet)
         self._loaded = loaded
         self._tls: ServerTls | None = None
         self.tasks = Tasks(problems)
-        self._flow = (
-            FlowControl(
-                self.picker.admission,
-                self.picker.director,
-                clock=self.picker.clock,
-                on_outcome=self.picker.waited,
-            )
-            if self.picker.admission is not None
-            else None
-        )
-        self.processor = self._processor()
+        admission = self.picker.admission
+        self._flow = None if admission is None else FlowControl(self.picker, admission)
+        self.processor = ExternalProcessor(self.picker, self._flow)
         self._stopping = asyncio.Event()
         self._undrained = False
         self._changed = asyncio.Event()
@@ -240,9 +223,7 @@ class Runner:
         """Apply new settings. Synchronous: no request sees a partial change."""
         before = self.picker.settings
         self.picker.apply(settings, capability, policies)
-        self.processor.apply(
-            settings.stream, hook=self.picker.context.in_use, enforced=self.picker.enforced
-        )
+        self.processor.apply_settings()
         if settings.endpoints != before.endpoints:
             self.collectors.declare(settings)
 
@@ -272,26 +253,6 @@ class Runner:
         if not self._stopping.is_set():
             holds = self._flow is not None and self._flow.by_load
             self.health.set_ready(len(self.picker.table) > 0 or holds)
-
-    # -- parts ---------------------------------------------------------------------------------
-
-    def _processor(self) -> ExternalProcessor:
-        picker = self.picker
-        return ExternalProcessor(
-            picker.director,
-            picker.settings.stream,
-            sampler=picker.sampler,
-            clock=picker.clock,
-            metrics=picker.metrics,
-            rules=picker.rules,
-            enforced=picker.enforced,
-            flow=self._flow,
-            hook=picker.context.in_use,
-            held=picker.held,
-            spans=picker.observability.spans,
-            longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
-            unknown_model=lambda: picker.doubt_names(""),
-        )
 
     async def _follow_tls(self, server: H2Server) -> None:
         """Serve with the certificate and, once it is renewed, with the new one."""

@@ -9,18 +9,22 @@ from pathlib import Path
 from laar.accuracy.reporters import MAX_REPORTERS
 from laar.datalayer.files import read_file
 from laar.errors import SettingError
+from laar.settings import Settings
 
 _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 
-def read_token_file(path: Path | None, setting: str) -> str | None:
-    """Read a token; return None if no file is set. Errors name the setting.
+def viewers_token(settings: Settings) -> str | None:
+    """Read the token of viewers; return None if no file is set.
 
     Raises:
         SettingError: the file can't be read, or has no valid token.
     """
-    if path is None:
-        return None
+    path = settings.decisions.viewers_token_file
+    return None if path is None else _token(path, "decisions.viewers_token_file")
+
+
+def _token(path: Path, setting: str) -> str:
     token = _read(path, setting)
     if not _MIN_CHARS <= len(token) <= _MAX_CHARS or not token.isprintable():
         raise SettingError(
@@ -51,19 +55,18 @@ class ReporterTokens:
         return found if scheme.lower() == "bearer" else None
 
 
-def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
+def reporter_tokens(settings: Settings) -> ReporterTokens | None:
     """Read the tokens of reporters: a single token, or one line per reporter with name and token.
 
     Raises:
         SettingError: the file can't be read, or a line is malformed.
     """
+    path, setting = settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
     if path is None:
         return None
     lines = _read(path, setting).splitlines()
     if len(lines) == 1 and len(lines[0].split()) == 1:
-        token = read_token_file(path, setting)
-        assert token is not None
-        return ReporterTokens({token: ""})
+        return ReporterTokens({_token(path, setting): ""})
     names: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         parts = line.split()

@@ -1,4 +1,4 @@
-"""Counters of the context hook's actions and results by route, shown on two pages.
+"""Counters of the requests that the context hook may order, shown on two pages.
 
 Requests with documents form three groups: `hook`, ordered by the hook; `control`, left unchanged
 for comparison; `observed`, left unchanged because the hook only observes. Expected hits come from
@@ -8,18 +8,13 @@ read.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from laar.telemetry.metrics import Histogram
-
 if TYPE_CHECKING:
-    from laar.context.hook import ContextHook, HookResult
+    from laar.context.hook import HookResult
 
 GROUPS = ("hook", "control", "observed")
-
-_ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
 
 @dataclass(slots=True)
@@ -74,25 +69,3 @@ class Group:
             self.cached_tokens += cached_tokens
             self.answers += 1
             self.cached_shares += min(1.0, cached_tokens / prompt_tokens)
-
-
-class RouteTally:
-    """The counters of one route, and the hook whose memory is shown."""
-
-    def __init__(self, name: str, hook: ContextHook) -> None:
-        self.name = name
-        self.hook = hook
-        self.added_s = Histogram(_ADDED_BOUNDS_S)
-        self.reasons: Counter[str] = Counter()
-        self.shapes: Counter[str] = Counter()
-        self.groups = {group: Group() for group in GROUPS}
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the hook has disabled itself for the route."""
-        gain = self.hook.gains().get(self.name)
-        return gain is not None and gain.off
-
-    def forget_groups(self) -> None:
-        """Restart the comparison."""
-        self.groups = {group: Group() for group in GROUPS}

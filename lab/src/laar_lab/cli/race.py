@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, KeyVariable, report_errors
+from laar.cli.terminal import JsonFile, KeyVariable, key_headers, report_errors
 from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
 
 
@@ -101,7 +101,6 @@ def race(
     A sentence for each other router says where laar is better and where it is worse.
     """
     with report_errors():
-        from laar.measuring.run import key_headers
         from laar_lab.race.command import run_race, traffic_of
         from laar_lab.race.routers import OURS, named
         from laar_lab.race.run import Race, Simulated

@@ -7,20 +7,14 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laar.datalayer.visits import until_look_s
-from laar.server.admin.answers import as_json
-from laar.server.health_service import HealthService
-from laar.server.listener import listener
+from laar.server.h2.listening import listener
 
 MAX_CONNECTIONS = 256
 """Maximum connections; a process may open 1,024 files by default."""
@@ -38,41 +32,6 @@ _TICK_S = 1.0
 
 _WARN_EVERY_S = 10.0
 """Minimum seconds between two of uvicorn's warnings, e.g. about malformed requests."""
-
-
-def admin_app(
-    settings: Callable[[], Mapping[str, object]],
-    metrics: Callable[[], bytes],
-    health: HealthService,
-    parts: Sequence[BaseRoute] = (),
-) -> Starlette:
-    """Return the admin application; `settings` and `metrics` provide two of its pages."""
-
-    async def page(_request: Request) -> Response:
-        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def alive(_request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def ready(_request: Request) -> Response:
-        return (
-            PlainTextResponse("ready\n")
-            if health.ready
-            else PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
-        )
-
-    async def config(_request: Request) -> Response:
-        return as_json(settings())
-
-    return Starlette(
-        routes=[
-            Route("/metrics", page),
-            Route("/healthz", alive),
-            Route("/readyz", ready),
-            Route("/config", config),
-            *parts,
-        ]
-    )
 
 
 class _BoundedProtocol(H11Protocol):

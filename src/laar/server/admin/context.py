@@ -15,14 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from laar.errors import unknown
-from laar.prefix.beliefs import PrefixBeliefs
 from laar.server.admin.answers import as_json
-from laar.server.context_hooks import ContextHooks, Ordering
+from laar.server.context_hooks import Ordering
+from laar.server.picker import Picker
 from laar.telemetry.context import Group
 
 
-def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[Route]:
+def context_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
+    hooks, prefixes = picker.context, picker.prefixes
 
     async def show(_request: Request) -> Response:
         advice = [] if prefixes is None else prefixes.advisor.advice()
@@ -47,8 +48,7 @@ def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[
 def _shown(ordering: Ordering) -> dict[str, object]:
     from laar.context.guard import MIN_GAIN, MIN_REQUESTS
 
-    rule, tally = ordering.rule, ordering.tally
-    groups = tally.groups
+    rule = ordering.rule
     watches = "watching" if rule.hook.holdout_share else "disabled"
     return {
         "name": rule.name,
@@ -57,15 +57,15 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "mode": rule.mode,
         "opt_in": rule.opt_in,
         "guard": {
-            "state": "off" if tally.is_off else watches,
+            "state": "off" if ordering.is_off else watches,
             "holdout_share": rule.hook.holdout_share,
             "min_gain": MIN_GAIN,
             "requests_needed": MIN_REQUESTS,
             **_measured(ordering),
         },
-        "requests": tally.reasons,
-        "shapes": tally.shapes,
-        "groups": {name: _group(group) for name, group in groups.items()},
+        "requests": ordering.reasons,
+        "shapes": ordering.shapes,
+        "groups": {name: _group(group) for name, group in ordering.groups.items()},
         "memory": {
             name: count
             for name, count in ordering.hook.stats().items()

@@ -16,14 +16,13 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from laar.core.decision import Decision
-from laar.core.director import Director
 from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
@@ -40,11 +39,13 @@ from laar.protocol.events import (
 )
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.rules import GatewayRules
-from laar.protocol.stream import Environment, Stream, StreamSettings
-from laar.server.admin.answers import as_json, refused
+from laar.protocol.stream import Environment, Stream
+from laar.server.admin.answers import as_json
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
+
+if TYPE_CHECKING:
+    from laar.server.picker import Picker
 
 MAX_LIMIT = 200
 SLOW_S = 10.0
@@ -77,113 +78,90 @@ def path_of(body: bytes) -> str:
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
 
-class Explainer:
-    """Previews the decision that would be made now; of the rules only model rewrites are used."""
+def explain(picker: Picker, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
+    """Return the record of the decision that would be made now; reserve nothing.
 
-    def __init__(
-        self,
-        director: Director,
-        memory: DecisionMemory,
-        settings: StreamSettings,
-        rules: GatewayRules,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._director = director
-        self._memory = memory
-        self.settings = settings
-        self._rules = rules
-        self._clock = clock
-        self.places: Callable[[Decision, float], dict[str, object]] | None = None
-        """Describes the sessions with a place for their context; None without flow control."""
+    Args:
+        picker: decides; of its rules only model rewrites are used.
+        body: the request's body.
+        headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
+            names the pool that the gateway sends the request to.
 
-    def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """Return the record of the decision that would be made now.
-
-        Args:
-            body: the request's body.
-            headers: its headers, in lower case; ``:path`` is derived if missing, and `POOL`
-                names the pool that the gateway sends the request to.
-
-        Raises:
-            RequestError: the request would be refused, with this status and reason.
-        """
-        return self.decide(self.read(body, headers))
-
-    def decide(self, request: CoreRequest) -> dict[str, object]:
-        """Return the record of the decision on a request returned by `read`.
-
-        Its `too_long` is whether the prompt exceeds every candidate's context window.
-
-        Raises:
-            RequestError: as `explain`.
-        """
-        now = self._clock()
-        decision = self._director.preview(request, now)
-        shown = self._memory.explained(self._memory.record(decision))
-        if (view := decision.view) is not None:
-            shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
-        return shown if self.places is None else shown | {"sessions": self.places(decision, now)}
-
-    def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
-        """Read a request, as `explain` does; may run in another thread.
-
-        Raises:
-            RequestError: it would be refused regardless of the fleet's state.
-        """
-        now, headers = self._clock(), {":path": path_of(body), ":method": "POST", **headers}
-        stream = Stream(
-            Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
-        )
-        subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
-        events: list[Event] = [
-            RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset, pool=pool),
-            RequestBody(body, end=True),
-        ]
-        for event in events:
-            for action in stream.receive(event, now):
-                if isinstance(action, Read):
-                    events.append(HasRead(try_read(action.api, action.body)))
-                if isinstance(action, Ask):
-                    return action.request
-                if isinstance(action, Immediate):
-                    error = orjson.loads(action.body)["error"]
-                    raise RequestError(action.status, error["reason"], error["message"])
-        raise RequestError(400, "bad-request", "this request needs no decision")
+    Raises:
+        RequestError: the request would be refused, with this status and reason.
+    """
+    return _preview(picker, _read(picker, body, headers))
 
 
-def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int) -> list[Route]:
+def _preview(picker: Picker, request: CoreRequest) -> dict[str, object]:
+    """Return the record of the decision on a request returned by `_read`.
+
+    Its `too_long` is whether the prompt exceeds every candidate's context window.
+    """
+    now, memory = picker.clock(), picker.observability.memory
+    decision = picker.director.preview(request, now)
+    shown = memory.explained(memory.record(decision))
+    if (view := decision.view) is not None:
+        shown["too_long"] = bool((view.tokens > view.table.window_tokens[view.slots]).all())
+    if picker.admission is not None:
+        shown["sessions"] = picker.admission.explained(decision, now)
+    return shown
+
+
+def _read(picker: Picker, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
+    """Read a request, as `explain` does; may run in another thread.
+
+    Raises:
+        RequestError: it would be refused regardless of the fleet's state.
+    """
+    now, headers = picker.clock(), {":path": path_of(body), ":method": "POST", **headers}
+    settings = picker.settings.stream
+    stream = Stream(Environment(settings=settings, new_id=lambda: "explain", rules=picker.rules))
+    subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
+    events: list[Event] = [
+        RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset, pool=pool),
+        RequestBody(body, end=True),
+    ]
+    for event in events:
+        for action in stream.receive(event, now):
+            if isinstance(action, Read):
+                events.append(HasRead(try_read(action.api, action.body)))
+            if isinstance(action, Ask):
+                return action.request
+            if isinstance(action, Immediate):
+                error = orjson.loads(action.body)["error"]
+                raise RequestError(action.status, error["reason"], error["message"])
+    raise RequestError(400, "bad-request", "this request needs no decision")
+
+
+def explain_routes(picker: Picker) -> list[Route]:
     """Return the routes for the admin port."""
+    memory, max_bytes = picker.observability.memory, picker.settings.stream.max_body_bytes
 
-    async def explain(request: Request) -> Response:
-        try:
-            body = await body_of(request, max_bytes)
-            headers = {
-                name: names.text_of(value.encode("latin-1"))  # decoded as on the data path
-                for name, value in request.headers.items()
-                if name not in _FOR_THIS_PORT
-            }
-            for name in (":path", POOL):
-                if value := request.query_params.get(name[1:]):
-                    headers[name] = value
-            if len(body) > ASIDE_BYTES:
-                return as_json(
-                    explainer.decide(await asyncio.to_thread(explainer.read, body, headers))
-                )
-            return as_json(explainer.explain(body, headers))
-        except RequestError as error:
-            return refused(error)
+    async def preview(request: Request) -> Response:
+        body = await body_of(request, max_bytes)
+        headers = {
+            name: names.text_of(value.encode("latin-1"))  # decoded as on the data path
+            for name, value in request.headers.items()
+            if name not in _FOR_THIS_PORT
+        }
+        for name in (":path", POOL):
+            if value := request.query_params.get(name[1:]):
+                headers[name] = value
+        if len(body) > ASIDE_BYTES:
+            return as_json(_preview(picker, await asyncio.to_thread(_read, picker, body, headers)))
+        return as_json(explain(picker, body, headers))
 
     async def decisions(request: Request) -> Response:
         wanted = request.query_params.get("limit", "20")
         if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LIMIT:
-            return refused(RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}"))
+            raise RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}")
         kind, text = request.query_params.get("kind", ""), request.query_params.get("find", "")
         if kind not in KINDS:
-            return refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
+            raise RequestError(400, "bad-kind", unknown("kind", kind, KINDS))
         until = request.query_params.get("until", "9" * 12)
         if not re.fullmatch("[0-9]{1,12}", until):
-            return refused(RequestError(400, "bad-until", "until must be a time in Unix seconds"))
+            raise RequestError(400, "bad-until", "until must be a time in Unix seconds")
         shown = []
         matching = _matching(memory, kind, text.lower(), until_s=int(until) + 1.0)
         for record in list(islice(matching, int(wanted))):
@@ -194,18 +172,16 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
     async def decision(request: Request) -> Response:
         record = memory.get(request.path_params["id"])
         if record is None:
-            return refused(
-                RequestError(
-                    404,
-                    "unknown-decision",
-                    f"no decision has this id, or it is not among the last {len(memory)}; the "
-                    "decision log (decisions.log) keeps more",
-                )
+            raise RequestError(
+                404,
+                "unknown-decision",
+                f"no decision has this id, or it is not among the last {len(memory)}; the "
+                "decision log (decisions.log) keeps more",
             )
         return as_json(memory.explained(record))
 
     return [
-        Route("/explain", explain, methods=["POST"]),
+        Route("/explain", preview, methods=["POST"]),
         Route("/decisions", decisions),
         Route("/decisions/{id}", decision),
     ]

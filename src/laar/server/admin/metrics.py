@@ -207,22 +207,22 @@ class _Scrape:
 
     @property
     def hooks(self) -> _Rows:
-        return _Rows((route.name, route) for route in self._picker.context.tallies())
+        return _Rows((route.name, route) for route in self._picker.context.orderings)
 
     def hook_entries(self) -> _Series:
-        for route in self._picker.context.tallies():
+        for route in self._picker.context.orderings:
             stats = route.hook.stats()
             yield from (((route.name, memory), stats[memory]) for memory in _HOOK_MEMORIES)
 
     def hook_evictions(self) -> _Series:
-        for route in self._picker.context.tallies():
+        for route in self._picker.context.orderings:
             stats = route.hook.stats()
             for cause in ("capacity", "ttl", "told"):
                 yield (route.name, cause), stats[f"index_evicted_{cause}"]
 
     @property
     def hook_groups(self) -> _Rows:
-        routes = self._picker.context.tallies()
+        routes = self._picker.context.orderings
         return _Rows(((r.name, name), group) for r in routes for name, group in r.groups.items())
 
 

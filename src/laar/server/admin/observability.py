@@ -10,29 +10,30 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from laar.accuracy.reports import Answered, OutcomeReports
-from laar.core.director import Director
+from laar.accuracy.reports import Answered
 from laar.explain.decision_record import DecisionRecord
-from laar.protocol.rules import GatewayRules
 from laar.server.admin.answers import as_json
-from laar.server.admin.explain import Explainer, explain_routes
+from laar.server.admin.explain import explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import begin, spans_of
 from laar.settings import Settings
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
-from laar.telemetry.metrics import Metrics
 from laar.telemetry.page_model import HitRates, PageModel
-from laar.telemetry.problems import Problems
+
+if TYPE_CHECKING:
+    from laar.server.picker import Picker
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -57,29 +58,14 @@ class Observability:
     """Remembers, logs and displays decisions.
 
     Args:
-        rules: the gateway's rules, for explanations.
-        clock: monotonic seconds.
-        calibrated: whether the accuracy of any model is known.
-        sharing: returns the state of sharing with other pickers; None without sharing.
-        problems: receives the problems of the decision log.
+        picker: the picker, whose other parts exist.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        director: Director,
-        metrics: Metrics,
-        reports: OutcomeReports,
-        rules: GatewayRules,
-        *,
-        clock: Callable[[], float],
-        problems: Problems,
-        calibrated: Callable[[], bool] = lambda: True,
-        sharing: Callable[[], dict[str, object] | None] = lambda: None,
-    ) -> None:
-        kept = settings.decisions
+    def __init__(self, picker: Picker) -> None:
+        settings, director, clock = picker.settings, picker.director, picker.clock
+        metrics, reports, kept = picker.metrics, picker.learning.reports, settings.decisions
+        self._picker = picker
         self.history = History(random.Random(0))
-        self._calibrated, self._sharing = calibrated, sharing
 
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
@@ -89,10 +75,7 @@ class Observability:
         reports.on_answered = answered
         self.hit_rates = HitRates()
         self.log = (
-            DecisionLog(
-                kept.log,
-                on_problem=lambda message: problems.report("decision log", message),
-            )
+            DecisionLog(kept.log, on_problem=partial(picker.problems.report, "decision log"))
             if kept.log is not None
             else None
         )
@@ -118,22 +101,19 @@ class Observability:
         self.version = version("laar")
         self._about: dict[str, object] = {"version": self.version}
         self._clock = clock
-        self.page = PageModel(director, self.memory, problems, self.hit_rates, self._about)
+        self.page = PageModel(director, self.memory, picker.problems, self.hit_rates, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(self._frame)
-        self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
-        self.sessions: Callable[[float], dict[str, object]] | None = None
+        self.sessions = None if picker.admission is None else picker.admission.shown
         """Lists the sessions with a cache place and those waiting; None without flow control."""
-        self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Apply new settings for policy and explanations."""
+        """Show the policy and the share of new settings."""
         self._about |= {
             "policy": settings.routing.director.policy,
             "enforced": settings.routing.enforcement.share,
         }
-        self.explainer.settings = settings.stream
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
@@ -145,12 +125,16 @@ class Observability:
         return self.page.frame(self._clock())
 
     def _update_about(self) -> None:
-        self._about |= {"calibrated": self._calibrated(), "sharing": self._sharing()}
+        picker = self._picker
+        self._about |= {
+            "calibrated": picker.learning.calibrated(picker.table.models),
+            "sharing": picker.sharer.shown() if picker.sharer else None,
+        }
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes for the admin port."""
         return [
-            *explain_routes(self.explainer, self.memory, self._max_body_bytes),
+            *explain_routes(self._picker),
             Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._show_fleet),
             Route("/history", self._show_history),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
@@ -22,14 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from laar.accuracy.reporters import UNNAMED
-from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.core.endpoints import EndpointTable
+from laar.accuracy.reports import Verdict
 from laar.errors import RequestError
 from laar.protocol.headers import REPORTER
-from laar.server.admin.answers import as_json, first_fault, refused
+from laar.server.admin.answers import as_json, first_fault
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
-from laar.server.learning import Learning
+from laar.server.picker import Picker
 from laar.server.token_file import ReporterTokens
 
 MAX_BATCH = 1000
@@ -58,50 +57,34 @@ class _Batch(BaseModel):
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
 
 
-OnJudged = Callable[[str, bool], None]
-"""Called with every accepted outcome: the decision, and whether its answer was correct."""
-
-
-def routes(
-    learning: Learning,
-    table: EndpointTable,
-    *,
-    clock: Callable[[], float],
-    tokens: ReporterTokens | None,
-    listen: str,
-    attempts: Attempts,
-    on_judged: OnJudged | None = None,
-) -> list[Route]:
+def routes(picker: Picker, tokens: ReporterTokens | None) -> list[Route]:
     """Return the routes for the admin port, without `/outcomes` if reports are disabled.
 
     A port that other machines can reach accepts no reports without a token.
     """
+    learning, listen = picker.learning, picker.settings.listen.admin
     open_to_others = tokens is None and not is_loopback(listen)
+    attempts = Attempts(picker.clock)  # reporters' wrong tokens must not block viewers
 
     async def models(_request: Request) -> Response:
-        entries = await asyncio.to_thread(learning.models, list(table.models))
+        entries = await asyncio.to_thread(learning.models, list(picker.table.models))
         return as_json({"models": entries})
 
     async def report(request: Request) -> Response:
-        try:
-            if open_to_others:
-                raise RequestError(
-                    403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}"
-                )
-            address = address_of(request.scope)
-            if not attempts.may_try(address):
-                raise RequestError(429, "too-many-attempts", "too many wrong tokens")
-            sent = request.headers.get("authorization", "")
-            reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
-            if reporter is None:
-                if sent:
-                    attempts.wrong(address, sent)
-                raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
-            outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
-        except RequestError as error:
-            return refused(error)
+        if open_to_others:
+            raise RequestError(403, "no-token", f"{listen} is open to the network: set {_ASKED_BY}")
+        address = address_of(request.scope)
+        if not attempts.may_try(address):
+            raise RequestError(429, "too-many-attempts", "too many wrong tokens")
+        sent = request.headers.get("authorization", "")
+        reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
+        if reporter is None:
+            if sent:
+                attempts.wrong(address, sent)
+            raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
+        outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = await _report(learning.reports, pairs, clock(), reporter, on_judged)
+        verdicts = await _report(picker, pairs, reporter)
         accepted = sum(verdict in (Verdict.TAKEN, Verdict.PASSED) for verdict in verdicts)
         ignored = len(verdicts) - accepted
         return as_json({"accepted": accepted, "ignored": ignored, "verdicts": verdicts})
@@ -113,17 +96,13 @@ def routes(
 
 
 async def _report(
-    reports: OutcomeReports,
-    outcomes: Sequence[tuple[str, bool]],
-    now: float,
-    reporter: str,
-    on_judged: OnJudged | None,
+    picker: Picker, outcomes: Sequence[tuple[str, bool]], reporter: str
 ) -> list[Verdict]:
-    verdicts = []
+    verdicts, now = [], picker.clock()
     for number, (decision_id, correct) in enumerate(outcomes, start=1):
-        verdict = reports.report(decision_id, correct, now, reporter)
-        if on_judged is not None and verdict is Verdict.TAKEN:
-            on_judged(decision_id, correct)
+        verdict = picker.learning.reports.report(decision_id, correct, now, reporter)
+        if verdict is Verdict.TAKEN:
+            picker.context.reported(decision_id, correct)
         verdicts.append(verdict)
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from laar.datalayer.endpoints_file import join_address, split_address
-from laar.errors import SettingError
-from laar.server.admin.app import AdminServer, admin_app
+from laar.errors import RequestError, SettingError
+from laar.server.admin.answers import as_json, refused
+from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
 from laar.server.admin.metrics import metrics_page
@@ -18,8 +23,7 @@ from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
-from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_token_file
-from laar.settings import Settings
+from laar.server.token_file import reporter_tokens, viewers_token
 
 TOKENS_S = 5.0
 """Seconds between checks of the token files; a replaced token stays valid for up to that long."""
@@ -41,7 +45,8 @@ class AdminPort:
         self._picker = picker
         self._health = health
         self._shown = shown
-        self._viewers_token, self.outcomes_tokens = _tokens(picker.settings)
+        self._viewers_token = viewers_token(picker.settings)
+        self.outcomes_tokens = reporter_tokens(picker.settings)
         self._auth: AdminAuth | None = None
 
     async def follow_tokens(self) -> None:
@@ -49,7 +54,8 @@ class AdminPort:
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
-                viewers, outcomes = await asyncio.to_thread(_tokens, self._picker.settings)
+                viewers = await asyncio.to_thread(viewers_token, self._picker.settings)
+                outcomes = await asyncio.to_thread(reporter_tokens, self._picker.settings)
             except SettingError as fault:
                 self._picker.problems.report(
                     "token files", f"{fault}; the tokens that were read before stay in use"
@@ -74,21 +80,33 @@ class AdminPort:
         picker, listen = self._picker, self._picker.settings.listen
         host, port = split_address(listen.admin)
         port += above if port else 0
-        parts = [
-            *outcome_routes(
-                picker.learning,
-                picker.table,
-                clock=picker.clock,
-                tokens=self.outcomes_tokens,
-                listen=listen.admin,
-                attempts=Attempts(picker.clock),  # reporters' wrong tokens must not block viewers
-                on_judged=picker.context.reported,
-            ),
+
+        async def metrics(_request: Request) -> Response:
+            page = metrics_page(picker)
+            return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        async def alive(_request: Request) -> Response:
+            return PlainTextResponse("ok\n")
+
+        async def ready(_request: Request) -> Response:
+            if self._health.ready:
+                return PlainTextResponse("ready\n")
+            return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
+
+        async def config(_request: Request) -> Response:
+            return as_json(self._shown())
+
+        routes = [
+            Route("/metrics", metrics),
+            Route("/healthz", alive),
+            Route("/readyz", ready),
+            Route("/config", config),
+            *outcome_routes(picker, self.outcomes_tokens),
             *picker.observability.routes(),
-            *context_routes(picker.context, picker.prefixes),
+            *context_routes(picker),
             *tuner_routes(picker.tuner),
         ]
-        app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)
+        app = Starlette(routes=routes, exception_handlers={RequestError: _refuse})
         others = not is_loopback(listen.admin)
         self._auth = AdminAuth(app, self._viewers_token, Attempts(picker.clock), others=others)
         guard = BrowserGuard(self._auth, [host, *listen.admin_hosts])
@@ -98,10 +116,6 @@ class AdminPort:
             raise cannot_listen("admin", join_address(host, port)) from None
 
 
-def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:
-    """Read the tokens of viewers and of reporters."""
-    viewers = read_token_file(settings.decisions.viewers_token_file, "decisions.viewers_token_file")
-    outcomes = read_reporter_tokens(
-        settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
-    )
-    return viewers, outcomes
+async def _refuse(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return refused(error)

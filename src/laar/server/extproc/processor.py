@@ -15,7 +15,6 @@ import orjson
 
 from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
-from laar.core.director import Director
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
@@ -30,17 +29,13 @@ from laar.protocol.events import (
     Served,
     Stored,
 )
-from laar.protocol.ports import BodyHook, IsEnforced
-from laar.protocol.rules import GatewayRules
-from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
-from laar.protocol.stream import Environment, HeldBytes, StreamSettings
+from laar.protocol.stream import Environment
 from laar.server.extproc.exchange import Exchange
 from laar.server.flow_control import FlowControl, Waiting
-from laar.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from laar.telemetry.tracing import Spans
+    from laar.server.picker import Picker
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _LOG = logging.getLogger(__name__)
@@ -52,49 +47,26 @@ class ExternalProcessor:
     """The state shared by the exchanges of `Process`, one exchange per HTTP request.
 
     Args:
-        sampler: chooses the native requests whose responses are read.
-        clock: monotonic seconds.
-        rules: the cluster's priorities and model rewrites.
-        enforced: selects the requests whose decisions are applied; None for all.
+        picker: decides, and counts.
         flow: holds requests while the fleet is full; None to send each at once.
-        hook: may change request bodies; None to leave all unchanged.
-        held: counts incomplete bodies of the gateway shape; None for no limit.
-        spans: creates spans for traced clients' decisions; None if tracing is disabled.
-        longest_hold_s: maximum seconds that flow control may hold a request.
-        unknown_model: called when a request names a model not known to be served.
     """
 
-    def __init__(
-        self,
-        director: Director,
-        settings: StreamSettings,
-        *,
-        sampler: Sampler,
-        clock: Callable[[], float],
-        metrics: Metrics,
-        rules: GatewayRules,
-        enforced: IsEnforced | None = None,
-        flow: FlowControl | None = None,
-        hook: BodyHook | None = None,
-        held: HeldBytes | None = None,
-        spans: Spans | None = None,
-        longest_hold_s: float = 0.0,
-        unknown_model: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.director = director
-        self.sampler = sampler
-        self.clock = clock
-        self.metrics = metrics
+    def __init__(self, picker: Picker, flow: FlowControl | None = None) -> None:
+        self._picker = picker
+        self.director = director = picker.director
+        self.sampler = picker.sampler
+        self.clock = picker.clock
+        self.metrics = picker.metrics
         self.flow = flow
-        self.spans = spans
+        self.spans = picker.observability.spans
         self.env = Environment(
-            settings=settings,
+            settings=picker.settings.stream,
             new_id=lambda: str(uuid.uuid4()),
-            sampled=sampler.draw,
-            enforced=enforced,
-            rules=rules,
-            hook=hook,
-            held=held,
+            sampled=picker.sampler.draw,
+            enforced=picker.enforced,
+            rules=picker.rules,
+            hook=picker.context.in_use,
+            held=picker.held,
             since=Since(),
             catalog=self._listed,
         )
@@ -108,19 +80,23 @@ class ExternalProcessor:
         self.exchanges: set[Exchange] = set()
         self.begun = 0
         """Number of streams begun."""
+        longest_hold_s = picker.settings.flow.admission.limits.max_hold_s
         self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
         """Seconds that Envoy should wait for a slow decision."""
-        self._unknown_model = unknown_model
         self._log_faults_at = -math.inf
         # One thread: more would only take turns, and the event loop needs its share of the GIL.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
         self.reading = asyncio.Lock()
 
-    def apply(
-        self, settings: StreamSettings, *, hook: BodyHook | None, enforced: IsEnforced | None
-    ) -> None:
-        """Apply new settings to new streams."""
-        self.env = replace(self.env, settings=settings, hook=hook, enforced=enforced)
+    def apply_settings(self) -> None:
+        """Apply the picker's new settings to new streams."""
+        picker = self._picker
+        self.env = replace(
+            self.env,
+            settings=picker.settings.stream,
+            hook=picker.context.in_use,
+            enforced=picker.enforced,
+        )
 
     def let_go(self) -> None:
         """Close the streams of requests that Envoy can finish without the picker.
@@ -144,7 +120,7 @@ class ExternalProcessor:
         for entry in listed["data"]:
             if entry["id"] == name:
                 return orjson.dumps(entry)
-        self._unknown_model()
+        self._picker.doubt_names("")
         raise no_such_model(name)
 
     # -- for exchanges -------------------------------------------------------------------------
@@ -160,7 +136,7 @@ class ExternalProcessor:
     def refused(self, request: Request, error: RequestError) -> Refused:
         """Record a refused request."""
         if error.reason == "unknown-model":
-            self._unknown_model()
+            self._picker.doubt_names("")
         if self.spans is not None:
             self.spans.refused(request, error)
         return Refused(error.with_traceback(None))  # its frames and the error form a cycle

@@ -14,7 +14,6 @@ from laar.datalayer.endpoints_file import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.guard import Share
-from laar.server.listener import listener
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +42,23 @@ def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
                 raise
 
     return Reporting
+
+
+def listener(
+    host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
+) -> socket.socket:
+    """Return a listening TCP socket; on ``::`` it accepts both families if the system supports it.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    return socket.create_server(
+        (host, port),
+        family=family,
+        backlog=backlog,
+        reuse_port=reuse_port,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+    )
 
 
 class H2Server:

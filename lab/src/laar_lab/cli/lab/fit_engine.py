@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.terminal import check_places, report_errors
+from laar.cli.terminal import check_places, key_headers, report_errors
 from laar_lab.cli.lab.options import NOT_HELD, Json, Plot, lab_console
 
 
@@ -49,7 +49,6 @@ def fit_engine(
     with report_errors():
         from rich.progress import Progress
 
-        from laar.measuring.run import key_headers
         from laar_lab.figure import draw
         from laar_lab.fit_engine import FitSettings, check_out, write_profile
         from laar_lab.fit_engine import fit_engine as run_fit
