@@ -1,8 +1,8 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
-A long benchmark (`chaos`, `difficulty`, `failing`, `guard`, `hooked`, `kills`, `models`, `picker`,
-`prompts`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments after its name are
-its options.
+A long benchmark (`chaos`, `cold`, `difficulty`, `failing`, `guard`, `hooked`, `kills`, `models`,
+`picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments after its
+name are its options.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 LONG = (
-    "chaos", "difficulty", "failing", "guard", "hooked", "kills", "models", "picker", "prompts",
-    "sharing", "soak", "stall", "templates", "vllm",
+    "chaos", "cold", "difficulty", "failing", "guard", "hooked", "kills", "models", "picker",
+    "prompts", "sharing", "soak", "stall", "templates", "vllm",
 )  # fmt: skip
 """Long benchmarks, run only by name; their `main` takes options and returns an exit status."""
 

@@ -1,7 +1,8 @@
 """A minimal endpoint picker, as the baseline for laar's CPU.
 
 It parses each body with orjson and sends every request to the same endpoints, in both body modes:
-no state, no policy, no metrics, prebuilt answers. Its cost is gRPC and JSON parsing.
+no state, no policy, no metrics, prebuilt answers. Its cost is gRPC and JSON parsing. With `--h2` it
+runs on laar's HTTP/2 server instead of grpc.aio: the least that laar could cost.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
 """
@@ -9,7 +10,10 @@ no state, no policy, no metrics, prebuilt answers. Its cost is gRPC and JSON par
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from types import coroutine
+from typing import Any, cast
 
 import grpc
 import orjson
@@ -17,6 +21,8 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from laar.protocol.agreed import PICKING_SERVICE
+from laar.server.extproc import SERVICE
+from laar.server.h2 import Call, H2Server, Handler
 from laar.wire import ext_proc_pb2 as ext_proc
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -176,6 +182,44 @@ async def _add_health(server: grpc.aio.Server, service: str) -> None:
     await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
 
 
+class _OnCall:
+    """The context of a stream on laar's server; `read` gives control back until a message."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @coroutine
+    def read(self) -> Generator[None, ext_proc.ProcessingRequest, ext_proc.ProcessingRequest]:
+        return (yield)
+
+    async def write(self, answer: ext_proc.ProcessingResponse) -> None:
+        self._call.send(answer.SerializeToString())
+
+
+class _Exchange(Handler):
+    def __init__(self, picker: NoopPicker, call: Call) -> None:
+        self._call = call
+        self._running: Any = picker.process(None, cast(Any, _OnCall(call)))
+        self._running.send(None)
+
+    def receive(self, message: bytes) -> None:
+        self._running.send(ext_proc.ProcessingRequest.FromString(message))
+
+    def half_closed(self) -> None:
+        self._call.end()
+
+    def closed(self) -> None:
+        self._running.close()
+
+
+async def _serve_on_h2(endpoints: str, port: int) -> None:
+    picker, server = NoopPicker(endpoints), H2Server(longest_bytes=_MAX_MESSAGE_BYTES)
+    server.add_method(SERVICE, "Process", lambda call: _Exchange(picker, call))
+    server.bind(f"127.0.0.1:{port}")
+    await server.start()
+    await asyncio.Event().wait()
+
+
 async def _serve(endpoints: str, port: int, health_port: int | None, service: str) -> None:
     server = await start(NoopPicker(endpoints), port, healthy=health_port is None)
     if health_port is not None:
@@ -192,7 +236,13 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True, help="ip:port; several: comma-separated")
     parser.add_argument("--health-port", type=int, help="separate port for health checks")
     parser.add_argument("--service", default="", help="health service name there")
+    parser.add_argument(
+        "--h2", action="store_true", help="serve on laar's HTTP/2; no health checks"
+    )
     told = parser.parse_args()
+    if told.h2:
+        uvloop.run(_serve_on_h2(told.endpoint, told.port))
+        return
     uvloop.run(_serve(told.endpoint, told.port, told.health_port, told.service))
 
 

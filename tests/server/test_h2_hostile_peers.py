@@ -344,7 +344,7 @@ async def test_unfinished_messages_have_a_limit_for_all_streams(served):
         await peer.flush()
         await eventually(lambda: served.count("open") == 20, what="the calls")
         (held,) = served.server.connections
-        await eventually(lambda: held._held_bytes == 60_000, what="their beginnings")
+        await eventually(lambda: held._held_bytes >= 60_000, what="their beginnings")
         for number in numbers:
             with contextlib.suppress(ProtocolError):  # it was reset meanwhile
                 peer.h2.send_data(number, b"x" * 3000)

@@ -61,6 +61,9 @@ _FIELDS = b"deir:"
 _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")  # ends a stream without a final event
 _TAIL_BYTES = 1024
+_BATCH_BYTES = 4096
+"""Bytes of events that may wait to be searched together, which takes as long as for one event. Ten
+thousand open answers hold 40 MB at most."""
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
@@ -146,6 +149,20 @@ class AnswerReader:
         """The sign (`laar.accuracy.signs`) of the complete answer; None before its end, or if
         it has none."""
 
+    def put_by(self, piece: bytes) -> bool:
+        """Keep a piece for the next `feed` or `end` if it can wait; return whether it does.
+
+        Once a stream is judged, only an error and the last events are of interest. Only whole lines
+        wait, so no error is in two pieces.
+        """
+        kept, judged = self._kept, self._events and self._is_judged and not self._wants_id
+        whole = piece[-1:] == b"\n" and (not kept or kept[-1:] == b"\n")
+        fits = len(kept) + len(piece) <= _BATCH_BYTES
+        if not (judged and whole and fits) or b"error" in piece:
+            return False
+        kept += piece
+        return True
+
     def feed(self, piece: bytes) -> Reply | None:
         """Read the next piece of the body, in time linear in the piece.
 
@@ -216,19 +233,13 @@ class AnswerReader:
         # Most pieces are deltas without usage; searching for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
-                self._line(line)
+                is_read = self._use.found is None or b'"usage"' in line or self._wants_id
+                if is_read and line.startswith(b"data:"):
+                    self._document(line[5:])
         if not self._has_ended:
-            for end in self._ends:
-                if end in lines:
-                    self._has_ended = True
+            self._has_ended = any(end in lines for end in self._ends)
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
-
-    def _line(self, line: bytes) -> None:
-        if line.startswith(b"data:") and (
-            self._use.found is None or b'"usage"' in line or self._wants_id
-        ):
-            self._document(line[5:])
 
     def _document(self, text: bytes | bytearray) -> None:
         try:

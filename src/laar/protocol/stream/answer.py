@@ -9,7 +9,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
-from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader, Usage
+from laar.protocol.answers import MAX_ERROR_BYTES, NO_USAGE, AnswerReader
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
@@ -111,6 +111,13 @@ class Answer:
             found.append(Answering(decision, self.accepted and not self._error))
         return found
 
+    def put_by(self, data: bytes, now: float) -> bool:
+        """Keep a piece that only has to be passed on, to read it later; return False for others."""
+        reader, is_due = self._reader, now - self._progress_at >= _PROGRESS_S
+        if reader is None or is_due or self.complete or self.restorers:
+            return False
+        return reader.put_by(data)
+
     def _new_reader(self, decision: Decision) -> AnswerReader:
         seen = self._seen or ResponseHeaders(None)
         return AnswerReader(
@@ -124,11 +131,6 @@ class Answer:
     def fail(self) -> None:
         """Record that no endpoint answered: the status is Envoy's."""
         self.status, self.accepted, self._unanswered = None, False, True
-
-    @property
-    def usage(self) -> Usage:
-        """The engine's token counts; empty unless the answer was read to its end."""
-        return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
     def completion(self, decision: Decision, now: float) -> Completion:
         """Return what is known of how the request ended."""

@@ -241,6 +241,16 @@ def _body_answer(action: AnswerBody) -> bytes:
     return written
 
 
+def passed(data: bytes, *, returned: bool) -> bytes:
+    """Return the answer to a piece of an answer that passes as it is; `returned` if laar has it."""
+    if not returned:
+        return _PLAIN["response_body"]
+    response = pb.ProcessingResponse()
+    response.response_body.response.body_mutation.streamed_response.body = data
+    written: bytes = response.SerializeToString()
+    return written
+
+
 def _immediate_answer(action: Immediate) -> bytes:
     response = pb.ImmediateResponse(
         status=pb.HttpStatus(code=action.status),

@@ -133,7 +133,7 @@ class Call:
     def waits(self) -> bool:
         """Return whether a message is still arriving: the first one, or part of a later one."""
         return self._end is None and (
-            not self._is_whole or (self._unframer is not None and self._unframer.midway)
+            not self._is_whole or (self._unframer is not None and self._unframer.held_bytes > 0)
         )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
@@ -166,7 +166,7 @@ class Call:
         if self._unframer is None:
             self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
-        was_coming = unframer.midway or not self._is_whole
+        was_coming = unframer.held_bytes > 0 or not self._is_whole
         try:
             for message in unframer.feed(data):
                 if self._end is not None:  # ended by the previous message
@@ -181,14 +181,14 @@ class Call:
         except CallError as error:  # earlier messages are handled, however the bytes are split
             self.end(error.code, error.text)
             return
-        if unframer.midway and not was_coming and self._end is None:
+        if unframer.held_bytes and not was_coming and self._end is None:
             self._connection.is_coming(self)
         self._account()
 
     def remote_ended(self) -> None:
         """Handle the end of the peer's half of the stream."""
         self._remote_done = True
-        if self._end is None and self._unframer is not None and self._unframer.midway:
+        if self._end is None and self._unframer is not None and self._unframer.held_bytes:
             self.end(Code.INTERNAL, "the stream ended within a message")
         self._deliver()
 

@@ -47,17 +47,12 @@ class CallError(Exception):
 class Unframer:
     """Reassembles messages of at most `longest_bytes` from pieces of any size."""
 
-    __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes", "midway")
-
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
-        self._prefix = b""
-        self._missing = 0  # bytes missing from the current message
         self._pieces: list[bytes] = []
+        self._wanted_bytes = PREFIX_BYTES  # the length of what is held, once it is of use
         self.held_bytes = 0
         """Bytes held of an incomplete message."""
-        self.midway = False
-        """Whether a message is incomplete."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the messages that a piece completes, each before parsing the next.
@@ -65,60 +60,27 @@ class Unframer:
         Raises:
             CallError: a message is compressed or too long.
         """
-        try:
-            yield from self._cut(data)
-        finally:
-            self.midway = bool(self._prefix or self._missing)
-
-    def _cut(self, data: bytes) -> Iterator[bytes]:
-        at, end = 0, len(data)
-        while at < end:
-            if self._missing:
-                piece = data[at : at + self._missing] if at or end > self._missing else data
-                at += len(piece)
-                if (message := self._continued(piece)) is not None:
-                    yield message
-                continue
-            if self._prefix or end - at < PREFIX_BYTES:
-                taken = PREFIX_BYTES - len(self._prefix)
-                self._prefix += data[at : at + taken]
-                at = min(at + taken, end)
-                if len(self._prefix) < PREFIX_BYTES:
-                    break
-                length = self._length(self._prefix, 0)
-                self._prefix = b""
-            else:
-                length = self._length(data, at)
-                at += PREFIX_BYTES
-            if end - at >= length:
-                yield data[at : at + length]
-                at += length
-            else:
-                self._missing = length
-
-    def _continued(self, piece: bytes) -> bytes | None:
-        """Return the current message if this piece completes it."""
-        pieces = self._pieces
-        pieces.append(piece)
-        self.held_bytes += len(piece)
-        self._missing -= len(piece)
-        if not self._missing:
-            message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            self.held_bytes = 0
-            return message
-        if len(pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
-            pieces[:] = [b"".join(pieces)]  # a one-byte piece takes 34 bytes as an object
-        return None
-
-    def _length(self, data: bytes, at: int) -> int:
-        if data[at]:
-            raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
-        length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
-        if length > self._longest_bytes:
-            text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
-            raise CallError(Code.RESOURCE_EXHAUSTED, text)
-        return length
+        self._pieces.append(data)
+        self.held_bytes += len(data)
+        if self.held_bytes < self._wanted_bytes:
+            if len(self._pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
+                self._pieces = [b"".join(self._pieces)]  # an object takes 34 bytes more
+            return
+        data, at, self._wanted_bytes = b"".join(self._pieces), 0, PREFIX_BYTES
+        while len(data) - at >= PREFIX_BYTES:
+            if data[at]:
+                raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
+            length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+            if length > self._longest_bytes:
+                text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
+                raise CallError(Code.RESOURCE_EXHAUSTED, text)
+            end = at + PREFIX_BYTES + length
+            if end > len(data):
+                self._wanted_bytes = end - at
+                break
+            yield data[at + PREFIX_BYTES : end]
+            at = end
+        self._pieces, self.held_bytes = [data[at:]], len(data) - at
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:

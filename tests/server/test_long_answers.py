@@ -1,0 +1,147 @@
+"""The middle of a long answer passes without events of the state machine; nothing else differs."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import orjson
+import pytest
+from bench.bench_road import recorded
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
+from laar.policies import build_policies
+from laar.protocol.rules import GatewayRules
+from laar.protocol.sampling import Sampler
+from laar.protocol.stream import StreamSettings
+from laar.protocol.stream.answer import Answer
+from laar.server.extproc import ExternalProcessor
+from laar.server.extproc.exchange import Exchange
+from laar.telemetry.metrics import Metrics
+from laar.wire import ext_proc_pb2 as pb
+
+MODE = pb.ProcessingMode
+SHAPES = {
+    "native": (MODE.BUFFERED, MODE.NONE),
+    "streamed": (MODE.BUFFERED, MODE.STREAMED),
+    "gateway": (MODE.FULL_DUPLEX_STREAMED, MODE.FULL_DUPLEX_STREAMED),
+}
+DELTA = b'data: {"id":"a","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
+OTHERS = (
+    b": still here\n\n",
+    b'data: {"choices":[{"delta":{"content":"an error"},"finish_reason":"length"}]}\n\n',
+    b'data: {"error":{"message":"out of memory","code":500}}\n\n',
+    b'data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":3}}\n\n',
+    DELTA * 80,
+)
+DONE = b"data: [DONE]\n\n"
+ENDS = ("end", "trailers", "client leaves")
+
+
+class Call:
+    """The transport of one stream, which keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.reassure = None
+
+    def send(self, message: bytes) -> None:
+        self.sent.append(message)
+
+    def end(self, *_args: object) -> None: ...
+
+
+class Picker:
+    """A picker with one endpoint and its own clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ended: list[object] = []
+        table = EndpointTable()
+        table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+        rng = random.Random(1)
+        director = Director(table, build_policies(CostWeights()), DirectorSettings(), rng=rng)
+        director.watch(settled=lambda _decision, end: self.ended.append(end))
+        self.sampler = Sampler(1.0, every_s=1.0, rng=rng)
+        self._processor = ExternalProcessor(
+            director,
+            StreamSettings(),
+            sampler=self.sampler,
+            clock=lambda: self.now,
+            metrics=Metrics(),
+            rules=GatewayRules(rng),
+        )
+
+    def begin(self, shape: str) -> tuple[Exchange, Call]:
+        """Begin a stream; return it at the beginning of its answer."""
+        call = Call()
+        stream = Exchange(self._processor, call)
+        head = pb.ProcessingRequest()
+        modes = head.protocol_config
+        modes.request_body_mode, modes.response_body_mode = SHAPES[shape]
+        for name, value in ((":method", b"POST"), (":path", b"/v1/chat/completions")):
+            head.request_headers.headers.headers.add(key=name, raw_value=value)
+        body = orjson.dumps({"model": "m", "messages": [], "stream": True})
+        asked = pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True))
+        answer = pb.ProcessingRequest()
+        for name, value in ((":status", b"200"), ("content-type", b"text/event-stream")):
+            answer.response_headers.headers.headers.add(key=name, raw_value=value)
+        for message in (head, asked, answer):
+            stream.receive(message.SerializeToString())
+        call.sent.clear()
+        return stream, call
+
+
+def piece(data: bytes, *, end: bool = False) -> bytes:
+    body = pb.HttpBody(body=data, end_of_stream=end)
+    return pb.ProcessingRequest(response_body=body).SerializeToString()
+
+
+def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[object, ...]:
+    """Pass an answer; return all messages sent, how it ended, and when the next may be read."""
+    picker = Picker()
+    stream, call = picker.begin(shape)
+    for number, data in enumerate(pieces):
+        picker.now += gap_s
+        is_last = end == "end" and number == len(pieces) - 1
+        stream.receive(piece(data, end=is_last))
+    if end == "trailers":
+        trailers = pb.ProcessingRequest(response_trailers=pb.HttpTrailers())
+        stream.receive(trailers.SerializeToString())
+    stream.closed()
+    return call.sent, picker.ended, picker.sampler._paid_at
+
+
+@example("gateway", [0, 2], [101], 0.01, "client leaves")  # an error in two pieces, the last ones
+@given(
+    st.sampled_from(sorted(SHAPES)),
+    st.lists(st.integers(0, 12), max_size=40),
+    st.lists(st.integers(1, 8_000), max_size=20),
+    st.sampled_from([0.001, 0.01, 0.2]),
+    st.sampled_from(ENDS),
+)
+def test_nothing_else_differs(shape, kinds, cuts, gap_s, end):
+    text = DELTA + b"".join(OTHERS[kind] if kind < len(OTHERS) else DELTA for kind in kinds) + DONE
+    ends = [at for at in range(1, len(text) + 1) if text[at - 2 : at] == b"\n\n"]
+    marks = sorted({0, len(text), *ends[: 2 * len(ends) // 3], *(cut % len(text) for cut in cuts)})
+    pieces = [text[a:b] for a, b in pairwise(marks)]
+    found = passed(shape, pieces, gap_s, end)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Answer, "put_by", lambda *_args: False)
+        assert found == passed(shape, pieces, gap_s, end)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_piece_in_the_middle_takes_few_calls(shape):
+    stream, _ = Picker().begin(shape)
+    for _ in range(3):
+        stream.receive(piece(DELTA))
+    trail: list[tuple[str, str]] = []
+    recorded(lambda: stream.receive(piece(DELTA)), trail)
+    assert len(trail) <= 6
