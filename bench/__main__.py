@@ -1,8 +1,8 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
 A long benchmark (`chaos`, `cold`, `difficulty`, `failing`, `guard`, `hooked`, `kills`, `models`,
-`picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments after its
-name are its options.
+`picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments after
+its name are its options.
 """
 
 from __future__ import annotations

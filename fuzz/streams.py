@@ -14,7 +14,7 @@ from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import POOL_LABEL, EndpointSpec
-from laar.core.shadow import EnforcedShare
+from laar.core.shadow import Enforcement
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
@@ -152,7 +152,7 @@ def streams(data: bytes) -> None:
     """One stream from its first message to its end."""
     choices = Choices(data)
     director, held = _director, HeldBytes(500)
-    share = EnforcedShare((1.0, 0.0)[choices.number(2)])
+    share = Enforcement(enforce_share=(1.0, 0.0)[choices.number(2)])
     settings = StreamSettings(
         max_body_bytes=400,
         answers=list(names.Answers)[choices.number(4)],
@@ -164,7 +164,7 @@ def streams(data: bytes) -> None:
             settings=settings,
             sampled=lambda _now: is_sampled,
             new_id=lambda: "id",
-            enforced=share,
+            enforced=share.draw,
             held=held,
         )
     )

@@ -160,7 +160,7 @@ async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http)
         }
     }
     assert shown["routing"]["max_waiting"] == 9
-    assert runner.picker.director.settings.filters.max_waiting == 9
+    assert runner.picker.director.settings.max_waiting == 9
     assert shown["origins"]["routing.max_waiting"].startswith("laar.yaml:")
     assert shown["origins"]["routing.fallbacks"] == "default"
     told = runner.picker.problems["settings restart"]
@@ -471,14 +471,14 @@ def in_force(runner):
     return {
         "endpoints": [spec for specs in declared.values() for spec in specs],
         "director": picker.director.settings,
-        "candidates": (candidates._aliases, candidates._filters),
+        "candidates": (candidates._aliases, candidates._max_waiting),
         "weights": scorer.weights,
         "baselines": baseline._threshold,
         "policies": sorted(picker.director.policies),
         "models": picker.learning.assessor.success.capability.models,
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),
-        "enforced": picker.enforced and picker.enforced.share,
+        "enforced": picker.enforced and picker.enforced.__self__.share,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
         "context": [ordering.rule for ordering in picker.context.orderings],
