@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 
 import orjson
@@ -11,19 +10,11 @@ from bench.bench_road import recorded
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from laar.core.cost import CostWeights
-from laar.core.decision import DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.policies import build_policies
-from laar.protocol.rules import GatewayRules
-from laar.protocol.sampling import Sampler
-from laar.protocol.stream import StreamSettings
 from laar.protocol.stream.answer import Answer
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.telemetry.metrics import Metrics
+from laar.server.picker import Picker
+from laar.settings import Settings
 from laar.wire import ext_proc_pb2 as pb
 
 MODE = pb.ProcessingMode
@@ -57,26 +48,23 @@ class Call:
     def end(self, *_args: object) -> None: ...
 
 
-class Picker:
-    """A picker with one endpoint and its own clock."""
+class Served:
+    """A picker with one endpoint and its own clock, reading all answers."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: list[object] = []
-        table = EndpointTable()
-        table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
-        rng = random.Random(1)
-        director = Director(table, build_policies(CostWeights()), DirectorSettings(), rng=rng)
-        director.watch(settled=lambda _decision, end: self.ended.append(end))
-        self.sampler = Sampler(1.0, every_s=1.0, rng=rng)
-        self._processor = ExternalProcessor(
-            director,
-            StreamSettings(),
-            sampler=self.sampler,
-            clock=lambda: self.now,
-            metrics=Metrics(),
-            rules=GatewayRules(rng),
+        settings = Settings.model_validate(
+            {
+                "endpoints": [{"address": "10.0.0.1:80", "model": "m"}],
+                "bodies": {"sample_answers": 1.0, "sample_every_s": 1.0},
+            }
         )
+        picker = Picker(settings, seed=1, clock=lambda: self.now)
+        picker.table.replace("test", settings.listed())
+        picker.director.watch(settled=lambda _decision, end: self.ended.append(end))
+        self.sampler = picker.sampler
+        self._processor = ExternalProcessor(picker)
 
     def begin(self, shape: str) -> tuple[Exchange, Call]:
         """Begin a stream; return it at the beginning of its answer."""
@@ -105,7 +93,7 @@ def piece(data: bytes, *, end: bool = False) -> bytes:
 
 def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[object, ...]:
     """Pass an answer; return all messages sent, how it ended, and when the next may be read."""
-    picker = Picker()
+    picker = Served()
     stream, call = picker.begin(shape)
     for number, data in enumerate(pieces):
         picker.now += gap_s
@@ -139,7 +127,7 @@ def test_nothing_else_differs(shape, kinds, cuts, gap_s, end):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_piece_in_the_middle_takes_few_calls(shape):
-    stream, _ = Picker().begin(shape)
+    stream, _ = Served().begin(shape)
     for _ in range(3):
         stream.receive(piece(DELTA))
     trail: list[tuple[str, str]] = []
