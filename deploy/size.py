@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 54_647,
-    "statements": 32_713,
+    "lines": 54_180,
+    "statements": 32_476,
     "modules": 233,
-    "lines loaded": 36_185,
+    "lines loaded": 35_794,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
