@@ -52,8 +52,8 @@ means.
 The lab is deterministic, so `laar lab results --check` runs each stored run's first seed again: "as
 at" names the commit at which all its numbers came out as stored, **stale** says how many did not.
 Matrix products are rounded differently by kind of CPU, so all runs use OpenBLAS's kernels for
-Skylake where the CPU has AVX-512 (`OPENBLAS_CORETYPE` overrides them). With those for older CPUs 9
-of 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`, the most for `llm-d-latency`
+Skylake where the CPU has AVX-512, whatever `OPENBLAS_CORETYPE` says. With those for older CPUs 9 of
+648 numbers of `no-regret` differ, and 6 of 90 of `conversations`, the most for `llm-d-latency`
 (52.85 and 51.02).
 {checked}
 

@@ -135,7 +135,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
     if backend not in BACKENDS:
         raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
     if has_kernel():
-        os.environ.setdefault("OPENBLAS_CORETYPE", KERNEL)  # read when a worker imports NumPy
+        os.environ["OPENBLAS_CORETYPE"] = KERNEL  # read when a worker imports NumPy
     try:
         if backend == "dask":
             client = import_module("distributed").Client
