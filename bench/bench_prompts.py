@@ -1,11 +1,10 @@
 """Measure the context hook on prompts as frameworks send them, with chunks of real text.
 
 Prints for each template and corpus: the share of documents found after `LEARNT` requests (0 for a
-body with more found than it has; without bodies that the hook spares, since nothing in them can be
-shared), the share of bodies with all documents found, the number of documents cut (chunks
-contiguous in the received body but not in the sent one), and the cached share of the prompts with
-the hook off and on. Then come bodies whose order matters. Seeds are fixed, but the salt of hashes
-is not, so shares vary by a few hundredths between runs.
+body with more found than it has), the share of bodies with all documents found, the number of
+documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
+of the prompts with the hook off and on. Then come bodies whose order matters. Seeds are fixed, but
+the salt of hashes is not, so shares vary by a few hundredths between runs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bench.prompts import corpora, orders
 from bench.prompts.templates import TEMPLATES, Body
 from laar.context.bodies import api_of
 from laar.context.hook import ContextHook, HookResult
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import ContextSettings
 
 LEARNT = 100
 SCORED = 40
@@ -96,7 +95,7 @@ def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int,
     rng.shuffle(weights)
     hook = ContextHook(ContextSettings(holdout_share=0.0))
     off, on = Blocks(), Blocks()
-    seen = whole = moved = lost = looked = 0
+    seen = whole = moved = lost = 0
     for n in range(LEARNT + SCORED):
         drawn: dict[int, None] = {}
         while len(drawn) < DRAWN:
@@ -107,15 +106,13 @@ def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int,
         before, after = prompt(raw), prompt(made.body)
         off.put(before)
         on.put(after)
-        if n >= LEARNT and made.reason is not Reason.NOTHING_SHARED:
-            looked += 1
+        if n >= LEARNT:
             seen += made.documents if made.documents <= DRAWN else 0
             whole += made.documents == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)
-    looked = max(1, looked)
-    return seen / looked / DRAWN, whole / looked, moved, lost, off.share, on.share
+    return seen / SCORED / DRAWN, whole / SCORED, moved, lost, off.share, on.share
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:

@@ -137,13 +137,13 @@ class TestPromptsThatShareNothing:
     """Documents after a question that differs each time."""
 
     @staticmethod
-    def asked(h, count=200):
+    def asked(h, count=500):
         rng = random.Random(3)
         bodies = [agent(f"What is {n}?", rng.sample(range(12), 5)) for n in range(count)]
         return [(body, send(h, body)) for body in bodies]
 
     def test_most_are_not_looked_for(self):
-        results = self.asked(hook())[100:]
+        results = self.asked(hook())[400:]
         left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
         assert len(left) > 0.75 * len(results)
         assert all(r.body is b and not r.documents for b, r in left)
@@ -179,7 +179,7 @@ class TestPromptsThatShareNothing:
 
     def test_nothing_is_spared_where_the_hook_only_observes(self):
         h = hook()
-        for n in range(150):
+        for n in range(400):
             assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").documents == 3
 
 
