@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,8 @@ from laar.telemetry.metrics import Histogram
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.context.hook import HookResult
+    from laar.context.hook import HookResult, Receipt
     from laar.context.memo import Memo
-    from laar.context.turn import TurnPlan
     from laar.sharing.sharing import Sharing
 
 MAX_ANSWERED = 20_000
@@ -187,7 +187,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: OrderedDict[str, tuple[Ordering, TurnPlan]] = OrderedDict()
+        self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -350,9 +350,12 @@ class ContextHooks:
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._problems.report(f"context {ordering.name}", text)
 
-    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
+    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
-        self._answered[decision] = ordering, receipt.for_outcome()
+        self._answered[decision] = (
+            ordering,
+            replace(receipt, orders=(), memos=(), received=(), seen=[]),
+        )
         if len(self._answered) > MAX_ANSWERED:
             self._answered.popitem(last=False)
 
