@@ -174,6 +174,8 @@ async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
     async with httpx.AsyncClient(base_url=running.url(), headers=headers, timeout=20) as http:
         for _ in range(9):
             await http.post("/v1/chat/completions", json=CHAT)
+    engines = (one, other, open_to_all)
+    await eventually(lambda: all(any(s.path == "/health" for s in e.seen) for e in engines))
     for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
         assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
         probes = [each for each in engine.seen if each.path == "/health"]  # LiteLLM's calls models
