@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from laar.core.membership import EndpointSpec
 from laar.datalayer import fetching
 from laar.datalayer.fetching import Fetcher
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MAX_BYTES = 300_000
+SPEC = EndpointSpec(address="127.0.0.1:80", models=("m",))
 
 
 class Server:
@@ -62,7 +64,7 @@ def fetcher() -> Fetcher:
 async def fetched(it: Fetcher, url: str, *, within_s: float = 0.3) -> object:
     """Status and body, or the name of the error."""
     try:
-        async with asyncio.timeout(within_s), it.get(url) as answer:
+        async with asyncio.timeout(within_s), it.get(url, SPEC) as answer:
             assert 0.0 <= answer.after_s < within_s
             body = await answer.read(MAX_BYTES)
             return answer.status, body if len(body) <= MAX_BYTES else "too long"
@@ -126,7 +128,7 @@ async def test_an_answer_is_read_or_an_error(name: str) -> None:
 async def test_an_impossible_address_is_an_error_of_those_expected(address: str) -> None:
     async with fetcher() as it, asyncio.timeout(2.0):
         with pytest.raises((aiohttp.ClientError, OSError, ValueError)):
-            async with it.get(f"http://{address}/metrics"):
+            async with it.get(f"http://{address}/metrics", SPEC):
                 pass
 
 

@@ -79,7 +79,7 @@ def _parameters() -> Iterator[Parameter]:
             kind, default = list[str] | None, None
         usual = f"--{field.name.replace('_', '-')}"  # Typer adds --no-... to a usual name
         own = [_option(field.name)] if _option(field.name) != usual else []
-        option = typer.Option(*own, help=texts[field.name])
+        option = typer.Option(*own, help=texts.get(field.name))
         mark = Annotated[kind, option]  # type: ignore[valid-type]
         yield Parameter(field.name, shape.kind, default=default, annotation=mark)
     yield validated

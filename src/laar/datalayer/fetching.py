@@ -143,9 +143,7 @@ class Fetcher:
         await self._session.close()
 
     @asynccontextmanager
-    async def get(
-        self, url: str, spec: EndpointSpec | None = None, *, key: bool = True
-    ) -> AsyncIterator[Answer]:
+    async def get(self, url: str, spec: EndpointSpec, *, key: bool = True) -> AsyncIterator[Answer]:
         """Get a page from an engine. Redirects are not followed: they could lead anywhere.
 
         The caller must set a timeout. Without `key` the engine's key is not sent.
@@ -154,7 +152,7 @@ class Fetcher:
             ClientError, OSError, ValueError: there is no response.
         """
         sent = SimpleNamespace(at=self._clock())
-        options = {} if spec is None else options_for(spec, url, key=key)
+        options = options_for(spec, url, key=key)
         async with self._session.get(
             url, allow_redirects=False, trace_request_ctx=sent, **options
         ) as came:

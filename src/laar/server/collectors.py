@@ -108,12 +108,14 @@ class Collectors:
                 await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
-                problem = labelled and (
+                problem = (
                     f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is "
                     f"one), and the packages that read KV events are not installed; "
                     f"{install('kv-events')}"
+                    if labelled
+                    else None
                 )
-                self._fleet.problem("kv-events", problem or None)
+                self._fleet.problem("kv-events", problem)
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
