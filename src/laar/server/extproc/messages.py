@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from laar.protocol import agreed
@@ -70,12 +71,11 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
                 given,
                 given.get(names.POOL, ""),
                 body.body,
-                _subset(message) if message.HasField("metadata_context") else None,
+                _subset(message),
                 _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
                 _shape(message),
             )
-        subset = _subset(message) if message.HasField("metadata_context") else None
-        return RequestBody(body.body, body.end_of_stream, subset)
+        return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
     if kind == "response_body":
@@ -96,7 +96,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         {h.key: text_of(h.raw_value or h.value) for h in sent},
         headers.end_of_stream,
         _shape(message) if message.HasField("protocol_config") else Shape.GATEWAY,
-        _subset(message) if message.HasField("metadata_context") else None,
+        _subset(message),
         given.get(names.POOL, ""),
         len(sent),
         headers.ByteSize(),
@@ -184,8 +184,6 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 def _served(message: pb.ProcessingRequest) -> str:
     """Return the last endpoint tried, for a response without an upstream address."""
-    if not message.HasField("metadata_context"):
-        return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
     if known is None or names.SERVED not in known.fields:
         return ""
@@ -197,10 +195,9 @@ def _served(message: pb.ProcessingRequest) -> str:
 
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
-    field = "request_headers" if request else "response_headers"
     changes = action.set_headers or action.remove_headers
     if not (changes or action.destination or action.skip_body or action.read_answer):
-        return _PLAIN[field]
+        return _PLAIN["request_headers" if request else "response_headers"]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     if changes:
@@ -213,15 +210,13 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
         response.mode_override.response_body_mode = (
             mode.STREAMED if action.read_answer else mode.NONE
         )
-    written: bytes = response.SerializeToString()
-    return written
+    return response.SerializeToString()
 
 
 def _body_answer(action: AnswerBody) -> bytes:
     request = action.direction is Direction.REQUEST
-    field = "request_body" if request else "response_body"
     if action.data is None and not action.destination:
-        return _PLAIN[field]
+        return _PLAIN["request_body" if request else "response_body"]
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the decision in the native shape
@@ -237,18 +232,22 @@ def _body_answer(action: AnswerBody) -> bytes:
         streamed = common.body_mutation.streamed_response
         streamed.body = action.data
         streamed.end_of_stream = action.end
-    written: bytes = response.SerializeToString()
-    return written
+    return response.SerializeToString()
 
 
 def passed(data: bytes, *, returned: bool) -> bytes:
     """Return the answer to a piece of an answer that passes as it is; `returned` if laar has it."""
     if not returned:
         return _PLAIN["response_body"]
+    return _before_piece(len(data)) + data
+
+
+@lru_cache(1024)
+def _before_piece(length: int) -> bytes:
+    """Return what precedes a passed piece of this length; a stream's pieces have few lengths."""
     response = pb.ProcessingResponse()
-    response.response_body.response.body_mutation.streamed_response.body = data
-    written: bytes = response.SerializeToString()
-    return written
+    response.response_body.response.body_mutation.streamed_response.body = bytes(length)
+    return response.SerializeToString()[:-length]
 
 
 def _immediate_answer(action: Immediate) -> bytes:
