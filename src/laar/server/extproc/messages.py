@@ -247,7 +247,8 @@ def _before_piece(length: int) -> bytes:
     """Return what precedes a passed piece of this length; a stream's pieces have few lengths."""
     response = pb.ProcessingResponse()
     response.response_body.response.body_mutation.streamed_response.body = bytes(length)
-    return response.SerializeToString()[:-length]
+    written = response.SerializeToString()
+    return written[: len(written) - length]
 
 
 def _immediate_answer(action: Immediate) -> bytes:
