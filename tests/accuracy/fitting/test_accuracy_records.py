@@ -276,7 +276,7 @@ def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
     records = [record | {"language": "en"} for record in world(["sums"], 4)]
     read = parse_records([(lines([*records, records[0] | {"language": "L" * 65}]), "x")])
     assert {outcome.language for outcome in read.outcomes} == {"en"}
-    assert read.faults == ["x:5: language: must be a name of at most 64 characters"]
+    assert read.faults == ["x:5: language: String should have at most 64 characters"]
 
 
 @pytest.mark.parametrize(
