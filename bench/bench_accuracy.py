@@ -93,12 +93,16 @@ def main() -> None:
         ),
         (
             "P(correct) of 5 models, with outcomes",
-            _per_call_us(lambda: success.probabilities(models, features, (), 1.0)),
+            _per_call_us(lambda: success.probabilities(models, features, 1.0)),
             20.0,
         ),
         (
             "P(correct) of 5 models, with outcomes, 2 tried",
-            _per_call_us(lambda: success.probabilities(models, features, tried, 1.0)),
+            _per_call_us(
+                lambda: success.given(
+                    capability.probabilities(models, features), models, features, tried, 1.0
+                )
+            ),
             20.0,
         ),
         (

@@ -202,8 +202,8 @@ def test_a_well_measured_cell_outweighs_a_handful_of_reports() -> None:
     cell = Features("en", 4096, "qa")
     moved = []
     for success in (thin, well):
-        before = success.probabilities(("a",), cell, (), 0.0)[0]
+        before = success.probabilities(("a",), cell, 0.0)[0]
         for _ in range(20):
             success.observe("a", cell, (), False, 0.0)
-        moved.append(float(before - success.probabilities(("a",), cell, (), 0.0)[0]))
+        moved.append(float(before - success.probabilities(("a",), cell, 0.0)[0]))
     assert moved[1] < 0.6 * moved[0]

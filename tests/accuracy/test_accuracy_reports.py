@@ -247,7 +247,7 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
                     tried = (*tried, "a")
             told.decided(f"{number}.b", "b", QA, tried, request=asked)
             told.report(f"{number}.b", number % 5 < 3, 0.0)
-        learned.append(float(success.probabilities(("b",), QA, (), 0.0)[0]))
+        learned.append(float(success.probabilities(("b",), QA, 0.0)[0]))
     assert learned[1] == pytest.approx(learned[0])
 
 

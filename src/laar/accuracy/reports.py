@@ -211,7 +211,7 @@ class OutcomeReports:
             return
         if self._wrong(decision):
             return  # retries come from harder questions, which signs do not account for
-        expected = self._success.probabilities((model,), decision.features, (), now).item()
+        expected = self._success.probabilities((model,), decision.features, now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
         self._success.observe(
             model,

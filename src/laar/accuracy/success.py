@@ -33,19 +33,11 @@ class SuccessModel:
             online.prior_id = lambda: self.capability.digest
 
     def probabilities(
-        self,
-        models: Sequence[str],
-        features: Features,
-        tried: Sequence[str],
-        now: float,
-        shares: NDArray[np.float64] | None = None,
+        self, models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Return P(correct) of each model given that all of `tried` failed; read-only.
-
-        `shares` are the shares of tasks that `CapabilityModel.guess` returns.
-        """
-        row = self.capability.probabilities(models, features, shares=shares)
-        return self.given(row, models, features, tried, now)
+        """Return P(correct) of each model at the first attempt; read-only."""
+        row = self.capability.probabilities(models, features)
+        return self.given(row, models, features, (), now)
 
     def given(
         self,
@@ -82,7 +74,7 @@ class SuccessModel:
             return False
         if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
-            row = self.probabilities(everyone, features, (), now)
+            row = self.probabilities(everyone, features, now)
             offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         return self.online.observe(
             model,

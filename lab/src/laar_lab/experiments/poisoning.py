@@ -123,7 +123,7 @@ def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> flo
     chosen = []
     for features, scores in lots.judged:
         models = tuple(scores)
-        row = success.probabilities(models, features, (), 0.0)
+        row = success.probabilities(models, features, 0.0)
         chosen.append(scores[models[int(np.argmax(row))]])
     return float(np.mean(chosen))
 
