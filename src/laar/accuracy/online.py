@@ -25,14 +25,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, isfinite, log
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
-from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved, written
-from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
+from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
@@ -76,16 +77,16 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome accepted by `OnlineOutcomes.observe`."""
+    """An outcome accepted by `OnlineOutcomes.observe`; the bounds are for another picker's."""
 
-    model: str
+    model: Name
     features: Features
     correct: bool
-    weight: float
-    prior: float | None
-    offset: float
-    tenant: str
-    reporter: str = UNNAMED
+    weight: Annotated[float, Meta(gt=0, le=1)]
+    prior: Annotated[float, Meta(ge=0, le=1)] | None
+    offset: Annotated[float, Meta(ge=-1, le=1)]
+    tenant: Name
+    reporter: Name = UNNAMED
 
 
 class OnlineOutcomes:
@@ -244,7 +245,7 @@ class OnlineOutcomes:
                 aged = self._aged(cell, share, now)
                 if aged.outcomes >= _FORGOTTEN:
                     counts = aged.correct, aged.outcomes, aged.level
-                    cells.append(written(Saved(model, *features, *counts, cell.prior, reporter)))
+                    cells.append([*Saved(model, *features, *counts, cell.prior, reporter)])
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
