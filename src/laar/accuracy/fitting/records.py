@@ -241,27 +241,15 @@ def _unpacked(path: Path) -> bytes:
 
 def _entries(data: bytes) -> Iterator[tuple[int, object]]:
     """Yield each entry with its line number or index; a `ValueError` for an invalid line."""
-    document = None
-    if not _is_first_of_many(data):
-        with suppress(orjson.JSONDecodeError):
-            document = orjson.loads(data)
-    if document is None:
+    try:
+        document = orjson.loads(data)  # stops at the second of several values
+    except orjson.JSONDecodeError:
         yield from _lines(data)
         return
     if isinstance(document, dict):
         inner = next((document[name] for name in _LISTS if name in document), None)
         document = inner if isinstance(inner, list) else document
     yield from enumerate(document if isinstance(document, list) else [document], start=1)
-
-
-def _is_first_of_many(data: bytes) -> bool:
-    """Return whether the first line is a complete value followed by more."""
-    first = next((line for line in BytesIO(data) if line.strip()), b"")
-    try:
-        orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return len(first) < len(data.strip())
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, object]]:
