@@ -15,7 +15,7 @@ import numpy as np
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms, parse_artifact
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import features_of
+from laar.accuracy.features import Features, bucket_of_estimate, language_of, task_of
 from laar.accuracy.fitting.text import packed
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.success import SuccessModel
@@ -66,6 +66,10 @@ def _whole_us() -> tuple[float, float]:
     return taken[_PROMPTS // 2], taken[_PROMPTS * 99 // 100]
 
 
+def _features(text: str, tokens: float) -> Features:
+    return Features(language_of(text), bucket_of_estimate(tokens), task_of(text))
+
+
 def main() -> None:
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = capability.models
@@ -79,9 +83,9 @@ def main() -> None:
     prompts["Cyrillic prose"] = "ничего особенного " * 22_000
     rows: list[tuple[str, float, float]] = []
     for name, text in prompts.items():
-        took = _per_call_us(lambda text=text: features_of(text, tokens.estimate(len(text), "en")))
+        took = _per_call_us(lambda text=text: _features(text, tokens.estimate(len(text), "en")))
         rows.append((f"features of {len(text) // 1000}K characters ({name})", took, 30.0))
-    features = features_of(prompts["look-up, ja"], 65536)
+    features = _features(prompts["look-up, ja"], 65536)
     for model in models:
         success.observe(model, features, (), True, 0.0)
     prior, tried = capability.probabilities(models, features), models[:2]

@@ -138,8 +138,9 @@ class CapabilityModel:
             for name, model in self._models.items()
             for cell in model.cells
         }
-        self._base_rates = _base_rates(self._models)
-        self._sums = _summed(self._models, self._outcomes, self._base_rates)
+        self.base_rates = _base_rates(self._models)
+        """Each model's mean, shrunk to that of all models if few outcomes were measured."""
+        self._sums = _summed(self._models, self._outcomes, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
@@ -187,10 +188,6 @@ class CapabilityModel:
         known = self._models.get(model)
         return None if known is None else known.mean
 
-    def base_rate(self, model: str) -> float:
-        """Return the model's mean, shrunk to that of all models if few outcomes were measured."""
-        return self._base_rates[model]
-
     def outcomes(self, model: str) -> int:
         """Return the number of measured outcomes of the model."""
         known = self._models.get(model)
@@ -232,7 +229,7 @@ class CapabilityModel:
             np.array([self._row(models, cell) for cell in cells]),
             np.array([[self._counted(model, cell) for model in models] for cell in cells]),
             self._row(models, Features(language, bucket, _ANY)),
-            int(np.argmax([self._base_rates.get(model, 0.0) for model in models])),
+            int(np.argmax([self.base_rates.get(model, 0.0) for model in models])),
             self.text.margins,
         )
 
@@ -278,7 +275,7 @@ class CapabilityModel:
 
     def _of_cell(self, model: str, cell: Features) -> float:
         total, outcomes = self._sums.get((model, cell), (0.0, 0))
-        mean = total / outcomes if outcomes else self._base_rates[model]
+        mean = total / outcomes if outcomes else self.base_rates[model]
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:

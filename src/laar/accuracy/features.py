@@ -86,19 +86,6 @@ class Features(NamedTuple):
     task: Name = GENERIC
 
 
-def features_of(text: str, tokens: float, *, task: str | None = None) -> Features:
-    """Return the features of a request.
-
-    Args:
-        text: the last user message.
-        tokens: estimated length of the whole prompt, such as from `TokenEstimator`.
-        task: the client's name for the task; a malformed name is ignored.
-    """
-    sample = head_and_tail(text)
-    named = task_name(task) if task else ""
-    return Features(script_of(sample), bucket_of_estimate(tokens), named or detected_task(sample))
-
-
 def task_name(task: str) -> str:
     """Return a task's name in canonical form; empty for an invalid name."""
     named = task.strip().lower()
