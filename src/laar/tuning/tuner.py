@@ -29,7 +29,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
 from laar.tuning.windows import Observed, Window, WindowScore, better
 
@@ -75,15 +74,16 @@ class Tuner:
 
     Args:
         settings: bounds and budgets.
-        initial: the weights to start from, clipped to the bounds.
-
-    Raises:
-        SettingError: the names differ from those in the bounds, or a weight is not positive.
+        initial: the weights to start from, clipped to the bounds: a disabled term starts at its
+            floor, since the climb is logarithmic and has no zero.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self._incumbent = _checked(initial, settings)
+        self._incumbent = {
+            name: min(max(initial[name], floor), cap)
+            for name, (floor, cap) in settings.bounds.items()
+        }
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: dict[str, float] | None = None  # it has won once and must win again
@@ -255,18 +255,3 @@ class Tuner:
             if proposal != self._incumbent:
                 break
         return proposal
-
-
-def _checked(weights: Mapping[str, float], settings: TunerSettings) -> dict[str, float]:
-    """Return the weights clipped to the bounds; reject other names and non-positive values."""
-    if set(weights) != set(settings.bounds):
-        names = ", ".join(settings.bounds)
-        raise SettingError(
-            f"tuner.initial: must have exactly the weights in tuner.bounds ({names})"
-        )
-    checked = {}
-    for name, (floor, cap) in settings.bounds.items():
-        if not 0.0 < weights[name] < math.inf:
-            raise SettingError(f"tuner.initial.{name}: must be a positive number")
-        checked[name] = min(max(weights[name], floor), cap)
-    return checked
