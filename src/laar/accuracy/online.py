@@ -408,15 +408,13 @@ class OnlineOutcomes:
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Sweep, unless the last sweep was less than a minute ago; return whether it was done."""
+        """Drop forgotten cells, the names of forgotten reporters, and their evidence.
+
+        Return False if the last sweep was less than a minute ago.
+        """
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now
-        self._sweep(now)
-        return True
-
-    def _sweep(self, now: float) -> None:
-        """Drop forgotten cells, the names of forgotten reporters, and their evidence."""
         self.cells = {
             key: cell
             for key, cell in self.cells.items()
@@ -433,6 +431,7 @@ class OnlineOutcomes:
                 self._trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
+        return True
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:
