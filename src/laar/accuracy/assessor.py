@@ -27,7 +27,6 @@ from laar.accuracy.features import (
     task_name,
 )
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.success import SuccessModel
 from laar.accuracy.tasks import TaskNames
 from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
@@ -148,12 +147,17 @@ class CapabilityAssessor:
         self.capability = capability
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames(self._tasks | set(capability.tasks))
-        self.success = SuccessModel(capability, online)
+        self.online = online
+        if online is not None:
+            online.capability = capability
         self.tokens = TokenEstimator(capability.chars_per_token)
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep reported outcomes and apply them to the new prior."""
-        self.capability = self.success.capability = capability
+        self.capability = capability
+        if self.online is not None:
+            self.online.capability = capability
+            self.online.new_prior()
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
 
@@ -176,11 +180,13 @@ class CapabilityAssessor:
         prior = published
         if shares is not None or features is not asked:
             prior = self.capability.probabilities(key, features, shares=shares)
-        online = self.success.online
+        online = self.online
         if online is not None and not online.cells:
             online = None
-        if tried or online is not None:
-            prior = self.success.given(prior, key, features, tried, now)
+        if online is not None:
+            prior = online.posterior(prior, key, features, now)
+        if tried:  # given that they failed; a reported outcome corrects the prior first
+            prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
             tokens=tokens,
             probability=prior,

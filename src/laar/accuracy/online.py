@@ -31,7 +31,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
+from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
@@ -93,6 +93,8 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
+        capability: the artifact to correct; may be replaced. None takes the priors passed to
+            `observe`.
         kappa: minimum weight of a fitted prior without evidence against it, in outcomes.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
@@ -101,12 +103,14 @@ class OnlineOutcomes:
 
     def __init__(
         self,
+        capability: CapabilityModel | None = None,
         *,
         kappa: float = KAPPA,
         half_life_s: float = HALF_LIFE_S,
         cap_per_hour: float = CAP_PER_HOUR,
         shares: Sequence[float] = SHARES,
     ) -> None:
+        self.capability = capability
         self.kappa = kappa
         self._trust = PriorTrust(shares)
         self._reporters = ReporterTrust()
@@ -129,12 +133,6 @@ class OnlineOutcomes:
         """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
         """When the restored state was saved; infinite once an outcome was accepted."""
-        self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
-        """Returns the number of outcomes that the artifact has for a model's cell."""
-        self.prior: Callable[[str, Features], float] | None = None
-        """Returns the artifact's probability; None uses the one passed to `observe`."""
-        self.prior_id: Callable[[], str] = str
-        """Returns an id of the artifact, for saved states."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -167,6 +165,44 @@ class OnlineOutcomes:
             for cell in cells
         ]
 
+    def probabilities(
+        self, models: Sequence[str], features: Features, now: float
+    ) -> NDArray[np.float64]:
+        """Return P(correct) of each model at the first attempt."""
+        assert self.capability is not None
+        return self.posterior(
+            self.capability.probabilities(models, features), models, features, now
+        )
+
+    def observe_attempt(
+        self,
+        model: str,
+        features: Features,
+        tried: Sequence[str],
+        correct: bool,
+        now: float,
+        *,
+        weight: float = 1.0,
+        offset: float = 0.0,
+        tenant: str = "",
+        reporter: str = UNNAMED,
+    ) -> bool:
+        """Record an outcome of `model`, reached after all of `tried` had failed, as `observe`."""
+        if tried and self.capability is not None:
+            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
+            row = self.probabilities(everyone, features, now)
+            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
+        return self.observe(
+            model,
+            features,
+            correct,
+            now,
+            weight,
+            offset=offset,
+            tenant=tenant,
+            reporter=reporter,
+        )
+
     def observe(
         self,
         model: str,
@@ -196,6 +232,7 @@ class OnlineOutcomes:
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
+        prior = self._prior(model, features, prior)
         outcome = Taken(model, features, correct, weight, prior, offset, tenant, reporter)
         if not self.heard(outcome, now):
             return False
@@ -230,7 +267,7 @@ class OnlineOutcomes:
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
         # Another picker may have another artifact, with other errors.
-        cell.prior = prior if self.prior is None else self.prior(model, features)
+        cell.prior = self._prior(model, features, prior)
         self._judge(*key, cell, () if alone else (name,))
         return True
 
@@ -249,7 +286,7 @@ class OnlineOutcomes:
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
-            "prior_id": self.prior_id(),
+            "prior_id": self._prior_id,
             "cells": cells,
         }
 
@@ -290,7 +327,7 @@ class OnlineOutcomes:
         ):
             return 0
         cells = state.get("cells")
-        same_prior = state.get("prior_id") == self.prior_id()
+        same_prior = state.get("prior_id") == self._prior_id
         found: dict[tuple[str, Features], Cell] = {}
         self.restored_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
@@ -321,6 +358,16 @@ class OnlineOutcomes:
         self._trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
+
+    @property
+    def _prior_id(self) -> str:
+        return "" if self.capability is None else self.capability.digest
+
+    def _prior(self, model: str, features: Features, given: float | None) -> float | None:
+        """Return the artifact's probability, or the given one without an artifact."""
+        if self.capability is None:
+            return given
+        return float(self.capability.probabilities((model,), features)[0])
 
     def _admitted(self, reporter: str, now: float) -> str:
         """Return the name a reporter counts under, after dropping forgotten ones if needed."""
@@ -357,7 +404,7 @@ class OnlineOutcomes:
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
         """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
-            measured = self.measured(model, features)
+            measured = self.capability.measured(model, features) if self.capability else 0
             cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)
         return cell.weight
 
