@@ -355,7 +355,7 @@ def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> Non
     expected = float(capability.probabilities(("a",), QA, tried)[0])
     rng = random.Random(2)
     for _ in range(4000):
-        online.observe_attempt("a", QA, tried, rng.random() < expected, 0.0)
+        online.observe("a", QA, rng.random() < expected, 0.0, tried=tried)
     learned = float(online.probabilities(("a",), QA, 0.0)[0])
     assert abs(learned - true) < 0.05
     assert true - expected > 0.2

@@ -174,35 +174,6 @@ class OnlineOutcomes:
             self.capability.probabilities(models, features), models, features, now
         )
 
-    def observe_attempt(
-        self,
-        model: str,
-        features: Features,
-        tried: Sequence[str],
-        correct: bool,
-        now: float,
-        *,
-        weight: float = 1.0,
-        offset: float = 0.0,
-        tenant: str = "",
-        reporter: str = UNNAMED,
-    ) -> bool:
-        """Record an outcome of `model`, reached after all of `tried` had failed, as `observe`."""
-        if tried and self.capability is not None:
-            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
-            row = self.probabilities(everyone, features, now)
-            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
-        return self.observe(
-            model,
-            features,
-            correct,
-            now,
-            weight,
-            offset=offset,
-            tenant=tenant,
-            reporter=reporter,
-        )
-
     def observe(
         self,
         model: str,
@@ -213,6 +184,7 @@ class OnlineOutcomes:
         *,
         prior: float | None = None,
         offset: float = 0.0,
+        tried: Sequence[str] = (),
         tenant: str = "",
         reporter: str = UNNAMED,
     ) -> bool:
@@ -226,9 +198,14 @@ class OnlineOutcomes:
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted unconditional probability; None if it should not be judged.
             offset: the unconditional probability minus the one expected for this attempt.
+            tried: models that had failed on the request before, from which the offset follows.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
         """
+        if tried and self.capability is not None:
+            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
+            row = self.probabilities(everyone, features, now)
+            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False

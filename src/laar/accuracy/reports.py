@@ -213,10 +213,9 @@ class OutcomeReports:
             return  # retries come from harder questions, which signs do not account for
         expected = self._online.probabilities((model,), decision.features, now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
-        self._online.observe_attempt(
+        self._online.observe(
             model,
             decision.features,
-            (),
             correct,
             now,
             weight=weight,
@@ -302,12 +301,12 @@ class OutcomeReports:
         self.on_verdict(decision_id, correct)
         if self.signs is not None and decision.sign is not None:
             self.signs.learn(decision.adapter or decision.model, decision.sign, correct=correct)
-        taken = self._online.observe_attempt(
+        taken = self._online.observe(
             decision.adapter or decision.model,
             decision.features,
-            () if decision.adapter else self._wrong(decision),
             correct,
             now,
+            tried=() if decision.adapter else self._wrong(decision),
             tenant=decision.tenant,
             reporter=reporter,
         )

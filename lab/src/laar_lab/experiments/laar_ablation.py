@@ -216,12 +216,12 @@ def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
         decision = exchange.decision
         assert decision.view is not None
         if assessor.online is not None:
-            assessor.online.observe_attempt(
+            assessor.online.observe(
                 decision.model,
                 Features(*decision.view.cell),
-                decision.tried[:-1],
                 correct,
                 exchange.end_s,
+                tried=decision.tried[:-1],
             )
 
     return report

@@ -118,7 +118,7 @@ def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> flo
     for at, (features, scores) in enumerate(lots.reported):
         for model, score in scores.items():
             correct = (score >= 0.5) != ((at, model) in inverted)
-            online.observe_attempt(model, features, (), correct, 0.0, reporter=reporters[at])
+            online.observe(model, features, correct, 0.0, reporter=reporters[at])
     chosen = []
     for features, scores in lots.judged:
         models = tuple(scores)
