@@ -27,7 +27,6 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
 from laar.tuning.windows import Observed, Window, WindowScore, better
@@ -100,11 +99,11 @@ class Tuner:
         self._tick(now)
         window = self._window
         if window is None or window.closed:
-            return self._resting
+            return Weights(UNMEASURED, self._incumbent)
         counted = window.assign()
         if window.closed:
             self._since_s = self._elapsed_s
-        return self._tagged if counted else self._settling
+        return Weights(window.version if counted else UNMEASURED, window.weights)
 
     def observe(self, sample: Observed, now: float) -> None:
         """Record the outcome of a request; ignore those of other windows."""
@@ -121,7 +120,6 @@ class Tuner:
     def freeze(self) -> None:
         """End the climb, and serve the incumbent from now on."""
         self._window = None
-        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
     @property
     def frozen(self) -> bool:
@@ -235,11 +233,8 @@ class Tuner:
         else:
             role, weights = "candidate", self._candidate or self._propose()
         size = self._settings.window
-        window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
-        live = MappingProxyType(weights)
-        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
-        self._settling, self._tagged = Weights(UNMEASURED, live), Weights(window.version, live)
-        self._window, self._since_s = window, self._elapsed_s
+        self._window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
+        self._since_s = self._elapsed_s
 
     def _propose(self) -> dict[str, float]:
         """Return the next candidate; redraw if clipping yields the incumbent."""
