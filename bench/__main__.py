@@ -1,8 +1,8 @@
 """Run benchmarks: `python -m bench [NAME ...]`; all the short ones by default.
 
 A long benchmark (`chaos`, `cold`, `difficulty`, `failing`, `guard`, `hooked`, `kills`, `models`,
-`picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments after
-its name are its options.
+`picker`, `prompts`, `road`, `sharing`, `soak`, `stall`, `templates`, `vllm`) runs alone; arguments
+after its name are its options.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LONG = (
     "chaos", "cold", "difficulty", "failing", "guard", "hooked", "kills", "models", "picker",
-    "prompts", "sharing", "soak", "stall", "templates", "vllm",
+    "prompts", "road", "sharing", "soak", "stall", "templates", "vllm",
 )  # fmt: skip
 """Long benchmarks, run only by name; their `main` takes options and returns an exit status."""
 

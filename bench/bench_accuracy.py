@@ -15,10 +15,9 @@ import numpy as np
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms, parse_artifact
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import features_of
+from laar.accuracy.features import Features, bucket_of_estimate, language_of, task_of
 from laar.accuracy.fitting.text import packed
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.success import SuccessModel
 from laar.accuracy.text import TextModel
 from laar.accuracy.tokens import TokenEstimator
 from laar.core.request import Api, Request
@@ -44,7 +43,8 @@ def _whole_us() -> tuple[float, float]:
         for number in range(_TASKS)
     ]
     capability.text = TextModel(TextTerms(tasks=columns))
-    assessor = CapabilityAssessor(capability, OnlineOutcomes())
+    online = OnlineOutcomes()
+    assessor = CapabilityAssessor(capability, online)
     letters = "".join(random.Random(3).choices("etaoinshrdlu   ", k=600_000))
     taken = []
     for number in range(_PROMPTS):
@@ -61,15 +61,19 @@ def _whole_us() -> tuple[float, float]:
         taken.append((time.thread_time() - start) * 1e6)
         if not number:
             for model in capability.models:
-                assessor.success.observe(model, known.cell, (), True, 0.0)
+                online.observe(model, Features(*known.cell), True, 0.0)
     taken.sort()
     return taken[_PROMPTS // 2], taken[_PROMPTS * 99 // 100]
+
+
+def _features(text: str, tokens: float) -> Features:
+    return Features(language_of(text), bucket_of_estimate(tokens), task_of(text))
 
 
 def main() -> None:
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = capability.models
-    success = SuccessModel(capability, OnlineOutcomes())
+    online = OnlineOutcomes(capability)
     tokens = TokenEstimator(capability.chars_per_token)
     prompts = {
         f"look-up, {query.language}": query.prompt
@@ -79,11 +83,11 @@ def main() -> None:
     prompts["Cyrillic prose"] = "ничего особенного " * 22_000
     rows: list[tuple[str, float, float]] = []
     for name, text in prompts.items():
-        took = _per_call_us(lambda text=text: features_of(text, tokens.estimate(len(text), "en")))
+        took = _per_call_us(lambda text=text: _features(text, tokens.estimate(len(text), "en")))
         rows.append((f"features of {len(text) // 1000}K characters ({name})", took, 30.0))
-    features = features_of(prompts["look-up, ja"], 65536)
+    features = _features(prompts["look-up, ja"], 65536)
     for model in models:
-        success.observe(model, features, (), True, 0.0)
+        online.observe(model, features, True, 0.0)
     tried = models[:2]
     rows += [
         (
@@ -93,12 +97,12 @@ def main() -> None:
         ),
         (
             "P(correct) of 5 models, with outcomes",
-            _per_call_us(lambda: success.probabilities(models, features, (), 1.0)),
+            _per_call_us(lambda: online.probabilities(models, features, 1.0)),
             20.0,
         ),
         (
-            "P(correct) of 5 models, with outcomes, 2 tried",
-            _per_call_us(lambda: success.probabilities(models, features, tried, 1.0)),
+            "P(correct) of 5 models, 2 tried",
+            _per_call_us(lambda: capability.probabilities(models, features, tried)),
             20.0,
         ),
         (

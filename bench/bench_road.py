@@ -199,7 +199,7 @@ def moves(trail: Trail) -> int:
     return sum(before != after for before, after in pairwise(rooms(trail)))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench road", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--trail", action="store_true", help="print each call")
@@ -212,6 +212,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{len(trail)} calls of {functions} functions in {files} files; {moves(trail)} moves")
     for name, calls in Counter(rooms(trail)).most_common():
         print(f"{calls:5} {name}")
+    return 0
 
 
 if __name__ == "__main__":

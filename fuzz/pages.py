@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from fuzz.choices import Choices, json_text
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import features_of
+from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.retry import parse_tried
 from laar.accuracy.tokens import TokenEstimator
@@ -247,7 +247,7 @@ def artifact(data: bytes) -> None:
     except SettingError:
         return
     model = CapabilityModel(found)
-    features = features_of("a question", 5000.0, task="code")
+    features = Features("en", 8192, "code")
     known = (*model.models, "unknown")
     row = model.probabilities(known, features)
     assert np.all((row > 0.0) & (row < 1.0))
@@ -332,7 +332,7 @@ def state(data: bytes) -> None:
     online, tokens = OnlineOutcomes(), TokenEstimator()
     online.restore(saved.get("outcomes"), 100.0, away_s=5.0)
     tokens.restore(saved.get("tokens"))
-    features = features_of("q", 4000.0, task="code")
+    features = Features("en", 4096, "code")
     row = online.posterior(np.array([0.5, 0.5]), ("m", "other"), features, 101.0)
     assert np.all((row > 0.0) & (row < 1.0))
     assert 0.0 < tokens.estimate(1000, "en", "m") < math.inf

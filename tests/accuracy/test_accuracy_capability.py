@@ -121,7 +121,7 @@ def test_a_thin_cell_leans_on_the_model_s_mean(outcomes: int, trust: float) -> N
     capability = CapabilityModel(artifact({"a": one}))
     expected = trust * sigmoid(2.0) + (1 - trust) * 0.4
     assert capability.probabilities(("a",), QA) == pytest.approx([expected])
-    assert capability.evidence("a", QA) == outcomes
+    assert capability.evidence(("a",), QA) == outcomes
 
 
 def test_lengths_take_the_measured_bucket_above_or_the_longest() -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_model_takes_the_fleet_s_mean_and_is_reported() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "b": model(-2.0, c=3e-4)}))
     row = capability.probabilities(("a", "new", "b"), QA)
     assert row[1] == pytest.approx((row[0] + row[2]) / 2)
-    assert capability.evidence("new", QA) == 0
+    assert capability.evidence(("new",), QA) == 0
     assert capability.seconds_per_token(("a", "new", "b")) == pytest.approx([1e-4, 2e-4, 3e-4])
     assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
 
@@ -215,7 +215,7 @@ def test_the_table_is_capped() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0)}))
     for number in range(MAX_CACHED_ROWS + 5):
         capability.probabilities(("a",), Features("en", 4096, f"t{number}"))
-    assert len(capability._rows) <= MAX_CACHED_ROWS
+    assert capability._row.cache_info().currsize == MAX_CACHED_ROWS
 
 
 def test_a_new_kind_of_request_costs_no_sum_over_the_artifact() -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy.features import Features, bucket_of, features_of, language_of, task_of
+from laar.accuracy.features import Features, bucket_of, language_of, task_of
 from laar.accuracy.tokens import MAX_TOKEN_CELLS, TokenEstimator
 from support.exploring import examples
+from support.features import features_of
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reporters import MAX_REPORTERS
-from laar.accuracy.success import SuccessModel
 from support.artifacts import artifact, model
 
 MODELS = tuple("abcd")
@@ -193,17 +192,14 @@ def test_parts_always_add_up_to_the_cell(
 
 
 def test_a_well_measured_cell_outweighs_a_handful_of_reports() -> None:
-    thin = SuccessModel(
-        CapabilityModel(artifact({"a": model(1.0, cells=(("en", 4096, "qa", 40),))})), unlimited()
-    )
-    well = SuccessModel(
-        CapabilityModel(artifact({"a": model(1.0, cells=(("en", 4096, "qa", 150),))})), unlimited()
-    )
-    cell = Features("en", 4096, "qa")
     moved = []
-    for success in (thin, well):
-        before = success.probabilities(("a",), cell, (), 0.0)[0]
+    for measured in (40, 150):
+        known = artifact({"a": model(1.0, cells=(("en", 4096, "qa", measured),))})
+        online = unlimited()
+        online.capability = CapabilityModel(known)
+        cell = Features("en", 4096, "qa")
+        before = online.probabilities(("a",), cell, 0.0)[0]
         for _ in range(20):
-            success.observe("a", cell, (), False, 0.0)
-        moved.append(float(before - success.probabilities(("a",), cell, (), 0.0)[0]))
+            online.observe("a", cell, False, 0.0)
+        moved.append(float(before - online.probabilities(("a",), cell, 0.0)[0]))
     assert moved[1] < 0.6 * moved[0]

@@ -14,7 +14,6 @@ from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports, Verdict
 from laar.accuracy.signs import CUT, FORM, Sign, Signs
-from laar.accuracy.success import SuccessModel
 from laar.accuracy.tokens import TokenEstimator
 from support.artifacts import artifact
 from support.artifacts import model as fitted
@@ -24,18 +23,18 @@ QA = Features("en", 4096, "qa")
 MODELS = ("a", "b", "c", "d")
 
 
-def hard_questions() -> tuple[OutcomeReports, SuccessModel]:
+def hard_questions() -> tuple[OutcomeReports, OnlineOutcomes]:
     """Questions that are hard for all models at once."""
     made = artifact({"a": fitted(1.4), "b": fitted(0.4)})
     retry = made.retry.model_copy(update={"difficulty": 2.0})
     capability = CapabilityModel(made.model_copy(update={"retry": retry}))
-    success = SuccessModel(capability, OnlineOutcomes(cap_per_hour=1e6))
-    return OutcomeReports(success), success
+    online = OnlineOutcomes(capability, cap_per_hour=1e6)
+    return OutcomeReports(online), online
 
 
 def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
-    online = OnlineOutcomes()
-    return OutcomeReports(SuccessModel(CapabilityModel(), online), max_pending=max_pending), online
+    online = OnlineOutcomes(CapabilityModel())
+    return OutcomeReports(online, max_pending=max_pending), online
 
 
 def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
@@ -237,7 +236,7 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
 ) -> None:
     learned = []
     for refused in (False, True):
-        told, success = hard_questions()
+        told, online = hard_questions()
         for number in range(200):
             tried, asked = before, f"{number}"
             if refused:  # twice: a retry may come back to the same model
@@ -247,13 +246,13 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
                     tried = (*tried, "a")
             told.decided(f"{number}.b", "b", QA, tried, request=asked)
             told.report(f"{number}.b", number % 5 < 3, 0.0)
-        learned.append(float(success.probabilities(("b",), QA, (), 0.0)[0]))
+        learned.append(float(online.probabilities(("b",), QA, 0.0)[0]))
     assert learned[1] == pytest.approx(learned[0])
 
 
 def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on():
-    online = OnlineOutcomes()
-    reports = OutcomeReports(SuccessModel(CapabilityModel(), online))
+    online = OnlineOutcomes(CapabilityModel())
+    reports = OutcomeReports(online)
     reports.signs = Signs()
     features = Features("en", 512, "qa")
     for name in ("a", "b"):

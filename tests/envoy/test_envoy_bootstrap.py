@@ -169,8 +169,3 @@ def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest
 def test_an_impossible_option_is_named(changes, option):
     with pytest.raises(SettingError, match=f"^{option}: "):
         BootstrapOptions(**changes)
-
-
-def test_an_unknown_shape_is_named_with_the_known_ones():
-    with pytest.raises(SettingError, match="`edge`; known: sidecar, standalone, gateway"):
-        render("edge")  # type: ignore[arg-type]

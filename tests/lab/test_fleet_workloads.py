@@ -9,7 +9,6 @@ from statistics import mean, median
 import numpy as np
 import pytest
 
-from laar.accuracy.features import features_of
 from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface, Answerer
 from laar_lab.sim.fleet import Arrival
@@ -22,6 +21,7 @@ from laar_lab.workloads.sessions import (
     chats,
     router_sessions,
 )
+from support.features import features_of
 
 
 def reuse(arrivals: list[Arrival]) -> float:

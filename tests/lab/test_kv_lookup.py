@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.accuracy.features import Features, features_of
+from laar.accuracy.features import Features
 from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, solve
 from laar_lab.tokens import count_tokens
 from support.exploring import examples
+from support.features import features_of
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}")
 

@@ -475,7 +475,7 @@ def in_force(runner):
         "weights": scorer.weights,
         "baselines": baseline._threshold,
         "policies": sorted(picker.director.policies),
-        "models": picker.learning.assessor.success.capability.models,
+        "models": picker.learning.online.capability.models,
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),
         "enforced": picker.enforced and picker.enforced.__self__.share,

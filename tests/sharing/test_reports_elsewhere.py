@@ -4,7 +4,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.accuracy.success import SuccessModel
 from support.pickers import Network, sharing_picker
 
 CELL = Features("en", 1024, "qa")
@@ -13,8 +12,8 @@ CELL = Features("en", 1024, "qa")
 def pair():
     made, judged = [], []
     for name in ("p/1", "q/1"):
-        online = OnlineOutcomes()
-        reports = OutcomeReports(SuccessModel(CapabilityModel(), online))
+        online = OnlineOutcomes(CapabilityModel())
+        reports = OutcomeReports(online)
         made.append(
             sharing_picker(
                 name,

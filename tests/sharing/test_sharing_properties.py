@@ -158,7 +158,7 @@ class Life(RuleBasedStateMachine):
         for picker in self.pickers:
             assert not any(counted(picker)), "something is still reserved"
             assert not picker.director.engines.traffic.ahead_s.any()
-            assert not any(peer.entries and len(peer.entries) for peer in picker.peers.known())
+            assert not any(peer.entries and peer.entries._open for peer in picker.peers.known())
         self.agree()
 
     def agree(self):

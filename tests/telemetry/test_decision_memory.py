@@ -195,15 +195,6 @@ async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-async def test_without_old_files_the_log_begins_anew(tmp_path):
-    logged = Logged(tmp_path / "log", max_bytes=1, keep=0)
-    for _ in range(3):
-        last = logged.decide(1)
-        await logged.log.flush()
-    assert lines(tmp_path / "log") == last
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path):
     logged = Logged(Path("/dev/full"))

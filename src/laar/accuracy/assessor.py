@@ -27,19 +27,10 @@ from laar.accuracy.features import (
     task_name,
 )
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.success import SuccessModel
 from laar.accuracy.tasks import TaskNames
 from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
-
-MAX_CELLS = 4096
-"""Maximum cells with cached evidence: clients may name any task, so there must be a cap. A full
-cache is cleared, which costs microseconds per cell."""
-
-MAX_LISTS = 16
-"""Maximum lists of models with cached constants: the fleet's, and one per virtual name for
-adapters."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -138,15 +129,6 @@ def read_capability(path: Path) -> CapabilityModel:
     return CapabilityModel(parse_artifact(data, source=str(path)), digest)
 
 
-@dataclass(slots=True)
-class _Constants:
-    """The constants of one list of models, the same for every request."""
-
-    seconds_per_token: Floats
-    base_s: Floats
-    evidence: dict[Features, Floats]
-
-
 class CapabilityAssessor:
     """Estimates models from an artifact, and prompt lengths from the usage that engines report.
 
@@ -165,29 +147,25 @@ class CapabilityAssessor:
         self.capability = capability
         self._tasks = frozenset(tasks)
         self.task_names = TaskNames(self._tasks | set(capability.tasks))
-        self.success = SuccessModel(capability, online)
+        self.online = online
+        if online is not None:
+            online.capability = capability
         self.tokens = TokenEstimator(capability.chars_per_token)
-        self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep reported outcomes and apply them to the new prior."""
-        self.capability = self.success.capability = capability
+        self.capability = capability
+        if self.online is not None:
+            self.online.capability = capability
+            self.online.new_prior()
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
-        self._constants.clear()
 
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         """Return every model's estimates for the request."""
         key = tuple(models)
-        constants = self._constants.get(key)
-        if constants is None:
-            if len(self._constants) >= MAX_LISTS:
-                self._constants.clear()
-            constants = self._constants[key] = _Constants(
-                self.capability.seconds_per_token(key), self.capability.fixed_s(key), {}
-            )
         sample = head_and_tail(request.question)
         language = script_of(sample)
         tokens, mean_tokens = self.tokens.estimate_each(request.chars, language, key)
@@ -199,27 +177,22 @@ class CapabilityAssessor:
         published = self.capability.probabilities(key, asked)
         said = Said(request.question, request.system, request.marks)
         features, shares, unlike = self.capability.guess(asked, said)
-        evidence = constants.evidence.get(features)
-        if evidence is None:
-            if len(constants.evidence) >= MAX_CELLS:
-                constants.evidence.clear()
-            evidence = constants.evidence[features] = np.array(
-                [self.capability.evidence(model, features) for model in key], np.float64
-            )
         prior = published
         if shares is not None or features is not asked:
             prior = self.capability.probabilities(key, features, shares=shares)
-        online = self.success.online
+        online = self.online
         if online is not None and not online.cells:
             online = None
-        if tried or online is not None:
-            prior = self.success.given(prior, key, features, tried, now)
+        if online is not None:
+            prior = online.posterior(prior, key, features, now)
+        if tried:  # given that they failed; a reported outcome corrects the prior first
+            prior = self.capability.given_failures(prior, key, tried)
         return Assessment(
             tokens=tokens,
             probability=prior,
-            evidence=evidence,
-            seconds_per_token=constants.seconds_per_token,
-            base_s=constants.base_s,
+            evidence=self.capability.evidence(key, features),
+            seconds_per_token=self.capability.seconds_per_token(key),
+            base_s=self.capability.fixed_s(key),
             cell=features,
             timed_answers=self.capability.timed,
             unlike=unlike,

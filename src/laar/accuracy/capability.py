@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import exp
 from typing import NamedTuple
 
@@ -40,9 +41,10 @@ MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Bounds of Q: a cost is divided by it, and no evidence shows that a model never fails."""
 
 MAX_CACHED_ROWS = 4096
-"""Cached rows, one per set of candidates and cell; a full cache is cleared, at little cost."""
+"""Cached rows, one per list of models and cell. Clients may name any task, so a cap is needed."""
 
-_MAX_CACHED_TABLES = 256  # one per set of candidates, language and length
+_MAX_CACHED_TABLES = 256  # one per list of models, language and length
+_MAX_LISTS = 16  # cached lists of models: the fleet's, and one per virtual name for adapters
 _MOSTLY = 0.5  # share above which a request belongs to a task, or to the measured tasks at all
 
 UNMEASURED_PROBABILITY = 0.5
@@ -136,8 +138,9 @@ class CapabilityModel:
             for name, model in self._models.items()
             for cell in model.cells
         }
-        self._base_rates = _base_rates(self._models)
-        self._sums = _summed(self._models, self._outcomes, self._base_rates)
+        self.base_rates = _base_rates(self._models)
+        """Each model's mean, shrunk to that of all models if few outcomes were measured."""
+        self._sums = _summed(self._models, self._outcomes, self.base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
@@ -156,11 +159,18 @@ class CapabilityModel:
         }
         self.measured_s_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         """c(m) of the models whose speed was measured."""
-        self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
-        self.timed = any(self._fixed_s.values())
+        self.seconds_per_token = _by_models(self.measured_s_per_token, UNMEASURED_SECONDS_PER_TOKEN)
+        """Returns c(m) of each model in a tuple; the fleet's mean for an unmeasured one."""
+        fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
+        self.fixed_s = _by_models(fixed_s, 0.0)
+        """Returns each model's time in seconds for a typical answer, excluding the prompt."""
+        self.timed = any(fixed_s.values())
         """Whether `fixed_s` was measured: a hand-written artifact may lack it."""
-        self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
-        self._tables: dict[tuple[tuple[str, ...], str, int], TaskTable] = {}
+        rows, tables = lru_cache(MAX_CACHED_ROWS), lru_cache(_MAX_CACHED_TABLES)
+        self._row: Callable[[tuple[str, ...], Features], _Row] = rows(self._probabilities)
+        self._table: Callable[[tuple[str, ...], str, int], TaskTable] = tables(self._task_table)
+        self.evidence: Callable[[tuple[str, ...], Features], _Row] = rows(self._evidence)
+        """Returns the number of outcomes of each model in exactly this cell; 0 if it is unknown."""
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Classifier of tasks by words; None if the artifact has no terms for it."""
 
@@ -177,10 +187,6 @@ class CapabilityModel:
         """Return the model's share of correct outcomes over all cells; None if not measured."""
         known = self._models.get(model)
         return None if known is None else known.mean
-
-    def base_rate(self, model: str) -> float:
-        """Return the model's mean, shrunk to that of all models if few outcomes were measured."""
-        return self._base_rates[model]
 
     def outcomes(self, model: str) -> int:
         """Return the number of measured outcomes of the model."""
@@ -211,35 +217,21 @@ class CapabilityModel:
             row = self.probabilities(everyone, features, shares=shares)
             return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
-            row = self._table(tuple(models), features).row(shares)
+            row = self._table(tuple(models), features.language, features.bucket).row(shares)
             return np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
-        key = (tuple(models), features)
-        found = self._rows.get(key)
-        if found is None:
-            if len(self._rows) >= MAX_CACHED_ROWS:
-                self._rows.clear()
-            found = np.array(self._each_probability(models, features))
-            found.setflags(write=False)
-            self._rows[key] = found
-        return found
+        return self._row(tuple(models), features)
 
-    def _table(self, models: tuple[str, ...], features: Features) -> TaskTable:
+    def _task_table(self, models: tuple[str, ...], language: str, bucket: int) -> TaskTable:
         """Return P(correct) by the text model's tasks and by model, at this language and length."""
-        key = (models, features.language, features.bucket)
-        table = self._tables.get(key)
-        if table is None:
-            assert self.text is not None
-            if len(self._tables) >= _MAX_CACHED_TABLES:
-                self._tables.clear()
-            cells = [features._replace(task=task) for task in self.text.tasks]
-            table = self._tables[key] = task_table(
-                np.array([self.probabilities(models, cell) for cell in cells]),
-                np.array([[self._counted(model, cell) for model in models] for cell in cells]),
-                self.probabilities(models, features._replace(task=_ANY)),
-                int(np.argmax([self._base_rates.get(model, 0.0) for model in models])),
-                self.text.margins,
-            )
-        return table
+        assert self.text is not None
+        cells = [Features(language, bucket, task) for task in self.text.tasks]
+        return task_table(
+            np.array([self._row(models, cell) for cell in cells]),
+            np.array([[self._counted(model, cell) for model in models] for cell in cells]),
+            self._row(models, Features(language, bucket, _ANY)),
+            int(np.argmax([self.base_rates.get(model, 0.0) for model in models])),
+            self.text.margins,
+        )
 
     def _counted(self, model: str, features: Features) -> int:
         """Return the number of outcomes behind the model's probability on these features."""
@@ -257,41 +249,33 @@ class CapabilityModel:
         moved: _Row = np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         return moved
 
-    def seconds_per_token(self, models: Sequence[str]) -> _Row:
-        """Return c(m) of each model; the fleet's mean for an unmeasured one."""
-        return _each(self.measured_s_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
-
     def speed(self, model: str) -> SpeedPrior:
         """Return the speed of a model; the fleet's mean c(m) for an unmeasured one."""
         found = self._priors.get(model)
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
-    def fixed_s(self, models: Sequence[str]) -> _Row:
-        """Return each model's time in seconds for a typical answer, excluding the prompt."""
-        return _each(self._fixed_s, models, 0.0)
-
-    def evidence(self, model: str, features: Features) -> int:
-        """Return the number of outcomes measured in exactly this cell; 0 for an unknown model."""
-        return self._outcomes.get((model, self._at_measured_length(features)), 0)
+    def _evidence(self, models: tuple[str, ...], features: Features) -> _Row:
+        cell = self._at_measured_length(features)
+        return np.array([self._outcomes.get((model, cell), 0) for model in models], np.float64)
 
     def measured(self, model: str, features: Features) -> int:
         """Return the number of measured outcomes behind the cell that reports go to."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
-    def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
+    def _probabilities(self, models: tuple[str, ...], features: Features) -> _Row:
         """Return P(correct) of each model; for an unmeasured one, the mean of the measured ones."""
-        if not self._models:
-            return [UNMEASURED_PROBABILITY] * len(models)
-        cell = self._standing_for(features)
-        if self._models.keys() >= set(models):
-            return [self._of_cell(model, cell) for model in models]
-        measured = {model: self._of_cell(model, cell) for model in self._models}
-        mean = sum(measured.values()) / len(measured)
-        return [measured.get(model, mean) for model in models]
+        cell, mean = self._standing_for(features), UNMEASURED_PROBABILITY
+        wanted = set(models)
+        if self._models and not self._models.keys() >= wanted:
+            mean = sum(self._of_cell(model, cell) for model in self._models) / len(self._models)
+        known = {model: self._of_cell(model, cell) for model in wanted & self._models.keys()}
+        row = np.array([known.get(model, mean) for model in models])
+        row.setflags(write=False)
+        return row
 
     def _of_cell(self, model: str, cell: Features) -> float:
         total, outcomes = self._sums.get((model, cell), (0.0, 0))
-        mean = total / outcomes if outcomes else self._base_rates[model]
+        mean = total / outcomes if outcomes else self.base_rates[model]
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
@@ -336,7 +320,11 @@ def _summed(
     return sums
 
 
-def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """Return each model's measured value; for an unmeasured one, the mean of the measured ones."""
+def _by_models(
+    measured: Mapping[str, float], unmeasured: float
+) -> Callable[[tuple[str, ...]], _Row]:
+    """Return a function of models, which gives an unmeasured one the mean of the measured ones."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
-    return np.array([measured.get(model, mean) for model in models])
+    return lru_cache(_MAX_LISTS)(
+        lambda models: np.array([measured.get(model, mean) for model in models])
+    )

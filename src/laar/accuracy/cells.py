@@ -1,7 +1,7 @@
 """Cells of reported outcomes, and their serialization in a saved state.
 
-A saved cell is a list: model, language, bucket, task, correct, outcomes, level, then the prior if
-known, then the reporter if named. Each reporter has its own list.
+A saved cell is a list of the fields of `Saved`, of which the last two may be missing. Each reporter
+has its own list.
 """
 
 from __future__ import annotations
@@ -89,14 +89,6 @@ def learned(features: Features) -> Features:
     if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
         return features
     return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
-
-
-def written(saved: Saved) -> list[object]:
-    """Return the entry as a list, for `read_saved`."""
-    *entry, prior, reporter = saved
-    if reporter != UNNAMED:
-        return [*saved]
-    return entry if prior is None else [*entry, prior]
 
 
 def read_saved(entry: object) -> Saved | None:

@@ -15,7 +15,9 @@ if an artifact lacks it, the one above is used.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 FEATURES_SCHEMA = 1
 
@@ -66,6 +68,9 @@ _WORDS = (
     ("summary", ("summar", "tl;dr", "要約", "摘要", "总结", "總結")),
 )
 
+Name = Annotated[str, Meta(max_length=1024)]
+"""A name as sent between pickers; the bound is checked where it is received."""
+
 
 class Features(NamedTuple):
     """A request's class: the key of an artifact's cells.
@@ -76,22 +81,9 @@ class Features(NamedTuple):
         task: the task from the ``x-laar-task`` header or a detector, else ``generic``.
     """
 
-    language: str
-    bucket: int
-    task: str = GENERIC
-
-
-def features_of(text: str, tokens: float, *, task: str | None = None) -> Features:
-    """Return the features of a request.
-
-    Args:
-        text: the last user message.
-        tokens: estimated length of the whole prompt, such as from `TokenEstimator`.
-        task: the client's name for the task; a malformed name is ignored.
-    """
-    sample = head_and_tail(text)
-    named = task_name(task) if task else ""
-    return Features(script_of(sample), bucket_of_estimate(tokens), named or detected_task(sample))
+    language: Name
+    bucket: Annotated[int, Meta(ge=0)]
+    task: Name = GENERIC
 
 
 def task_name(task: str) -> str:

@@ -25,14 +25,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, isfinite, log
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
-from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved, written
-from laar.accuracy.features import FEATURES_SCHEMA, Features
+from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
+from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
+from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
 from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
@@ -76,22 +77,24 @@ class ModelOutcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An outcome accepted by `OnlineOutcomes.observe`."""
+    """An outcome accepted by `OnlineOutcomes.observe`; the bounds are for another picker's."""
 
-    model: str
+    model: Name
     features: Features
     correct: bool
-    weight: float
-    prior: float | None
-    offset: float
-    tenant: str
-    reporter: str = UNNAMED
+    weight: Annotated[float, Meta(gt=0, le=1)]
+    prior: Annotated[float, Meta(ge=0, le=1)] | None
+    offset: Annotated[float, Meta(ge=-1, le=1)]
+    tenant: Name
+    reporter: Name = UNNAMED
 
 
 class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
+        capability: the artifact to correct; may be replaced. None takes the priors passed to
+            `observe`.
         kappa: minimum weight of a fitted prior without evidence against it, in outcomes.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
@@ -100,12 +103,14 @@ class OnlineOutcomes:
 
     def __init__(
         self,
+        capability: CapabilityModel | None = None,
         *,
         kappa: float = KAPPA,
         half_life_s: float = HALF_LIFE_S,
         cap_per_hour: float = CAP_PER_HOUR,
         shares: Sequence[float] = SHARES,
     ) -> None:
+        self.capability = capability
         self.kappa = kappa
         self._trust = PriorTrust(shares)
         self._reporters = ReporterTrust()
@@ -128,12 +133,6 @@ class OnlineOutcomes:
         """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
         """When the restored state was saved; infinite once an outcome was accepted."""
-        self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
-        """Returns the number of outcomes that the artifact has for a model's cell."""
-        self.prior: Callable[[str, Features], float] | None = None
-        """Returns the artifact's probability; None uses the one passed to `observe`."""
-        self.prior_id: Callable[[], str] = str
-        """Returns an id of the artifact, for saved states."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -166,6 +165,15 @@ class OnlineOutcomes:
             for cell in cells
         ]
 
+    def probabilities(
+        self, models: Sequence[str], features: Features, now: float
+    ) -> NDArray[np.float64]:
+        """Return P(correct) of each model at the first attempt."""
+        assert self.capability is not None
+        return self.posterior(
+            self.capability.probabilities(models, features), models, features, now
+        )
+
     def observe(
         self,
         model: str,
@@ -176,6 +184,7 @@ class OnlineOutcomes:
         *,
         prior: float | None = None,
         offset: float = 0.0,
+        tried: Sequence[str] = (),
         tenant: str = "",
         reporter: str = UNNAMED,
     ) -> bool:
@@ -189,12 +198,18 @@ class OnlineOutcomes:
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted unconditional probability; None if it should not be judged.
             offset: the unconditional probability minus the one expected for this attempt.
+            tried: models that had failed on the request before, from which the offset follows.
             tenant: tenant of the request.
             reporter: name of whoever judged the answer.
         """
+        if tried and self.capability is not None:
+            everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
+            row = self.probabilities(everyone, features, now)
+            offset = float((row - self.capability.given_failures(row, everyone, tried))[0])
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
             return False
+        prior = self._prior(model, features, prior)
         outcome = Taken(model, features, correct, weight, prior, offset, tenant, reporter)
         if not self.heard(outcome, now):
             return False
@@ -229,7 +244,7 @@ class OnlineOutcomes:
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
         # Another picker may have another artifact, with other errors.
-        cell.prior = prior if self.prior is None else self.prior(model, features)
+        cell.prior = self._prior(model, features, prior)
         self._judge(*key, cell, () if alone else (name,))
         return True
 
@@ -244,11 +259,11 @@ class OnlineOutcomes:
                 aged = self._aged(cell, share, now)
                 if aged.outcomes >= _FORGOTTEN:
                     counts = aged.correct, aged.outcomes, aged.level
-                    cells.append(written(Saved(model, *features, *counts, cell.prior, reporter)))
+                    cells.append([*Saved(model, *features, *counts, cell.prior, reporter)])
         return {
             "schema": STATE_SCHEMA,
             "features_schema": FEATURES_SCHEMA,
-            "prior_id": self.prior_id(),
+            "prior_id": self._prior_id,
             "cells": cells,
         }
 
@@ -289,7 +304,7 @@ class OnlineOutcomes:
         ):
             return 0
         cells = state.get("cells")
-        same_prior = state.get("prior_id") == self.prior_id()
+        same_prior = state.get("prior_id") == self._prior_id
         found: dict[tuple[str, Features], Cell] = {}
         self.restored_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
@@ -320,6 +335,16 @@ class OnlineOutcomes:
         self._trust.clear()
         for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
+
+    @property
+    def _prior_id(self) -> str:
+        return "" if self.capability is None else self.capability.digest
+
+    def _prior(self, model: str, features: Features, given: float | None) -> float | None:
+        """Return the artifact's probability, or the given one without an artifact."""
+        if self.capability is None:
+            return given
+        return float(self.capability.probabilities((model,), features)[0])
 
     def _admitted(self, reporter: str, now: float) -> str:
         """Return the name a reporter counts under, after dropping forgotten ones if needed."""
@@ -356,7 +381,7 @@ class OnlineOutcomes:
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
         """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
-            measured = self.measured(model, features)
+            measured = self.capability.measured(model, features) if self.capability else 0
             cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)
         return cell.weight
 
@@ -407,15 +432,13 @@ class OnlineOutcomes:
         return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Sweep, unless the last sweep was less than a minute ago; return whether it was done."""
+        """Drop forgotten cells, the names of forgotten reporters, and their evidence.
+
+        Return False if the last sweep was less than a minute ago.
+        """
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now
-        self._sweep(now)
-        return True
-
-    def _sweep(self, now: float) -> None:
-        """Drop forgotten cells, the names of forgotten reporters, and their evidence."""
         self.cells = {
             key: cell
             for key, cell in self.cells.items()
@@ -432,6 +455,7 @@ class OnlineOutcomes:
                 self._trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
+        return True
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:

@@ -27,8 +27,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from laar.accuracy.features import Features
+from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reporters import SIGNS
-from laar.accuracy.success import SuccessModel
 
 if TYPE_CHECKING:
     from laar.accuracy.signs import Sign, Signs
@@ -102,13 +102,13 @@ class _Decision:
 class OutcomeReports:
     """Remembers decisions until their outcomes arrive."""
 
-    def __init__(self, success: SuccessModel, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(self, online: OnlineOutcomes, *, max_pending: int = MAX_PENDING) -> None:
         self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Forwards a report on an unknown decision to other pickers; False if none made it."""
-        self._success = success
+        self._online = online
         self.signs: Signs | None = None
         """The reliability of signs in answers; None if signs are not used."""
         self._max_pending = max_pending
@@ -211,12 +211,11 @@ class OutcomeReports:
             return
         if self._wrong(decision):
             return  # retries come from harder questions, which signs do not account for
-        expected = self._success.probabilities((model,), decision.features, (), now).item()
+        expected = self._online.probabilities((model,), decision.features, now).item()
         correct, weight, offset = signs.weak(model, sign, expected)
-        self._success.observe(
+        self._online.observe(
             model,
             decision.features,
-            (),
             correct,
             now,
             weight=weight,
@@ -302,12 +301,12 @@ class OutcomeReports:
         self.on_verdict(decision_id, correct)
         if self.signs is not None and decision.sign is not None:
             self.signs.learn(decision.adapter or decision.model, decision.sign, correct=correct)
-        taken = self._success.observe(
+        taken = self._online.observe(
             decision.adapter or decision.model,
             decision.features,
-            () if decision.adapter else self._wrong(decision),
             correct,
             now,
+            tried=() if decision.adapter else self._wrong(decision),
             tenant=decision.tenant,
             reporter=reporter,
         )

@@ -14,6 +14,7 @@ mixed traffic gets a mixed ratio; length buckets double, which absorbs most of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import exp, log
 from typing import Annotated
 
@@ -53,9 +54,7 @@ class TokenEstimator:
     def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._log_ratio: dict[tuple[str, str], float] = {}
         self._reports: dict[tuple[str, str], float] = {}
-        self._tokens_per_char: dict[
-            tuple[tuple[str, ...], str], tuple[NDArray[np.float64], float]
-        ] = {}
+        self._tokens_per_char = lru_cache(_MAX_KEPT)(self._current_tokens_per_char)
         self.refused = 0
         """Reports ignored because their numbers are implausible or no cell is free."""
         self.begin(measured or {})
@@ -79,15 +78,8 @@ class TokenEstimator:
         self, chars: int, language: str, models: Sequence[str]
     ) -> tuple[NDArray[np.float64], float]:
         """Return the tokens of `chars` characters: by model (len(models),), and for the fleet."""
-        key = tuple(models), language
-        known = self._tokens_per_char.get(key)
-        if known is None:
-            logs = [self._current(model, language) for model in models]
-            if len(self._tokens_per_char) >= _MAX_KEPT:
-                self._tokens_per_char.clear()
-            fleet = exp(-self._current(_FLEET, language))
-            known = self._tokens_per_char[key] = np.exp(np.negative(logs)), fleet
-        return chars * known[0], chars * known[1]
+        each, fleet = self._tokens_per_char(tuple(models), language)
+        return chars * each, chars * fleet
 
     def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
         """Learn from one answer's usage; return False if the report was ignored."""
@@ -108,7 +100,7 @@ class TokenEstimator:
                 reports = 1.0
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
             self._log_ratio[key] += rate * (seen - self._log_ratio[key])
-            self._tokens_per_char.clear()
+            self._tokens_per_char.cache_clear()
             self._reports[key] = reports + 1
             learned = True
         return learned
@@ -144,7 +136,7 @@ class TokenEstimator:
                 self.refused += 1
                 continue
             self._log_ratio[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
-            self._tokens_per_char.clear()
+            self._tokens_per_char.cache_clear()
             self._reports[key] = reports
             kept += 1
         return kept
@@ -155,8 +147,14 @@ class TokenEstimator:
             return
         if known or len(self._log_ratio) < MAX_TOKEN_CELLS:
             self._log_ratio[key] = value
-            self._tokens_per_char.clear()
+            self._tokens_per_char.cache_clear()
             self._reports[key] = _MEASURED_REPORTS
+
+    def _current_tokens_per_char(
+        self, models: tuple[str, ...], language: str
+    ) -> tuple[NDArray[np.float64], float]:
+        logs = [self._current(model, language) for model in models]
+        return np.exp(np.negative(logs)), exp(-self._current(_FLEET, language))
 
     def _current(self, model: str, language: str) -> float:
         """Return the cell's log ratio; if unknown, the fleet's, else the language's."""

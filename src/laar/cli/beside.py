@@ -23,11 +23,15 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         SettingError: Envoy would not learn the endpoints, could not reach the picker, is not
             installed, or its file is unusable.
     """
+    from pydantic import RootModel
+
+    from laar.datalayer.document import read_document
     from laar.envoy.bootstrap import render
     from laar.envoy.options import BootstrapOptions
     from laar.envoy.process import find_binary
     from laar.settings.ignored import endpoint_cas
     from laar.settings.listening import dialled
+    from laar.settings.settings import MAX_FILE_BYTES
 
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -44,7 +48,8 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         )
     find_binary()
     if written.exists():
-        bootstrap = _read(written)
+        kind = RootModel[dict[str, object]]
+        bootstrap = read_document(written, kind, max_bytes=MAX_FILE_BYTES).root
         _must_fit(bootstrap, settings, written)
         return bootstrap
     return render(
@@ -85,20 +90,6 @@ def envoy_faults(loaded: Loaded, config: Path) -> list[str]:
     except SettingError as fault:
         return [str(fault)]
     return []
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    import yaml
-
-    from laar.datalayer.document import parse_yaml
-
-    try:
-        bootstrap = parse_yaml(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: not valid YAML: {error}; {_REMEDY}") from None
-    if not isinstance(bootstrap, dict):
-        raise SettingError(f"{path}: not a bootstrap of Envoy; {_REMEDY}")
-    return bootstrap
 
 
 def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -13,21 +12,14 @@ import typer
 
 from laar.cli.terminal import report_errors
 from laar.declaring import field_texts
-from laar.envoy.options import BootstrapOptions
-
-
-class _Shape(StrEnum):
-    SIDECAR = "sidecar"
-    STANDALONE = "standalone"
-    GATEWAY = "gateway"
-
+from laar.envoy.options import BootstrapOptions, Shape
 
 _NAMES = {"eds_path": "eds-file", "endpoint_cas": "endpoint-ca", "listen_host": "listen-address"}
 """Names of options that differ from their fields'."""
 
 
 def envoy(
-    shape: Annotated[_Shape, typer.Option(help="How Envoy is deployed.")],
+    shape: Annotated[Shape, typer.Option(help="How Envoy is deployed.")],
     check_with_envoy: Annotated[
         bool, typer.Option("--validate", help="Check the bootstrap with a real Envoy.")
     ] = False,
@@ -53,7 +45,7 @@ def envoy(
             ca if ca == SYSTEM_CA else str(Path(ca).absolute())
             for ca in options["endpoint_cas"] or ()
         )
-        bootstrap = render(shape.value, BootstrapOptions(**options))
+        bootstrap = render(shape, BootstrapOptions(**options))
         if check_with_envoy:
             validate(bootstrap)
         typer.echo(to_yaml(bootstrap), nl=False)

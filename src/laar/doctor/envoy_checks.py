@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from laar.doctor.findings import Finding, Level
@@ -81,12 +82,7 @@ class Fault:
         return Finding(level=self.level, where=f"Envoy {where}", what=self.effect, remedy=remedy)
 
 
-def _error(field: str, effect: str, wanted: object) -> Fault:
-    return Fault(Level.ERROR, field, effect, wanted)
-
-
-def _warning(field: str, effect: str, wanted: object) -> Fault:
-    return Fault(Level.WARNING, field, effect, wanted)
+_error, _warning = partial(Fault, Level.ERROR), partial(Fault, Level.WARNING)
 
 
 def _seconds(value: object, default: float) -> float:

@@ -33,7 +33,7 @@ Out of scope: TLS towards clients, authentication and rate limits. Put a gateway
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 import yaml
@@ -42,7 +42,6 @@ from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster
 from laar.envoy.listeners import data_listener, probe_listener
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.envoy.parts import Json, extension, socket_address
-from laar.errors import SettingError, unknown
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
@@ -56,13 +55,7 @@ _RUNTIME: Json = {
 
 
 def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
-    """Return a bootstrap as plain JSON values, with Envoy's field names.
-
-    Raises:
-        SettingError: the shape is unknown.
-    """
-    if shape not in get_args(Shape):
-        raise SettingError(unknown("shape", shape, get_args(Shape)))
+    """Return a bootstrap as plain JSON values, with Envoy's field names."""
     options = options or BootstrapOptions()
     bootstrap = {
         "node": {"id": f"laar-{shape}", "cluster": "laar"},

@@ -26,6 +26,7 @@ import orjson
 
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
+from laar.accuracy.fitting.records import texts_of
 from laar.client.loop import RETRYABLE, Message, Reply, Send
 from laar.client.transport import completions_url, post
 from laar.datalayer.fetching import read_capped
@@ -253,7 +254,7 @@ class _Run:
         for question in left:
             async with place:
                 messages = question.ask()
-                chars = sum(len(text) for message in messages for text in _texts(message))
+                chars = sum(len(text) for message in messages for text in texts_of(message))
                 kind = target.model, question.task
                 least_tokens = chars / self.densities.get(kind, math.inf)
                 if least_tokens + (self.asking.max_tokens or 1) > target.window_tokens:
@@ -270,10 +271,10 @@ class _Run:
     ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
-        texts = [text for message in messages for text in _texts(message)]
+        texts = [text for message in messages for text in texts_of(message)]
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
-        asked = ([text for message in users for text in _texts(message)] or [""])[-1]
+        asked = ([text for message in users for text in texts_of(message)] or [""])[-1]
         completion = reply.completion
         correct = None if completion is None else decide(question.check, completion.text)
         return MeasuredOutcome(
@@ -313,14 +314,3 @@ class _Run:
         self.counts.correct += outcome.correct is True
         self.counts.failed += outcome.status != 200
         self.progress(self.counts)
-
-
-def _texts(message: Message) -> Iterator[str]:
-    """Yield the texts of a message, whose content is one string or parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield part["text"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
-from laar.measuring.measure import Counts, Target, discover, measure
+from laar.measuring.measure import Counts, discover, measure
 from laar.measuring.questions import Question
 
 _COLUMNS = (
@@ -53,7 +53,12 @@ def ask(
 
     async def run(bar: Bar) -> None:
         nonlocal counts
-        targets = await targets_of(endpoints, models, asking.headers)
+        targets = await discover(endpoints, headers=asking.headers)
+        known = {target.model for target in targets}
+        if missing := ", ".join(sorted(set(models) - known)):
+            served = ", ".join(sorted(known))
+            raise SettingError(f"no endpoint serves {missing}; they serve {served}")
+        targets = [target for target in targets if not models or target.model in models]
         task = bar.add_task("asking", total=None, note="")
 
         def show(now: Counts) -> None:
@@ -70,19 +75,3 @@ def ask(
     with Bar(*_COLUMNS, console=console) as bar:
         asyncio.run(run(bar))
     return counts
-
-
-async def targets_of(
-    endpoints: Sequence[str], models: Sequence[str], headers: Mapping[str, str]
-) -> list[Target]:
-    """Return the models that endpoints serve, or the named ones among them.
-
-    Raises:
-        SettingError: an endpoint does not answer, or serves no such model.
-    """
-    targets = await discover(endpoints, headers=headers)
-    missing = set(models) - {target.model for target in targets}
-    if missing:
-        known = ", ".join(sorted({target.model for target in targets}))
-        raise SettingError(f"no endpoint serves {', '.join(sorted(missing))}; they serve {known}")
-    return [target for target in targets if not models or target.model in models]

@@ -77,17 +77,15 @@ class Learning:
         self._problems = problems
         self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
-        self.online = (
-            OnlineOutcomes(
-                kappa=KAPPA,
-                half_life_s=settings.half_life_s,
-                cap_per_hour=settings.cap_per_hour,
-            )
-            if settings.online
-            else None
+        online = OnlineOutcomes(
+            capability,
+            kappa=KAPPA,
+            half_life_s=settings.half_life_s,
+            cap_per_hour=settings.cap_per_hour,
         )
+        self.online = online if settings.online else None
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
-        self.reports = OutcomeReports(self.assessor.success)
+        self.reports = OutcomeReports(online)
         if settings.signs:
             from laar.accuracy.signs import Signs
 
@@ -98,8 +96,6 @@ class Learning:
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep reported outcomes."""
         self.assessor.use(capability)
-        if self.online is not None:
-            self.online.new_prior()
 
     # -- from the director ---------------------------------------------------------------------
 

@@ -26,9 +26,6 @@ class Chains:
         self._anchors: OrderedDict[int, tuple[array[int], int]] = OrderedDict()
         self._named: OrderedDict[int, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._anchors)
-
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
         """Return the number of blocks the others know, the hash of the last, and the new blocks.
 

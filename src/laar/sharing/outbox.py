@@ -145,11 +145,7 @@ class Outbox:
 
     def _next_records(self) -> list[Record]:
         """Return the records of one batch."""
-        if len(self._waiting) <= BATCH_RECORDS and self.waiting_bytes <= _BATCH_BYTES:
-            records, self.waiting_bytes = [*self._waiting], 0
-            self._waiting.clear()
-            return records
-        records = []
+        records: list[Record] = []
         least_bytes = self.waiting_bytes - _BATCH_BYTES
         while self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes:
             record = self._waiting.popleft()

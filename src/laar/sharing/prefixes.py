@@ -118,9 +118,6 @@ class Entries:
         self._prefixes = prefixes
         self._open: dict[int, tuple[Receipt, Ends | None]] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
         """Enter a prompt; return False if its beginning is unknown here."""
         prefixes = self._prefixes

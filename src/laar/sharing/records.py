@@ -188,18 +188,6 @@ class Reported(_Record, tag="o"):
 
     outcome: Taken
 
-    def makes_sense(self) -> bool:
-        """Return whether such an outcome could have been taken."""
-        it = self.outcome
-        texts = (it.model, it.tenant, it.reporter, it.features.language, it.features.task)
-        return (
-            0.0 < it.weight <= 1.0
-            and -1.0 <= it.offset <= 1.0
-            and (it.prior is None or 0.0 <= it.prior <= 1.0)
-            and it.features.bucket >= 0
-            and max(map(len, texts)) <= _MAX_TEXT_CHARS
-        )
-
 
 class Judged(_Record, tag="j"):
     """An outcome reported to the wrong picker, for the one that made the decision."""

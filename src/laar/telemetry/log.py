@@ -145,8 +145,6 @@ class DecisionLog:
             source = self._numbered(number - 1)
             if source.exists():
                 source.replace(self._numbered(number))
-        if not self._keep:
-            self._path.unlink()
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path

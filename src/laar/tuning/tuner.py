@@ -27,9 +27,7 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
 from laar.tuning.windows import Observed, Window, WindowScore, better
 
@@ -75,15 +73,16 @@ class Tuner:
 
     Args:
         settings: bounds and budgets.
-        initial: the weights to start from, clipped to the bounds.
-
-    Raises:
-        SettingError: the names differ from those in the bounds, or a weight is not positive.
+        initial: the weights to start from, clipped to the bounds: a disabled term starts at its
+            floor, since the climb is logarithmic and has no zero.
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self._incumbent = _checked(initial, settings)
+        self._incumbent = {
+            name: min(max(initial[name], floor), cap)
+            for name, (floor, cap) in settings.bounds.items()
+        }
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: dict[str, float] | None = None  # it has won once and must win again
@@ -100,11 +99,11 @@ class Tuner:
         self._tick(now)
         window = self._window
         if window is None or window.closed:
-            return self._resting
+            return Weights(UNMEASURED, self._incumbent)
         counted = window.assign()
         if window.closed:
             self._since_s = self._elapsed_s
-        return self._tagged if counted else self._settling
+        return Weights(window.version if counted else UNMEASURED, window.weights)
 
     def observe(self, sample: Observed, now: float) -> None:
         """Record the outcome of a request; ignore those of other windows."""
@@ -121,7 +120,6 @@ class Tuner:
     def freeze(self) -> None:
         """End the climb, and serve the incumbent from now on."""
         self._window = None
-        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
     @property
     def frozen(self) -> bool:
@@ -235,11 +233,8 @@ class Tuner:
         else:
             role, weights = "candidate", self._candidate or self._propose()
         size = self._settings.window
-        window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
-        live = MappingProxyType(weights)
-        self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
-        self._settling, self._tagged = Weights(UNMEASURED, live), Weights(window.version, live)
-        self._window, self._since_s = window, self._elapsed_s
+        self._window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
+        self._since_s = self._elapsed_s
 
     def _propose(self) -> dict[str, float]:
         """Return the next candidate; redraw if clipping yields the incumbent."""
@@ -255,18 +250,3 @@ class Tuner:
             if proposal != self._incumbent:
                 break
         return proposal
-
-
-def _checked(weights: Mapping[str, float], settings: TunerSettings) -> dict[str, float]:
-    """Return the weights clipped to the bounds; reject other names and non-positive values."""
-    if set(weights) != set(settings.bounds):
-        names = ", ".join(settings.bounds)
-        raise SettingError(
-            f"tuner.initial: must have exactly the weights in tuner.bounds ({names})"
-        )
-    checked = {}
-    for name, (floor, cap) in settings.bounds.items():
-        if not 0.0 < weights[name] < math.inf:
-            raise SettingError(f"tuner.initial.{name}: must be a positive number")
-        checked[name] = min(max(weights[name], floor), cap)
-    return checked

@@ -12,7 +12,7 @@ import pytest
 
 from laar.accuracy.artifact import parse_artifact
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import Features, features_of
+from laar.accuracy.features import Features
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import parse_records, read_records
@@ -22,6 +22,7 @@ from laar.protocol.prompt import Spans
 from laar_lab.judging.command import run_evaluate
 from laar_lab.judging.judge import judge
 from laar_lab.judging.questions import questions_of
+from support.features import features_of
 
 _WORDS = {
     "sums": "add apples plus minus how many coins left total 12 7 dollars price each",
@@ -146,7 +147,7 @@ def test_leads_have_to_be_larger_where_the_fit_expects_a_loss_on_other_tasks(kno
     for gain in (0.01, -0.02):
         terms = text.model_copy(update={"gain_unseen": gain})
         capability = CapabilityModel(known.artifact.model_copy(update={"text": terms}))
-        best = max(models, key=capability.base_rate)
+        best = max(models, key=capability.base_rates.__getitem__)
         found = set()
         for record in world(["sums", "poems", "trivia", "code"], 10, 9):
             words = f"{record['question']} in another kind of sentence altogether, please"
@@ -276,7 +277,7 @@ def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
     records = [record | {"language": "en"} for record in world(["sums"], 4)]
     read = parse_records([(lines([*records, records[0] | {"language": "L" * 65}]), "x")])
     assert {outcome.language for outcome in read.outcomes} == {"en"}
-    assert read.faults == ["x:5: language: must be a name of at most 64 characters"]
+    assert read.faults == ["x:5: language: String should have at most 64 characters"]
 
 
 @pytest.mark.parametrize(

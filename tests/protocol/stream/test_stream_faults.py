@@ -6,7 +6,7 @@ import tracemalloc
 import orjson
 import pytest
 
-from laar.accuracy.features import features_of, language_of
+from laar.accuracy.features import language_of
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
@@ -28,6 +28,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.stream import PIECE_BYTES, Environment, Stream, StreamSettings
+from support.features import features_of
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps(

@@ -215,13 +215,14 @@ def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
     def report(exchange: Exchange, correct: bool) -> None:
         decision = exchange.decision
         assert decision.view is not None
-        assessor.success.observe(
-            decision.model,
-            Features(*decision.view.cell),
-            decision.tried[:-1],
-            correct,
-            exchange.end_s,
-        )
+        if assessor.online is not None:
+            assessor.online.observe(
+                decision.model,
+                Features(*decision.view.cell),
+                correct,
+                exchange.end_s,
+                tried=decision.tried[:-1],
+            )
 
     return report
 

@@ -157,8 +157,9 @@ def _lived(
     capability: CapabilityModel, questions: Sequence[_Question], way: str, rng: random.Random
 ) -> list[Judged]:
     """Return the knowledge after each of `STEPS` of a day, learned in one way."""
-    assessor = CapabilityAssessor(capability, OnlineOutcomes())
-    reports = OutcomeReports(assessor.success)
+    online = OnlineOutcomes()
+    assessor = CapabilityAssessor(capability, online)
+    reports = OutcomeReports(online)
     reports.signs = None if way == REPORTS else Signs()
     models = tuple(sorted(questions[0].right))
     drawn = rng.sample(questions, len(questions))

@@ -28,7 +28,6 @@ from laar.accuracy.fitting.fit import fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import read_records
 from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.success import SuccessModel
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -114,16 +113,16 @@ def run_one(records: Path | None, seed: int) -> dict[str, float]:
 
 def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> float:
     """Return the share of correct choices after these reports."""
-    online = OnlineOutcomes(half_life_s=math.inf, cap_per_hour=1e9)
-    success = SuccessModel(CapabilityModel(lots.capability), online)
+    capability = CapabilityModel(lots.capability)
+    online = OnlineOutcomes(capability, half_life_s=math.inf, cap_per_hour=1e9)
     for at, (features, scores) in enumerate(lots.reported):
         for model, score in scores.items():
             correct = (score >= 0.5) != ((at, model) in inverted)
-            success.observe(model, features, (), correct, 0.0, reporter=reporters[at])
+            online.observe(model, features, correct, 0.0, reporter=reporters[at])
     chosen = []
     for features, scores in lots.judged:
         models = tuple(scores)
-        row = success.probabilities(models, features, (), 0.0)
+        row = online.probabilities(models, features, 0.0)
         chosen.append(scores[models[int(np.argmax(row))]])
     return float(np.mean(chosen))
 

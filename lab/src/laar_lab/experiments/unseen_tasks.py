@@ -178,7 +178,7 @@ def _asked(
     judged = []
     for outcomes in asked:
         found = questions_of(artifact, outcomes)
-        rates = np.array([capability.base_rate(model) for model in found.models])
+        rates = np.array([capability.base_rates[model] for model in found.models])
         judged.append(_judged(found, rates))
     estimates = (text.gain_unseen, text.worst_unseen) if text else (None, None)
     mean, worst = (float("nan") if each is None else each for each in estimates)

@@ -40,8 +40,8 @@ def run_fit(
     out: Path,
     json_file: Path | None,
     hold_out: float | None = None,
-) -> Fit:
-    """Fit an artifact, write it, print its quality, and return both.
+) -> None:
+    """Fit an artifact, write it, and print its quality.
 
     Args:
         outcomes: files from `laar measure`, or of graded answers in other forms.
@@ -111,7 +111,6 @@ def run_fit(
                 "in accuracy.capability; otherwise see docs/guides/calibrate.md"
             )
     console.print(f"Written to {out}: {advice}.", markup=False)
-    return fitted
 
 
 def _notes(read: Records) -> list[str]:

@@ -76,7 +76,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
         overall=_held_out(predicted, right),
         models={model: _held_out(*columns) for model, columns in scored.items()},
         reliability=_bins(predicted, right),
-        retries=retry_scores(artifact, held_out),
+        retries=_retry_scores(capability, held_out),
         queries=len({outcome.query_id for outcome in held_out}),
         worth=worth,
         gain=gain,
@@ -114,9 +114,8 @@ def _figures(tries: Sequence[Sequence[MeasuredOutcome]]) -> list[float]:
     return [*map(float, np.mean(firsts, axis=0)), float(np.mean(until_s))]
 
 
-def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
+def _retry_scores(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
     """Return Brier scores of the later attempts that routing by this artifact would make."""
-    capability = CapabilityModel(artifact)
     plain: list[float] = []
     given: list[float] = []
     for answers in _by_query(held_out).values():

@@ -1,8 +1,6 @@
 """Measured outcomes: one line of JSON per query and model, as written by `laar measure`.
 
-If a query and model occur twice the later line is used, and contradictions are counted: at
-temperature 0 they indicate an endpoint that is not deterministic or two runs with different
-settings.
+If a query and model occur twice the later line is used.
 """
 
 from __future__ import annotations
@@ -14,9 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
 from laar.accuracy.tokens import TokenEstimator
-
-MAX_FAULTS_NAMED = 20
-"""Maximum unreadable entries that are listed; further ones are only counted."""
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -67,31 +62,6 @@ class MeasuredOutcome(BaseModel):
     def right(self) -> float:
         """The score; 1 or 0 if there is only a verdict."""
         return float(bool(self.correct)) if self.score is None else self.score
-
-
-class Verdicts:
-    """The last verdict on each question and model.
-
-    Attributes:
-        kept: verdicts by query and model.
-        unjudged: number of outcomes without a verdict, which are left out.
-        contradictions: number of verdicts reversed by a later one on the same question and model.
-    """
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[str, str], MeasuredOutcome] = {}
-        self.unjudged = 0
-        self.contradictions = 0
-
-    def add(self, outcome: MeasuredOutcome) -> None:
-        """Add an outcome; it replaces an earlier one for the same query and model."""
-        if outcome.correct is None:
-            self.unjudged += 1
-            return
-        key = (outcome.query_id, outcome.model)
-        earlier = self.kept.get(key)
-        self.contradictions += earlier is not None and earlier.correct != outcome.correct
-        self.kept[key] = outcome
 
 
 def features_of_outcome(outcome: MeasuredOutcome) -> Features:

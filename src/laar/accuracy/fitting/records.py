@@ -25,32 +25,29 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from io import BytesIO
 from itertools import chain
-from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
 from laar.accuracy.features import GENERIC, bucket_of_estimate, language_of, task_of
-from laar.accuracy.fitting.outcomes import (
-    MAX_FAULTS_NAMED,
-    MeasuredOutcome,
-    Verdicts,
-    parse_outcome,
-)
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
 MAX_BYTES = 4 << 30
 """Maximum unpacked size of a file: a small compressed file must not exhaust the memory."""
 
+MAX_FAULTS_NAMED = 20
+"""Maximum unreadable entries that are listed; further ones are only counted."""
+
 _MAX_LINE_BYTES = 64 << 20
-_MAX_NAME_CHARS = 256
 _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, since an artifact's term, at most 256 characters, names a task and a language."""
@@ -58,33 +55,47 @@ _MANY_QUESTIONS = 30
 """Number of repeatedly answered questions at which whole questions, rather than single answers, are
 held back."""
 
-_QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
 _LISTS = ("decisions", "records", "outcomes")  # keys of an object that holds only a list of entries
 _OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Records:
     """The contents of files of graded answers.
 
-    Args:
-        outcomes: one outcome per question and model: the last one.
+    Attributes:
         faults: the first twenty unreadable entries, each with its file, line and reason.
         unreadable: number of unreadable entries; they are skipped.
         unjudged: number of answers without a verdict; they are skipped.
-        contradictions: number of verdicts reversed by a later entry.
+        contradictions: number of verdicts reversed by a later entry: at temperature 0 the endpoint
+            is not deterministic, or two runs had different settings.
         from_measure: all entries are outcomes of `laar measure`.
         sha256: hash of the files.
     """
 
-    outcomes: Sequence[MeasuredOutcome]
-    faults: Sequence[str]
-    unreadable: int
-    unjudged: int
-    contradictions: int
-    from_measure: bool
-    sha256: str
+    faults: list[str] = field(default_factory=list)
+    unreadable: int = 0
+    unjudged: int = 0
+    contradictions: int = 0
+    from_measure: bool = False
+    sha256: str = ""
+    _last: dict[tuple[str, str], MeasuredOutcome] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> list[MeasuredOutcome]:
+        """The last outcome of each question and model."""
+        return list(self._last.values())
+
+    def add(self, outcome: MeasuredOutcome) -> None:
+        """Add an outcome; it replaces an earlier one of the same question and model."""
+        if outcome.correct is None:
+            self.unjudged += 1
+            return
+        key = (outcome.query_id, outcome.model)
+        earlier = self._last.get(key)
+        self.contradictions += earlier is not None and earlier.correct != outcome.correct
+        self._last[key] = outcome
 
 
 def question_of(query_id: str) -> str:
@@ -134,12 +145,11 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     Raises:
         SettingError: as in `read_records`.
     """
-    verdicts = Verdicts()
-    faults: list[str] = []
-    unreadable = entries = 0
+    read = Records()
+    entries = 0
     measured = other = False
     digest = sha256()
-    read: list[list[list[MeasuredOutcome]]] = []
+    asked: list[list[list[MeasuredOutcome]]] = []
     decided = _Decided({}, {})
     for data, source in dict(files).items():
         digest.update(data)
@@ -156,35 +166,30 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 bad += 1
                 said = f"{source}:{line}: {_said(fault)}"
                 first = first or said
-                if len(faults) < MAX_FAULTS_NAMED:
-                    faults.append(said)
+                if len(read.faults) < MAX_FAULTS_NAMED:
+                    read.faults.append(said)
                 continue
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
-                verdicts.add(*outcomes)
+                read.add(*outcomes)
             elif outcomes:  # empty for a retry, or a question that no model has answered yet
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
                 f"{bad} of {number} entries of {source} are not graded answers; first: {first}"
             )
-        unreadable, entries = unreadable + bad, entries + number
-        read.append(found)
-    read.append(decided.judged())
-    for outcome in _told_apart(read):
-        verdicts.add(outcome)
-    if not verdicts.kept:
+        read.unreadable, entries = read.unreadable + bad, entries + number
+        asked.append(found)
+    judged = decided.judged()
+    for outcome in _told_apart([*asked, judged]):
+        read.add(outcome)
+    if not read.outcomes:
         names = ", ".join(source for _, source in files)
         raise SettingError(f"{names}: no judged outcome among {entries} entries")
-    return Records(
-        outcomes=list(verdicts.kept.values()),
-        faults=faults,
-        unreadable=unreadable,
-        unjudged=verdicts.unjudged + len(decided.decisions) - len(read[-1]),
-        contradictions=verdicts.contradictions,
-        from_measure=measured and not other,
-        sha256=digest.hexdigest(),
-    )
+    read.unjudged += len(decided.decisions) - len(judged)
+    read.from_measure = measured and not other
+    read.sha256 = digest.hexdigest()
+    return read
 
 
 class _Decided(NamedTuple):
@@ -236,27 +241,15 @@ def _unpacked(path: Path) -> bytes:
 
 def _entries(data: bytes) -> Iterator[tuple[int, object]]:
     """Yield each entry with its line number or index; a `ValueError` for an invalid line."""
-    document = None
-    if not _is_first_of_many(data):
-        with suppress(orjson.JSONDecodeError):
-            document = orjson.loads(data)
-    if document is None:
+    try:
+        document = orjson.loads(data)  # stops at the second of several values
+    except orjson.JSONDecodeError:
         yield from _lines(data)
         return
     if isinstance(document, dict):
         inner = next((document[name] for name in _LISTS if name in document), None)
         document = inner if isinstance(inner, list) else document
     yield from enumerate(document if isinstance(document, list) else [document], start=1)
-
-
-def _is_first_of_many(data: bytes) -> bool:
-    """Return whether the first line is a complete value followed by more."""
-    first = next((line for line in BytesIO(data) if line.strip()), b"")
-    try:
-        orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return len(first) < len(data.strip())
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, object]]:
@@ -276,7 +269,7 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
     if not isinstance(raw, dict):
         raise ValueError("not an object")
     if "query_id" in raw:
-        return [parse_outcome(orjson.dumps(raw))], True
+        return [MeasuredOutcome.model_validate(raw)], True
     if "scores" in raw:
         return _scored(raw), False
     if raw.get("tried_models") and "correct" in raw:
@@ -284,81 +277,107 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
     return [_graded(raw)], False
 
 
-def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
-    scores = raw["scores"]
-    if not isinstance(scores, dict) or len(scores) > MAX_MODELS:
-        raise ValueError(f"scores: must be an object of at most {MAX_MODELS} models")
-    question = _question(raw)
-    if not question:
-        raise ValueError("question: missing or empty")
-    common = _common(raw, question)
-    seconds, dollars = _by_model(raw, "seconds"), _by_model(raw, "dollars")
-    made = []
-    for model, value in scores.items():
-        score = _score(value, f"scores.{model}")
-        made.append(
-            MeasuredOutcome.model_construct(
-                **common,
-                model=_name(model, "scores"),
-                score=score,
-                correct=None if score is None else score >= 0.5,
-                latency_s=seconds.get(model, 0.0),
-                dollars=dollars.get(model),
-            )
+def _as_share(value: object) -> object:
+    """Return a verdict as a number."""
+    return float(value) if isinstance(value, bool) else value
+
+
+_Model = Annotated[str, Field(min_length=1, max_length=256)]
+_Score = Annotated[float, Field(ge=0, le=1), BeforeValidator(_as_share)]
+_Amount = Annotated[float, Field(ge=0, lt=2**31)]
+
+
+def _called(*names: str) -> Any:
+    """Return a field that a file may call by any of these names."""
+    return Field(default=None, validation_alias=AliasChoices(*names))
+
+
+class _Entry(BaseModel):
+    """What entries of every form may have."""
+
+    model_config = ConfigDict(strict=True)
+
+    question: str | None = _called("question", "prompt", "query")
+    messages: Any = None
+    id: Any = None
+    task: str | None = None
+    language: Annotated[str, Field(max_length=_MAX_LANGUAGE_CHARS)] | None = None
+    tokens: _Amount | None = _called("prompt_tokens", "tokens", "bucket_tokens")
+
+    def outcome(
+        self, model: str, score: float | None, seconds: float | None, dollars: float | None
+    ) -> MeasuredOutcome:
+        """Return one model's outcome; another question of the same text has the same id."""
+        question = seen = self.question or ""
+        prompt_chars = len(question)
+        if self.question is None and isinstance(self.messages, list):
+            messages = [message for message in self.messages if isinstance(message, dict)]
+            users = (texts_of(m) for m in reversed(messages) if m.get("role") == "user")
+            parts = next(users, [])
+            question = "\n".join(parts)
+            seen = parts[-1] if parts else ""  # the part that serving classifies
+            prompt_chars = sum(len("\n".join(texts_of(message))) for message in messages)
+        named = (self.task or "").strip().lower()[:_MAX_TASK_CHARS]
+        task = (named or GENERIC) if self.task else task_of(seen)
+        if question:  # not the id, which may be reused in each task or file
+            query_id, language = f"q:{_hash(question)}", language_of(seen)
+        else:
+            query_id = "" if self.id in (None, "") else f"id:{task}:{self.id}"
+            language = self.language or language_of("")
+        return MeasuredOutcome.model_construct(
+            query_id=query_id,
+            model=model,
+            score=score,
+            correct=None if score is None else score >= 0.5,
+            language=language,
+            task=task,
+            task_named=bool(self.task),
+            prompt_chars=prompt_chars,
+            prompt_tokens=None if self.tokens is None else int(self.tokens),
+            text=sample_of(seen) or None,
+            latency_s=seconds or 0.0,
+            dollars=dollars,
         )
+
+
+class _Scored(_Entry):
+    scores: Annotated[dict[_Model, _Score | None], Field(max_length=MAX_MODELS)]
+    seconds: dict[str, _Amount | None] = {}
+    dollars: dict[str, _Amount | None] = {}
+
+
+class _Graded(_Entry):
+    model: _Model
+    adapter: str = ""
+    grade: _Score | None = _called(*_GRADES)
+    seconds: _Amount | None = _called("latency_s", "seconds")
+    dollars: _Amount | None = _called("dollars", "cost_dollars")
+
+
+def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
+    entry = _Scored.model_validate(_present(raw))
+    made = [
+        entry.outcome(model, score, entry.seconds.get(model), entry.dollars.get(model))
+        for model, score in entry.scores.items()
+    ]
+    if not all(outcome.text for outcome in made):
+        raise ValueError("question: missing or empty")
     return made
 
 
 def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
-    grade = next((name for name in _GRADES if name in raw), None)
-    if grade is None:
+    if raw.keys().isdisjoint(_GRADES):
         raise ValueError("has neither scores nor correct, score or grade")
-    score = _score(raw[grade], grade)
     end = raw.get("completion")
-    end = end if isinstance(end, dict) else raw
-    seconds = _number(end, "latency_s", "seconds")
-    return MeasuredOutcome.model_construct(
-        **_common(raw, _question(raw)),
-        model=_name(_answered(raw, end), "model"),
-        score=score,
-        correct=None if score is None else score >= 0.5,
-        latency_s=seconds or 0.0,
-        dollars=_number(raw, "dollars", "cost_dollars"),
-    )
+    if isinstance(end, dict):  # it names Envoy's last choice
+        raw = raw | {name: end[name] for name in ("model", "latency_s") if name in end}
+    entry = _Graded.model_validate(_present(raw))
+    return entry.outcome(entry.adapter or entry.model, entry.grade, entry.seconds, entry.dollars)
 
 
-def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
-    """Return the model that answered: the adapter if there is one, else Envoy's last choice."""
-    adapter = raw.get("adapter")
-    return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
-
-
-def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
-    """Return the fields shared by all answers to a question."""
-    task = raw.get("task")
-    if task is not None and not isinstance(task, str):
-        raise ValueError("task: must be a string")
-    tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
-    given = raw.get("id")
-    language = raw.get("language")
-    if isinstance(language, str) and len(language) > _MAX_LANGUAGE_CHARS:
-        raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
-    seen = _last_part(raw) or question
-    named = task.strip().lower()[:_MAX_TASK_CHARS] or GENERIC if task else task_of(seen)
-    if question:  # not the id, which may be reused in each task or file
-        query_id, language = f"q:{_hash(question)}", language_of(seen)
-    else:
-        query_id = "" if given in (None, "") else f"id:{named}:{given}"
-        language = language if isinstance(language, str) and language else language_of("")
-    return {
-        "query_id": query_id,
-        "language": language,
-        "task": named,
-        "task_named": bool(task),
-        "prompt_chars": _prompt_chars(raw, question),
-        "prompt_tokens": None if tokens is None else int(tokens),
-        "text": sample_of(seen) or None,
-    }
+def _present(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with a value; a grade of null is a missing verdict."""
+    return {name: value for name, value in raw.items() if value is not None or name in _GRADES}
 
 
 def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
@@ -411,44 +430,7 @@ def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> st
     return f"{'at' if len(entry) == 1 else 'row'}:/{content}"
 
 
-def _question(raw: Mapping[str, Any]) -> str:
-    for name in _QUESTIONS:
-        if name in raw:
-            if not isinstance(raw[name], str):
-                raise ValueError(f"{name}: must be a string")
-            return str(raw[name])
-    return "\n".join(_asked(raw))
-
-
-def _last_part(raw: Mapping[str, Any]) -> str:
-    """Return the last part of a question given in parts, which serving classifies."""
-    if any(name in raw for name in _QUESTIONS):
-        return ""
-    return next(reversed(_asked(raw)), "")
-
-
-def _asked(raw: Mapping[str, Any]) -> list[str]:
-    """Return the parts of the last message from the user."""
-    messages = reversed(_messages(raw))
-    return next((_texts(message) for message in messages if message.get("role") == "user"), [])
-
-
-def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
-    """Return the characters of the prompt, or of the question if there are no messages."""
-    messages = _messages(raw)
-    by_name = any(name in raw for name in _QUESTIONS)
-    if by_name or not messages:
-        return len(question)
-    return sum(len("\n".join(_texts(message))) for message in messages)
-
-
-def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    messages = raw.get("messages")
-    each = messages if isinstance(messages, list) else ()
-    return [message for message in each if isinstance(message, dict)]
-
-
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def texts_of(message: Mapping[str, Any]) -> list[str]:
     """Return the parts of a message's text, or its one string."""
     content = message.get("content")
     if isinstance(content, str):
@@ -456,45 +438,6 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     parts = content if isinstance(content, list) else ()
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return [text for text in texts if isinstance(text, str)]
-
-
-def _score(value: object, where: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, int | float) and isfinite(value) and 0 <= value <= 1:
-        return float(value)
-    raise ValueError(f"{where[:300]}: must be true, false or a number in 0..1")
-
-
-def _number(raw: Mapping[str, Any], *names: str) -> float | None:
-    for name in names:
-        value = raw.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name}: must be a number")
-        if not (isfinite(value) and 0 <= value < 2**31):
-            raise ValueError(f"{name}: must be a number of 0 or more")
-        return float(value)
-    return None
-
-
-def _by_model(raw: Mapping[str, Any], name: str) -> dict[str, float]:
-    given = raw.get(name)
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise ValueError(f"{name}: must be an object, by model")
-    numbers = {model: _number(given, model) for model in given}
-    return {model: number for model, number in numbers.items() if number is not None}
-
-
-def _name(value: object, where: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_CHARS:
-        raise ValueError(f"{where}: the model must be a name of 1 to {_MAX_NAME_CHARS} characters")
-    return value
 
 
 def _hash(text: str) -> str:

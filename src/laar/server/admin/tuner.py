@@ -28,11 +28,7 @@ class TunerKeeper:
 
     def __init__(self, settings: Tuning, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self.tuner = Tuner(
-            settings.climb,
-            # A disabled term starts at its floor: the climb is logarithmic and has no zero.
-            {name: max(initial[name], floor) for name, (floor, _) in settings.bounds.items()},
-        )
+        self.tuner = Tuner(settings.climb, initial)
 
     def shown(self) -> dict[str, object]:
         """Return the export, with additional fields for viewers."""
