@@ -115,7 +115,8 @@ class Attempts:
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
-        kind = health.retried(traits(decision.request, decision.chain), failed, reply, now)
+        chain = None if decision.view is None else decision.view.chain
+        kind = health.retried(traits(decision.request, chain), failed, reply, now)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()

@@ -32,7 +32,6 @@ from laar.core.request import Api, Request
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Standing
-from laar.prefix.blocks import Chain
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -142,7 +141,7 @@ class Chooser:
             prefillers = encoders = None
         policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
-        view, chain, degraded = self._views.view(
+        view, degraded = self._views.view(
             request, earlier, group, prefillers, tuned.values if tuned else None, now
         )
         order, scores, eligible, reason, on_trial, fits = self._rank(
@@ -164,7 +163,7 @@ class Chooser:
         if encoders is not None:
             encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
         blames = health is not None and len(health.culprits) > 0
-        once = blames and self._is_culprit(request, chain, group, now)
+        once = blames and self._is_culprit(view, group)
         return Decision(
             id=new_id(),
             request=request,
@@ -192,7 +191,6 @@ class Chooser:
             scores=scores,
             eligible=eligible,
             position=at,
-            chain=chain,
             weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=on_trial,
@@ -327,14 +325,15 @@ class Chooser:
         slot = self.health.due(standing, now)
         return None if slot is None or self.table.spec(slot).models[0] in tried else slot
 
-    def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
+    def _is_culprit(self, view: View, group: Group) -> bool:
         """Return whether this request itself makes endpoints fail, and would fail at others too.
 
         If all endpoints are failing, it is not blamed: one of them may have recovered.
         """
         if self.health is None or group.standing.all_failing:
             return False
-        return self.health.records.blame.is_culprit(traits(request, chain), now)
+        found = traits(view.request, view.chain)
+        return self.health.records.blame.is_culprit(found, view.now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.

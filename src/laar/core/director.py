@@ -289,8 +289,8 @@ class Director(Chooser):
     # -- the records of a request at its endpoint ----------------------------------------------
 
     def _enter_prefix(self, decision: Decision) -> None:
-        prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
-        if prefixes is not None and chain is not None:
+        prefixes, view, flight = self.prefixes, decision.view, decision.flight
+        if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
             if decision.now >= prefixes.advises_at:
                 look = prefixes.look_later(decision.request, flight.model, decision.now)
@@ -301,9 +301,10 @@ class Director(Chooser):
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""
-        held = decision.flight.prefilling = Prefilling()
-        if decision.chain is not None and self._insert is not None:
-            held.receipt = self._insert(prefiller.slot, decision.chain, now)
+        held, view = Prefilling(), decision.view
+        decision.flight.prefilling = held
+        if view is not None and view.chain is not None and self._insert is not None:
+            held.receipt = self._insert(prefiller.slot, view.chain, now)
         self._feedback.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)

@@ -22,7 +22,6 @@ from laar.core.interfaces import View
 from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
-from laar.prefix.blocks import Chain
 
 
 class Views:
@@ -48,8 +47,8 @@ class Views:
         prefillers: Prefillers | None,
         weights: Mapping[str, float] | None,
         now: float,
-    ) -> tuple[View, Chain | None, str]:
-        """Return the view for the scorers, the prefix chain, and why the view is degraded."""
+    ) -> tuple[View, str]:
+        """Return the view for the scorers, and why it is degraded."""
         parts, table, reason = self._parts, self._table, ""
         slots, model_id, standing = group.slots, group.model_id, group.standing
         models: Sequence[str] = table.models
@@ -124,7 +123,7 @@ class Views:
             chain=chain,
             fetched_tokens=None if fetched is None else fetched[slots] * tokens,
         )
-        return view, chain, reason
+        return view, reason
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
         """Return P(correct) if all of `tried` have failed, and which candidates are untried."""

@@ -544,7 +544,8 @@ class Admission:
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
-        session, chain = _session(decision.request), decision.chain
+        session = _session(decision.request)
+        chain = None if decision.view is None else decision.view.chain
         place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
