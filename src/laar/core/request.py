@@ -1,9 +1,9 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
-freezing triples the cost of creating one. Still, only two places change a request:
-`laar.core.stored` sets the session of a stored answer, and the stream drops the prompt once it is
-no longer needed.
+freezing triples the cost of creating one. Still, only three places change a request:
+`laar.core.stored` sets the session of a stored answer, the stream drops what is no longer needed of
+the prompt, and the record of the decision drops the rest.
 """
 
 from __future__ import annotations
