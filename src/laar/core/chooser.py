@@ -32,7 +32,7 @@ from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.stored import StoredAnswers
+from laar.core.stored import StoredObjects
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Health, Standing
@@ -75,7 +75,7 @@ class Chooser:
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.health = health
-        self.stored = StoredAnswers()
+        self.stored = StoredObjects()
         self.degraded = Faults()
         self._views = Views(self, settings)
         self._on_fault = guarded(on_fault, "watching", self.degraded)
