@@ -75,7 +75,6 @@ class Request:
             may be shed first.
         objective: name of that objective; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
-        waited_s: seconds since the first attempt at the question, by the picker's timestamp.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
@@ -117,7 +116,6 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
-    waited_s: float = 0.0
     task: str = ""
     policy: str = ""
     session: str = ""
