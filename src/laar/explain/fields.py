@@ -150,7 +150,7 @@ TERMS: tuple[Field[Terms], ...] = (
 )
 """Terms of the cost."""
 
-MOVED: Field[Terms] = Field("transfer_s", lambda of: of.all_transfer_s)
+MOVED: Field[Terms] = Field("transfer_s", lambda of: of.transfer_s)
 """An additional cost term if prompts may be prefilled elsewhere."""
 
 
