@@ -15,7 +15,7 @@ LONG = (
     "chaos", "cold", "difficulty", "failing", "guard", "hooked", "kills", "models", "picker",
     "prompts", "road", "sharing", "soak", "stall", "templates", "vllm",
 )  # fmt: skip
-"""Long benchmarks, run only by name; their `main` takes options and returns an exit status."""
+"""Benchmarks run only by name; their `main` takes options and returns an exit status, or None."""
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     known = sorted(p.stem.removeprefix("bench_") for p in Path(__file__).parent.glob("bench_*.py"))
     wanted = sys.argv[1:]
     if wanted and wanted[0] in LONG:
-        return int(importlib.import_module(f"bench.bench_{wanted[0]}").main(wanted[1:]))
+        return int(importlib.import_module(f"bench.bench_{wanted[0]}").main(wanted[1:]) or 0)
     wanted = wanted or [name for name in known if name not in LONG]
     if unknown := set(wanted) - set(known):
         print(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(known)}")

@@ -121,7 +121,7 @@ def test_an_endpoint_that_left_took_its_answers_along():
 
 def test_memory_is_bounded_and_the_oldest_entry_goes_first(monkeypatch):
     monkeypatch.setattr(module, "MAX_STORED", 3)
-    stored = module.StoredAnswers()
+    stored = module.StoredObjects()
     for name in "abc":
         stored.note(name, "10.0.0.1:80", "")
     stored.subset(Request(id="r", api=Api.CHAT, response_id="a"))

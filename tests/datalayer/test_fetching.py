@@ -12,7 +12,7 @@ import pytest
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer import fetching
-from laar.datalayer.fetching import Fetcher
+from laar.datalayer.fetching import get, read_capped, visiting_session
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MAX_BYTES = 300_000
@@ -57,16 +57,18 @@ async def listening(server: Server) -> AsyncIterator[str]:
         yield str(listener.sockets[0].getsockname()[1])
 
 
-def fetcher() -> Fetcher:
-    return Fetcher({"accept": "x/y"}, clock=time.monotonic)
+def session() -> aiohttp.ClientSession:
+    return visiting_session({"accept": "x/y"})
 
 
-async def fetched(it: Fetcher, url: str, *, within_s: float = 0.3) -> object:
+async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 0.3) -> object:
     """Status and body, or the name of the error."""
     try:
-        async with asyncio.timeout(within_s), it.get(url, SPEC) as answer:
-            assert 0.0 <= answer.after_s < within_s
-            body = await answer.read(MAX_BYTES)
+        sent: list[float] = []
+        page = get(it, url, SPEC, sent=lambda: sent.append(time.monotonic()))
+        async with asyncio.timeout(within_s), page as answer:
+            assert 0.0 <= time.monotonic() - sent[-1] < within_s
+            body = await read_capped(answer.content, MAX_BYTES)
             return answer.status, body if len(body) <= MAX_BYTES else "too long"
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         wrong = isinstance(error, aiohttp.ClientResponseError) or type(error) is aiohttp.ClientError
@@ -117,7 +119,7 @@ ANSWERS: dict[str, tuple[list[bytes | None], object]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_an_answer_is_read_or_an_error(name: str) -> None:
     answer, expected = ANSWERS[name]
-    async with listening(Server(answer)) as port, fetcher() as it:
+    async with listening(Server(answer)) as port, session() as it:
         url = f"http://127.0.0.1:{port}/metrics"
         assert [await fetched(it, url) for _ in range(3)] == [expected] * 3
 
@@ -126,15 +128,15 @@ async def test_an_answer_is_read_or_an_error(name: str) -> None:
     "address", ["127.0.0.1:65536", "300.0.0.1:80", "[::1:80", "[1::2::3]:80", ":80"]
 )
 async def test_an_impossible_address_is_an_error_of_those_expected(address: str) -> None:
-    async with fetcher() as it, asyncio.timeout(2.0):
+    async with session() as it, asyncio.timeout(2.0):
         with pytest.raises((aiohttp.ClientError, OSError, ValueError)):
-            async with it.get(f"http://{address}/metrics", SPEC):
+            async with get(it, f"http://{address}/metrics", SPEC):
                 pass
 
 
 async def test_one_connection_at_a_time_to_a_host() -> None:
     server = Server([OK[:-1], OK[-1:]])
-    async with listening(server) as port, fetcher() as it:
+    async with listening(server) as port, session() as it:
         urls = [f"http://127.0.0.1:{port}/{n}" for n in range(9)]
         assert await asyncio.gather(*(fetched(it, url) for url in urls)) == [(200, b"ok")] * 9
         assert server.connections == 1
@@ -145,7 +147,7 @@ async def test_unused_connections_are_dropped(
 ) -> None:
     monkeypatch.setattr(fetching, "_KEPT_S", 0.05)
     server = Server([OK])
-    async with listening(server) as port, fetcher() as it:
+    async with listening(server) as port, session() as it:
         await fetched(it, f"http://127.0.0.1:{port}/metrics")
         await until(lambda: not server.open)
         assert await fetched(it, f"http://127.0.0.1:{port}/metrics") == (200, b"ok")

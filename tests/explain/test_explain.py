@@ -347,7 +347,11 @@ def test_many_candidates_make_a_record_of_the_best():
 
 def test_nothing_kept_holds_the_prompt():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
-    kept = record(director)
+    memory = DecisionMemory(director.table, wall_clock=lambda: 0.0)
+    director.watch(memory.decided, memory.settled)
+    decision = director.decide(request(), 0.0)
+    director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
+    kept = memory.get(decision.id)
     seen, todo = set(), [kept]
     while todo:  # everything that the record keeps alive, but for types and modules
         thing = todo.pop()
@@ -355,7 +359,7 @@ def test_nothing_kept_holds_the_prompt():
             continue
         seen.add(id(thing))
         assert not (isinstance(thing, str) and SECRET in thing)
-        if thing is not kept.view.table:
+        if thing is not kept.decision.view.table:
             todo += [t for t in gc.get_referents(thing) if not isinstance(t, type(gc))]
     assert SECRET not in str(explained(kept))
 

@@ -83,7 +83,7 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
         await eventually(lambda: traffic.answers > now + 30, what="traffic after it")
 
         latest = list(runner.picker.observability.memory.latest(20))
-        assert {record.policy for record in latest} == {"round-robin"}
+        assert {record.decision.policy for record in latest} == {"round-robin"}
         gateway.change(routing={"mode": "shadow"})
 
         async def shadowed():

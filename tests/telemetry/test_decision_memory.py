@@ -51,7 +51,7 @@ def request(**fields):
 def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
     made, memory = remembering(max_decisions=3)
     ids = [made.decide(request(), 0.0).id for _ in range(5)]
-    assert [record.id for record in memory.latest(9)] == ids[:1:-1]
+    assert [record.decision.id for record in memory.latest(9)] == ids[:1:-1]
     assert memory.get(ids[0]) is None
     assert memory.explained(memory.get(ids[4]))["id"] == ids[4]
     assert memory.decided_total == 5
@@ -65,7 +65,9 @@ def test_bytes_are_bounded_whatever_the_size_of_the_fleet():
     assert 5 < len(memory) < 25
     for _ in range(60):
         made.settle(made.decide(Request(id="r", api=Api.OPAQUE, model=""), 0.0), END)
-    assert memory.held_bytes == sum(2000 + (104 * 500 if a.view else 0) for a in memory.latest(999))
+    assert memory.held_bytes == sum(
+        3000 + (104 * 500 if a.decision.view else 0) for a in memory.latest(999)
+    )
 
 
 def test_the_end_and_the_endpoint_that_served_are_added():
@@ -77,7 +79,7 @@ def test_the_end_and_the_endpoint_that_served_are_added():
     for decision in (plain, moved):
         made.settle(decision, END)
     assert memory.get(plain.id).served == plain.address
-    assert (memory.get(moved.id).picked, memory.get(moved.id).served) == (picked, other)
+    assert (moved.address, memory.get(moved.id).served) == (picked, other)
     assert memory.explained(memory.get(moved.id))["completion"]["served"] == other
 
 

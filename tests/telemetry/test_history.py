@@ -15,7 +15,7 @@ from laar.telemetry.history import BIN_S, BINS, MAX_SAMPLES, History
 
 def ended(ttft_s: float | None = None, *, ok: bool = True) -> Any:
     end = SimpleNamespace(ok=ok, ttft_s=ttft_s, latency_s=1.0, cached_tokens=30, prompt_tokens=120)
-    return SimpleNamespace(end=end, now=4.0)
+    return SimpleNamespace(end=end, decision=decision(4.0))
 
 
 def decision(now: float) -> Any:

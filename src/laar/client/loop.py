@@ -150,9 +150,8 @@ def attempts(
         made.append(_judged(reply, check, waited_s))
         if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
             break
-        for name in (names.TRIED, names.SINCE):
-            if value := reply.headers.get(name):
-                sent[name] = value
+        if tried := reply.headers.get(names.TRIED):
+            sent[names.TRIED] = tried
         # A refused request may succeed next time, so it exhausts no model.
         is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last

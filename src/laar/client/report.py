@@ -7,13 +7,11 @@ is returned, never raised.
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-
 import aiohttp
 import orjson
 
 from laar.client.loop import Outcome
+from laar.client.until import blocking
 from laar.protocol.headers import REPORTER
 
 
@@ -61,16 +59,5 @@ async def report_outcome(
         return False
 
 
-def report_outcome_sync(
-    outcome: Outcome,
-    admin_url: str,
-    *,
-    token: str | None = None,
-    reporter: str | None = None,
-    timeout_s: float = 10.0,
-) -> bool:
-    """Report an outcome like `report_outcome`, without an event loop."""
-    report = report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
-    # Run it in another thread, since notebooks run an event loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, report).result()
+report_outcome_sync = blocking(report_outcome)
+"""Report an outcome like `report_outcome`, without an event loop."""

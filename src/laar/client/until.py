@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import aiohttp
 
 from laar.client.loop import Check, Message, Outcome, Reply, Wait, attempts
 from laar.client.transport import completions_url, post
-from laar.errors import SettingError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _TIMEOUT_S = 600.0  # per attempt; a 64K prompt in a deep queue takes minutes
 
@@ -75,44 +80,26 @@ async def until_correct(
                 reply = await post(session, url, step, timeout_s)
 
 
-def until_correct_sync(
-    messages: Sequence[Message],
-    check: Check,
-    *,
-    base_url: str,
-    model: str = "auto",
-    max_attempts: int = 10,
-    stop_when_exhausted: bool = True,
-    stream: bool = False,
-    headers: Mapping[str, str] | None = None,
-    params: Mapping[str, object] | None = None,
-    timeout_s: float = _TIMEOUT_S,
-) -> Outcome:
-    """Ask like `until_correct`, without an event loop.
+def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
+    """Return a coroutine function as one that runs to its end, for code without an event loop.
 
-    Raises:
-        SettingError: as in `until_correct`, or an event loop is running.
+    Where a loop runs, as in notebooks, it blocks that loop and runs in another thread.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        raise SettingError("an event loop is running here: await until_correct instead")
-    return asyncio.run(
-        until_correct(
-            messages,
-            check,
-            base_url=base_url,
-            model=model,
-            max_attempts=max_attempts,
-            stop_when_exhausted=stop_when_exhausted,
-            stream=stream,
-            headers=headers,
-            params=params,
-            timeout_s=timeout_s,
-        )
-    )
+
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(call(*args, **kwargs))
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, call(*args, **kwargs)).result()
+
+    return run
+
+
+until_correct_sync = blocking(until_correct)
+"""Ask like `until_correct`, without an event loop; an open `session` can't be used."""
 
 
 def _with_stream(params: Mapping[str, object] | None, *, stream: bool) -> dict[str, object]:

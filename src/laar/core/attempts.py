@@ -5,14 +5,18 @@ Each call is guarded: a fault in health costs its record, never the request or i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from laar.core.decision import Completion, Decision
 from laar.core.guards import guards
 from laar.core.membership import key_of
 from laar.core.names import goes_by
-from laar.core.parts import Parts
 from laar.core.request import Request
 from laar.health import GOOD, Kind, Reply, Stage
 from laar.prefix.blocks import Chain
+
+if TYPE_CHECKING:
+    from laar.core.chooser import Chooser
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms
@@ -26,15 +30,15 @@ class Attempts:
     and guarded by the director. All other methods are guarded here.
 
     Args:
-        parts: the director's parts.
+        director: the director.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._table = parts.table
-        self._faults = parts.faults
-        self._has_health = parts.health is not None
-        if parts.health is not None:
-            self._health = parts.health
+    def __init__(self, director: Chooser) -> None:
+        self._table = director.table
+        self._faults = director.degraded
+        self._has_health = director.health is not None
+        if director.health is not None:
+            self._health = director.health
 
     def begin(self, decision: Decision) -> None:
         """Begin the attempt at the chosen endpoint."""
@@ -115,7 +119,8 @@ class Attempts:
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
-        kind = health.retried(traits(decision.request, decision.chain), failed, reply, now)
+        chain = None if decision.view is None else decision.view.chain
+        kind = health.retried(traits(decision.request, chain), failed, reply, now)
         for slot, attempt in flight.unjudged:
             health.passed_over(slot, now, attempt, kind)
         flight.unjudged.clear()

@@ -7,32 +7,36 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
+from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
+from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
-from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Fits, View, WeightSource
-from laar.core.parts import Parts
+from laar.core.guards import Faults, guarded
+from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
+from laar.core.stored import StoredObjects
 from laar.core.views import Views
 from laar.errors import RequestError
-from laar.health import Standing
-from laar.prefix.blocks import Chain
+from laar.health import Health, Standing
+from laar.prefix.beliefs import PrefixBeliefs
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -42,30 +46,39 @@ Priority = Callable[[View], int]
 
 
 class Chooser:
-    """Chooses endpoints.
+    """Chooses endpoints; its arguments are those of `Director`.
 
-    Args:
-        parts: the director's parts.
-        policies: policies by name; must include the settings' policy.
-        settings: how to choose.
-        on_fault: called with every part of a policy that failed on a request.
+    Attributes:
+        engines: the learned speed of engines.
+        stored: the endpoints that store objects of the APIs.
+        adapters: the adapters that endpoints have loaded.
+        degraded: counts the parts that failed.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        table: EndpointTable,
         policies: Mapping[str, Policy],
         settings: DirectorSettings,
+        *,
+        rng: random.Random,
+        assessor: Assessor | None,
+        prefixes: PrefixBeliefs | None,
+        health: Health | None,
         on_fault: Callable[[Fault], None],
     ) -> None:
         self.ignored_tried = 0
-        self.table = parts.table
-        self._rng = parts.rng
-        self.health = parts.health
-        self.stored = parts.stored
-        self.degraded = parts.faults
-        self._views = Views(parts, settings)
-        self._on_fault = guarded(on_fault, "watching", parts.faults)
+        self.table = table
+        self.rng = rng
+        self.assessor = assessor or PlainAssessor()
+        self.prefixes = prefixes
+        self.engines = Engines(table)
+        self.adapters = Adapters(table)
+        self.health = health
+        self.stored = StoredObjects()
+        self.degraded = Faults()
+        self._views = Views(self, settings)
+        self._on_fault = guarded(on_fault, "watching", self.degraded)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
         self.use(settings, policies)
@@ -81,7 +94,8 @@ class Chooser:
         self.table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
+        """Take weights from a tuner, and report outcomes to it; None to stop both."""
+        self.tuner = tuner
         self._next_weights = None
         if tuner is None:
             self._weights = None
@@ -142,7 +156,7 @@ class Chooser:
             prefillers = encoders = None
         policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
-        view, chain, degraded = self._views.view(
+        view, degraded = self._views.view(
             request, earlier, group, prefillers, tuned.values if tuned else None, now
         )
         order, scores, eligible, reason, on_trial, fits = self._rank(
@@ -164,7 +178,7 @@ class Chooser:
         if encoders is not None:
             encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
         blames = health is not None and len(health.culprits) > 0
-        once = blames and self._is_culprit(request, chain, group, now)
+        once = blames and self._is_culprit(view, group)
         return Decision(
             id=new_id(),
             request=request,
@@ -192,7 +206,6 @@ class Chooser:
             scores=scores,
             eligible=eligible,
             position=at,
-            chain=chain,
             weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=on_trial,
@@ -279,7 +292,7 @@ class Chooser:
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
             order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]
         else:
-            order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+            order = self.rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
             drawn = slots[order]
             reported = table.waiting[drawn] + table.running[drawn]
             load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported
@@ -327,14 +340,15 @@ class Chooser:
         slot = self.health.due(standing, now)
         return None if slot is None or self.table.spec(slot).models[0] in tried else slot
 
-    def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
+    def _is_culprit(self, view: View, group: Group) -> bool:
         """Return whether this request itself makes endpoints fail, and would fail at others too.
 
         If all endpoints are failing, it is not blamed: one of them may have recovered.
         """
         if self.health is None or group.standing.all_failing:
             return False
-        return self.health.records.blame.is_culprit(traits(request, chain), now)
+        found = traits(view.request, view.chain)
+        return self.health.records.blame.is_culprit(found, view.now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.

@@ -96,11 +96,6 @@ class Terms:
         return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
-    def all_transfer_s(self) -> Floats:
-        """Seconds that each candidate waits for KV from another endpoint."""
-        return np.zeros(len(self.cost_s)) if self.transfer_s is None else self.transfer_s
-
-    @property
     def all_slow_s(self) -> Floats:
         """Extra seconds of each candidate compared with its siblings."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s

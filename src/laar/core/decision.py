@@ -18,7 +18,6 @@ from laar.core.membership import PLAIN, Way
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
-from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 
 if TYPE_CHECKING:
@@ -178,7 +177,6 @@ class Decision:
         scores: scores of the view's candidates.
         eligible: which of them could be chosen; None for all.
         position: position of the chosen one among the view's candidates.
-        chain: the prompt's prefixes.
         weights_version: the tuner's window that the outcome counts towards; 0 for none.
         engine_priority: priority for an engine that accepts one; lower runs first. None keeps the
             client's.
@@ -212,7 +210,6 @@ class Decision:
     position: int = 0
     rank: int | None = None
     way: Way = PLAIN
-    chain: Chain | None = None
     weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False

@@ -14,8 +14,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from laar.accuracy.assessor import PlainAssessor
-from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
@@ -27,9 +25,8 @@ from laar.core.decision import (
     Prefilling,
 )
 from laar.core.endpoints import EndpointTable, Floats
-from laar.core.engines import Engines
 from laar.core.feedback import Feedback
-from laar.core.guards import Faults, Step, guarded, take
+from laar.core.guards import Step, guarded, take
 from laar.core.interfaces import (
     Assessor,
     Fault,
@@ -38,10 +35,8 @@ from laar.core.interfaces import (
     WeightSource,
 )
 from laar.core.membership import key_of
-from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.request import Request
-from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
@@ -80,26 +75,19 @@ class Director(Chooser):
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        self.engines = Engines(table)
-        self.adapters = Adapters(table)
-        self.assessor = assessor or PlainAssessor()
-        self.prefixes = prefixes
-        faults = Faults()
-        parts = Parts(
-            table=table,
+        super().__init__(
+            table,
+            policies,
+            settings,
             rng=rng,
-            assessor=self.assessor,
+            assessor=assessor,
             prefixes=prefixes,
-            engines=self.engines,
             health=health,
-            stored=StoredAnswers(),
-            adapters=self.adapters,
-            faults=faults,
+            on_fault=on_fault,
         )
-        super().__init__(parts, policies, settings, on_fault)
-        feedback = self._feedback = Feedback(parts)
-        attempts = self._attempts = Attempts(parts)
         self.use_tuner(tuner)
+        faults, feedback, attempts = self.degraded, Feedback(self), Attempts(self)
+        self._feedback, self._attempts = feedback, attempts
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
@@ -126,12 +114,6 @@ class Director(Chooser):
             self._retract = guarded(prefixes.retract, "prefixes", faults)
             self._drops.append(guarded(prefixes.drop, "prefixes", faults))
         table.on_free = self._freed
-
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Take weights from a tuner, and report outcomes to it; None to stop both."""
-        self.tuner = tuner
-        super().use_tuner(tuner)
-        self._feedback.use_tuner(tuner)
 
     def watch(
         self,
@@ -289,8 +271,8 @@ class Director(Chooser):
     # -- the records of a request at its endpoint ----------------------------------------------
 
     def _enter_prefix(self, decision: Decision) -> None:
-        prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
-        if prefixes is not None and chain is not None:
+        prefixes, view, flight = self.prefixes, decision.view, decision.flight
+        if prefixes is not None and view is not None and (chain := view.chain) is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
             if decision.now >= prefixes.advises_at:
                 look = prefixes.look_later(decision.request, flight.model, decision.now)
@@ -301,9 +283,10 @@ class Director(Chooser):
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""
-        held = decision.flight.prefilling = Prefilling()
-        if decision.chain is not None and self._insert is not None:
-            held.receipt = self._insert(prefiller.slot, decision.chain, now)
+        held, view = Prefilling(), decision.view
+        decision.flight.prefilling = held
+        if view is not None and view.chain is not None and self._insert is not None:
+            held.receipt = self._insert(prefiller.slot, view.chain, now)
         self._feedback.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)

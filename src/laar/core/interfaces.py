@@ -35,8 +35,8 @@ class View:
 
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms`, `reason`
     and, if it computes costs, the result fields of `apart`. The policy adds to `faults`, and resets
-    `terms` and `reason` when they no longer apply. Nothing else changes after construction, except
-    that a record of the decision drops the request; arrays are never written to.
+    `terms` and `reason` when they no longer apply. Nothing else changes after construction; arrays
+    are never written to.
 
     Args:
         request: the request.

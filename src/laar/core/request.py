@@ -1,9 +1,9 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values created for every request are not frozen dataclasses, here and elsewhere on the request path:
-freezing triples the cost of creating one. Still, only two places change a request:
-`laar.core.stored` sets the session of a stored answer, and the stream drops the prompt once it is
-no longer needed.
+freezing triples the cost of creating one. Still, only three places change a request:
+`laar.core.stored` sets the session of a stored answer, the stream drops what is no longer needed of
+the prompt, and the record of the decision drops the rest.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class Request:
             may be shed first.
         objective: name of that objective; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
-        waited_s: seconds since the first attempt at the question, by the picker's timestamp.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: session it belongs to, from ``x-laar-session`` or the names that agents and APIs
@@ -117,7 +116,6 @@ class Request:
     priority: int = 0
     objective: str = ""
     tried: str = ""
-    waited_s: float = 0.0
     task: str = ""
     policy: str = ""
     session: str = ""

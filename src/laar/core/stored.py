@@ -37,8 +37,8 @@ class Context(NamedTuple):
     reread_s: float
 
 
-class StoredAnswers:
-    """Remembers which endpoint stores what, by its id, and the session of each answer."""
+class StoredObjects:
+    """Remembers which endpoint stores what, by its id, and the session of each object."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -48,24 +48,24 @@ class StoredAnswers:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def note(self, response_id: str, address: str, session: str) -> None:
+    def note(self, object_id: str, address: str, session: str) -> None:
         """Record an object that an endpoint stores; report it to `on_note` unless known."""
-        known = self._kept.get(response_id)
-        self.heard(response_id, address, session)
-        if self._kept[response_id] != known:
-            self.on_note(response_id, address, session)
+        known = self._kept.get(object_id)
+        self.heard(object_id, address, session)
+        if self._kept[object_id] != known:
+            self.on_note(object_id, address, session)
 
-    def heard(self, response_id: str, address: str, session: str) -> None:
+    def heard(self, object_id: str, address: str, session: str) -> None:
         """Record an object that another picker saw."""
-        self._kept[response_id] = address, session or response_id
-        self._kept.move_to_end(response_id)
+        self._kept[object_id] = address, session or object_id
+        self._kept.move_to_end(object_id)
         if len(self._kept) > MAX_STORED:
             self._kept.popitem(last=False)
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
         """Return the most recently used ids, oldest first, each with its address and session."""
         ids = list(self._kept)[-most:]
-        return [(response_id, *self._kept[response_id]) for response_id in ids]
+        return [(object_id, *self._kept[object_id]) for object_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
         """Return the endpoint that stores what the request names; else the request's subset.

@@ -49,7 +49,7 @@ class TemplateProbes:
         """Ask until cancelled."""
         headers = {"content-type": "application/json", "user-agent": "laar-templates"}
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
-        async with visiting_session(timeout, headers=headers) as session:
+        async with visiting_session(headers, timeout) as session:
             while True:
                 specs = [spec for spec in self._table.specs() if spec.models and spec.generates]
                 self._refused &= {spec.address for spec in specs}

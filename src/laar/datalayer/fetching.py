@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.files import Stamp, stamp_of
-from laar.datalayer.interface import Clock
 
 _KEPT_S = 75.0
 """Seconds for which an unused connection is kept: more than any idle picker's polling interval."""
@@ -68,45 +66,46 @@ def verifying(ca_file: str) -> ssl.SSLContext:
 
 
 def visiting_session(
-    timeout: aiohttp.ClientTimeout,
-    *,
-    headers: Mapping[str, str] | None = None,
-    trace: aiohttp.TraceConfig | None = None,
+    headers: Mapping[str, str], timeout: aiohttp.ClientTimeout | None = None
 ) -> aiohttp.ClientSession:
     """Return a session for a collector: one persistent connection per endpoint, no cookies."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
-        timeout=timeout,
+        timeout=timeout or aiohttp.ClientTimeout(),
         auto_decompress=False,
-        headers=headers,
+        headers={"accept-encoding": "identity", **headers},
         cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=None if trace is None else [trace],
+        trace_configs=[_TRACE],
     )
 
 
-class Answer:
-    """A response whose headers have arrived.
+def get(
+    session: aiohttp.ClientSession,
+    url: str,
+    spec: EndpointSpec,
+    *,
+    key: bool = True,
+    sent: Callable[[], object] | None = None,
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    """Get a page from an engine. Redirects are not followed: they could lead anywhere.
 
-    Attributes:
-        status: the status code.
-        after_s: seconds from sending the request's headers to receiving the response's; excludes
-            opening a connection.
+    The caller must set a timeout. Without `key` the engine's key is not sent. `sent` is called once
+    the request's headers are sent, and again if its kept-alive connection turns out dead.
+
+    Raises:
+        ClientError, OSError, ValueError: there is no response.
     """
+    options = options_for(spec, url, key=key)
+    return session.get(url, allow_redirects=False, trace_request_ctx=sent, **options)
 
-    __slots__ = ("_content", "after_s", "status")
 
-    def __init__(self, status: int, after_s: float, content: aiohttp.StreamReader) -> None:
-        self.status = status
-        self.after_s = after_s
-        self._content = content
+async def _headers_sent(_session: object, context: Any, _params: object) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx()
 
-    async def read(self, max_bytes: int) -> bytes:
-        """Return the body, up to slightly over `max_bytes`; a longer one closes the connection.
 
-        Raises:
-            ClientError: the body breaks off.
-        """
-        return await read_capped(self._content, max_bytes)
+_TRACE = aiohttp.TraceConfig()
+_TRACE.on_request_headers_sent.append(_headers_sent)
 
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
@@ -119,50 +118,3 @@ async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
     return b"".join(chunks)
-
-
-class Fetcher:
-    """An async context manager that fetches pages for collectors. Create it on a running loop.
-
-    Args:
-        headers: headers sent with each request.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, headers: Mapping[str, str], *, clock: Clock) -> None:
-        self._clock = clock
-        trace = aiohttp.TraceConfig()
-        trace.on_request_headers_sent.append(self._headers_sent)
-        headers = {"accept-encoding": "identity", **headers}
-        self._session = visiting_session(aiohttp.ClientTimeout(), headers=headers, trace=trace)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
-
-    @asynccontextmanager
-    async def get(self, url: str, spec: EndpointSpec, *, key: bool = True) -> AsyncIterator[Answer]:
-        """Get a page from an engine. Redirects are not followed: they could lead anywhere.
-
-        The caller must set a timeout. Without `key` the engine's key is not sent.
-
-        Raises:
-            ClientError, OSError, ValueError: there is no response.
-        """
-        sent = SimpleNamespace(at=self._clock())
-        options = options_for(spec, url, key=key)
-        async with self._session.get(
-            url, allow_redirects=False, trace_request_ctx=sent, **options
-        ) as came:
-            yield Answer(came.status, self._clock() - sent.at, came.content)
-
-    async def _headers_sent(
-        self,
-        _session: aiohttp.ClientSession,
-        context: SimpleNamespace,
-        _params: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        # A request is resent if its kept-alive connection turns out dead: the last time counts.
-        context.trace_request_ctx.at = self._clock()

@@ -17,7 +17,7 @@ import random
 import aiohttp
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.fetching import failed_rtt_s, fault_of
+from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
@@ -71,14 +71,16 @@ class Prober:
         source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
+        sent_at: list[float] = []
         try:
-            page = self._visits.pages.get(url, spec, key=False)
+            session, clock = self._visits.session, self._clock
+            page = get(session, url, spec, key=False, sent=lambda: sent_at.append(clock()))
             async with asyncio.timeout(TIMEOUT_S), page as answer:
                 if answer.status < 500:
-                    rtt_s = answer.after_s
+                    rtt_s = clock() - sent_at[-1]
                 else:
                     problem = f"{url} answered {answer.status}"
-                await answer.read(_MAX_ANSWER_BYTES)
+                await read_capped(answer.content, _MAX_ANSWER_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if rtt_s is None:
                 rtt_s, problem = failed_rtt_s(error), f"{url}: {fault_of(error)}"

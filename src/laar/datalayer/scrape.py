@@ -21,7 +21,7 @@ import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec, key_of
-from laar.datalayer.fetching import failed_rtt_s, fault_of
+from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Interval, Visits
@@ -78,11 +78,12 @@ class Scraper:
         url = page_url(spec)
         source = f"scrape {spec.address}"
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._visits.pages.get(url, spec) as answer:
+            visited = get(self._visits.session, url, spec)
+            async with asyncio.timeout(TIMEOUT_S), visited as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
                     return
-                page = await answer.read(MAX_PAGE_BYTES)
+                page = await read_capped(answer.content, MAX_PAGE_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
             if spec.has_own_page and (rtt_s := failed_rtt_s(error)):
@@ -118,8 +119,8 @@ class Scraper:
         if spec.address not in self._ranks:
             self._ranks[spec.address] = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
-                page = self._visits.pages.get(spec.url(path), spec)
+                page = get(self._visits.session, spec.url(path), spec)
                 async with asyncio.timeout(TIMEOUT_S), page as answer:
-                    said = orjson.loads(await answer.read(MAX_PAGE_BYTES))
+                    said = orjson.loads(await read_capped(answer.content, MAX_PAGE_BYTES))
                 self._ranks[spec.address] = said.get("dp_size")
         return self._ranks[spec.address] == ranks

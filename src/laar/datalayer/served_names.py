@@ -27,6 +27,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.fetching import get, read_capped
 from laar.datalayer.interface import Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
 
@@ -145,9 +146,9 @@ class ServedNames:
         return status != _NO_GET
 
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
-        found = self._visits.pages.get(spec.url(path), spec)
+        found = get(self._visits.session, spec.url(path), spec)
         async with asyncio.timeout(TIMEOUT_S), found as answer:
-            return answer.status, await answer.read(MAX_LIST_BYTES)
+            return answer.status, await read_capped(answer.content, MAX_LIST_BYTES)
 
 
 def read_served(body: bytes) -> Served:

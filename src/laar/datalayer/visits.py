@@ -21,8 +21,10 @@ import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+import aiohttp
+
 from laar.core.membership import EndpointSpec
-from laar.datalayer.fetching import Fetcher
+from laar.datalayer.fetching import visiting_session
 from laar.datalayer.interface import GONE, Clock, ProblemSink, Targets
 
 _LOG = logging.getLogger(__name__)
@@ -90,8 +92,8 @@ class Visits:
         rng: jitters the visits.
     """
 
-    pages: Fetcher
-    """Fetches pages for the visits while it runs."""
+    session: aiohttp.ClientSession
+    """The visits' connections while it runs."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Visits:
 
     async def run(self) -> None:
         """Visit until cancelled; visits in flight are cancelled too."""
-        async with Fetcher(self._headers, clock=self._clock) as self.pages:
+        async with visiting_session(self._headers) as self.session:
             try:
                 while True:
                     now = self._clock()

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from laar.core.cost import Terms
-from laar.core.decision import Completion
+from laar.core.decision import Completion, Decision
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.membership import EndpointSpec
@@ -23,7 +23,7 @@ from laar.explain.decision_record import DecisionRecord
 
 _TAKEN_OUT = -1.0
 """Score of excluded candidates in logs and spans, which have columns of numbers but not the mask
-(`DecisionRecord.eligible`)."""
+(`Decision.eligible`)."""
 
 T = TypeVar("T")
 
@@ -44,46 +44,54 @@ class Field(Generic[T]):
 
 
 def _cell(at: int, unread: object) -> Callable[[DecisionRecord], object]:
-    return lambda of: unread if of.view is None else of.view.cell[at]
+    return lambda of: unread if (view := of.decision.view) is None else view.cell[at]
 
 
 HEAD: tuple[Field[DecisionRecord], ...] = (
-    Field("id", lambda of: of.id, "laar.decision.id"),
+    Field("id", lambda of: of.decision.id, "laar.decision.id"),
     Field("time", lambda of: of.time_s),
-    Field("request_id", lambda of: of.request_id, "laar.request.id"),
-    Field("trace_id", lambda of: "" if of.trace is None else of.trace.trace_id),
-    Field("mode", lambda of: "shadow" if of.shadow else "enforce", "laar.decision.mode"),
-    Field("policy", lambda of: of.policy, "laar.decision.policy"),
-    Field("reason", lambda of: of.reason, "laar.decision.reason"),
-    Field("asked_model", lambda of: of.asked_model, "gen_ai.request.model"),
+    Field("request_id", lambda of: of.decision.request.id, "laar.request.id"),
+    Field("trace_id", lambda of: trace.trace_id if (trace := of.decision.request.trace) else ""),
+    Field(
+        "mode",
+        lambda of: "shadow" if of.decision.request.shadow else "enforce",
+        "laar.decision.mode",
+    ),
+    Field("policy", lambda of: of.decision.policy, "laar.decision.policy"),
+    Field("reason", lambda of: of.decision.reason, "laar.decision.reason"),
+    Field("asked_model", lambda of: of.decision.request.model, "gen_ai.request.model"),
     Field("language", _cell(0, ""), "laar.request.language"),
     Field("bucket_tokens", _cell(1, 0), "laar.request.bucket_tokens"),
     Field("task", _cell(2, ""), "laar.request.task"),
-    Field("body_bytes", lambda of: of.body_bytes, "http.request.body.size"),
-    Field("endpoint", lambda of: of.picked, "laar.decision.endpoint"),
-    Field("model", lambda of: of.model, "laar.decision.model"),
+    Field("body_bytes", lambda of: of.decision.request.body_bytes, "http.request.body.size"),
+    Field("endpoint", lambda of: of.decision.address, "laar.decision.endpoint"),
+    Field("model", lambda of: of.decision.model, "laar.decision.model"),
 )
 """The fields of a decision before its candidates."""
 
-TAIL: tuple[Field[DecisionRecord], ...] = (
+TAIL: tuple[Field[Decision], ...] = (
     Field(
         "candidates_total",
         lambda of: 1 if of.view is None else len(of.view.slots),
         "laar.decision.candidates",
     ),
-    Field("tried_models", lambda of: of.tried, "laar.request.tried_models"),
+    Field("tried_models", lambda of: of.tried[:-1], "laar.request.tried_models"),
     Field("exhausted", lambda of: of.exhausted, "laar.decision.exhausted"),
 )
 """Fields after the candidates."""
 
-APART: tuple[Field[DecisionRecord], ...] = (
-    Field("prefiller", lambda of: of.prefiller, "laar.decision.prefiller"),
+APART: tuple[Field[Decision], ...] = (
+    Field(
+        "prefiller",
+        lambda of: of.prefiller.address if of.prefiller else "",
+        "laar.decision.prefiller",
+    ),
     Field("encoders", lambda of: [it.address for it in of.encoders], "laar.decision.encoders"),
 )
 """Further fields if endpoints other than the picked one prefill the prompt or encode its images."""
 
-ADAPTED: tuple[Field[DecisionRecord], ...] = (
-    Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),
+ADAPTED: tuple[Field[Decision], ...] = (
+    Field("adapter", lambda of: of.flight.adapter, "laar.decision.adapter"),
 )
 """Further fields if a LoRA adapter answers, since its outcomes do not count for the model."""
 
@@ -101,7 +109,7 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
         lambda of: of[1].cached_tokens,
         "gen_ai.usage.cache_read.input_tokens",
     ),
-    Field("failed", lambda of: of[0].failed),
+    Field("failed", lambda of: of[0].decision.flight.failed),
 )
 """Fields on how the request ended; status 0 means that there was none."""
 
@@ -121,7 +129,7 @@ ESTIMATES: tuple[Field[View], ...] = (
 )
 """Estimates for each candidate."""
 
-SCORE: Field[DecisionRecord] = Field("score", lambda of: _scores(of))
+SCORE: Field[Decision] = Field("score", lambda of: _scores(of))
 """The policy's score of the candidate; -1 if it was excluded."""
 
 UNPRICED: tuple[Field[View], ...] = (Field("rtt_s", lambda of: of.rtt_s),)
@@ -142,11 +150,11 @@ TERMS: tuple[Field[Terms], ...] = (
 )
 """Terms of the cost."""
 
-MOVED: Field[Terms] = Field("transfer_s", lambda of: of.all_transfer_s)
+MOVED: Field[Terms] = Field("transfer_s", lambda of: of.transfer_s)
 """An additional cost term if prompts may be prefilled elsewhere."""
 
 
-def _scores(of: DecisionRecord) -> Floats:
+def _scores(of: Decision) -> Floats:
     assert of.scores is not None
     if of.eligible is None:
         return of.scores
@@ -158,7 +166,7 @@ def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
     return {field.name: field.read(of) for field in fields}
 
 
-def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
+def columns_of(of: Decision, view: View) -> dict[str, Floats]:
     """Return the columns over a decision's candidates, by name."""
     columns = {column.name: column.read(view) for column in ESTIMATES}
     columns[SCORE.name] = SCORE.read(of)
@@ -170,8 +178,9 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
     return columns | {column.name: column.read(terms) for column in TERMS}
 
 
+_OF_DECISION: tuple[Field[Any], ...] = (*HEAD, *TAIL, *APART, *ADAPTED)
 ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in (*HEAD, *TAIL, *APART, *ADAPTED) if field.attribute
+    field.name: field.attribute for field in _OF_DECISION if field.attribute
 }
 """Span attributes by field of the decision."""
 

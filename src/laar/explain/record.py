@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.core.membership import EndpointSpec
+from laar.core.names import is_among
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.fields import (
     ADAPTED,
@@ -33,18 +34,19 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
         record: the record.
         ranked: sort candidates by rank, the picked one first; not sorting is cheaper.
     """
-    view = record.view
+    decision = record.decision
+    view = decision.view
     fields = values_of(HEAD, record)
     fields["picked"], fields["candidates"] = _rows(record, ranked=ranked)
-    fields |= values_of(TAIL, record)
-    if record.prefiller or record.encoders:
-        fields |= values_of(APART, record)
-    if record.adapter:
-        fields |= values_of(ADAPTED, record)
+    fields |= values_of(TAIL, decision)
+    if decision.prefiller or decision.encoders:
+        fields |= values_of(APART, decision)
+    if decision.flight.adapter:
+        fields |= values_of(ADAPTED, decision)
     if view is not None and view.unlike:
         fields["unlike"] = True
     if view is not None and view.weights is not None:
-        fields["tuner"] = {"window": record.tuner_window, "weights": dict(view.weights)}
+        fields["tuner"] = {"window": decision.weights_version, "weights": dict(view.weights)}
     if record.readings is not None:
         fields["filtered"] = filtered(record)
     if record.end is not None:
@@ -61,15 +63,15 @@ def explained(record: DecisionRecord) -> dict[str, object]:
 
 def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
     """Return the picked candidate's position in the rows, and a row for each candidate."""
-    view = record.view
-    if view is None or record.scores is None:
-        return 0, [_endpoint(record.specs[record.slot])]
-    by_name = columns_of(record, view)
+    decision, view = record.decision, record.decision.view
+    if view is None or decision.scores is None:
+        return 0, [_endpoint(record.specs[decision.slot])]
+    by_name = columns_of(decision, view)
     names, columns = tuple(by_name), list(by_name.values())
-    slots, picked, specs = view.slots, record.position, record.specs
+    slots, picked, specs = view.slots, decision.position, record.specs
     best: list[int] = []
     if ranked or len(slots) > MAX_ROWS:
-        best = ranking(record)[:MAX_ROWS]
+        best = ranking(decision)[:MAX_ROWS]
         slots, picked = slots[best], 0
         columns = [column[best] for column in columns]
     values = zip(*[column.tolist() for column in columns], strict=True)
@@ -94,8 +96,8 @@ def filtered(record: DecisionRecord) -> list[dict[str, object]]:
     """Return the endpoints that filters removed, each with the reason."""
     if record.readings is None:
         return []
-    assert record.view is not None
-    left: set[int] = set(record.view.slots.tolist())
+    assert record.decision.view is not None
+    left: set[int] = set(record.decision.view.slots.tolist())
     rows = []
     for slot, spec in record.specs.items():
         if slot not in left:
@@ -106,24 +108,23 @@ def filtered(record: DecisionRecord) -> list[dict[str, object]]:
 
 
 def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
-    spec, asked = record.specs[slot], record.asked_model
-    behind = record.settings.aliases.get(asked)
+    decision, request = record.decision, record.decision.request
+    spec, asked = record.specs[slot], request.model
+    behind = decision.settings.aliases.get(asked)
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
-    if record.pool and record.pool not in spec.pools:
-        return f"not in the pool {record.pool}"
-    if record.subset is not None:
-        host = spec.address.rpartition(":")[0].strip("[]")
-        if not {spec.address, host, f"[{host}]"} & record.subset:
-            return "outside the gateway's subset"
+    if request.pool and request.pool not in spec.pools:
+        return f"not in the pool {request.pool}"
+    if request.subset is not None and not is_among(spec.address, request.subset):
+        return "outside the gateway's subset"
     if not spec.takes_requests:
         return f"does not serve clients: its role is {spec.role}"
-    if not asked or asked in record.settings.aliases:
-        assert record.view is not None
-        picks = readings.generates[record.view.slots[0]]
-        if picks == record.generates and readings.generates[slot] != picks:
+    if not asked or asked in decision.settings.aliases:
+        assert decision.view is not None
+        picks = readings.generates[decision.view.slots[0]]
+        if picks == request.generates and readings.generates[slot] != picks:
             return "writes no text" if picks else "generates text, but the request needs none"
-    if record.goes_on:
+    if request.response_id:
         return "does not store the answer that the request continues"
     failures = readings.failures[slot]
     if failures >= MAX_FAILURES:
@@ -131,9 +132,9 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
         return f"unreachable: {'it refuses connections' if failures == float('inf') else many}"
     if readings.asleep[slot]:
         return "asleep: its engine is waiting to be woken"
-    if record.left_out and slot in record.left_out:
-        return record.left_out[slot]
-    if readings.waiting[slot] > record.settings.max_waiting:
+    if decision.left_out and slot in decision.left_out:
+        return decision.left_out[slot]
+    if readings.waiting[slot] > decision.settings.max_waiting:
         return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"
     if readings.kv_usage[slot] > MAX_KV_USAGE:
         return f"saturated: {readings.kv_usage[slot]:.0%} of its KV cache is in use"

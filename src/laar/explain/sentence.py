@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import Terms
+from laar.core.decision import Decision
 from laar.core.eligible import Cause
 from laar.core.exploring import EXPLORE
 from laar.core.interfaces import View
@@ -30,85 +31,88 @@ _LANGUAGES = {
 
 def sentence(record: DecisionRecord) -> str:
     """Return why the picked endpoint won, what degraded, and where the prompt is prefilled."""
-    return _who_won(record) + _woken(record) + _read_elsewhere(record) + _encoded(record)
+    decision = record.decision
+    return _who_won(record) + _woken(decision) + _read_elsewhere(decision) + _encoded(decision)
 
 
-def _encoded(record: DecisionRecord) -> str:
+def _encoded(decision: Decision) -> str:
     """Return where the prompt's images, sound and videos are encoded; empty if not elsewhere."""
-    if not record.encoders:
+    if not decision.encoders:
         return ""
-    where = " and ".join(dict.fromkeys(encoder.address for encoder in record.encoders))
+    where = " and ".join(dict.fromkeys(encoder.address for encoder in decision.encoders))
     return f" Images and other media of the prompt are encoded at {where}."
 
 
-def _woken(record: DecisionRecord) -> str:
+def _woken(decision: Decision) -> str:
     """Return how long waking the picked endpoint takes; empty if it is awake."""
-    wake_s = None if record.view is None else record.view.wake_s
-    if wake_s is None or not wake_s[record.position]:
+    wake_s = None if decision.view is None else decision.view.wake_s
+    if wake_s is None or not wake_s[decision.position]:
         return ""
-    return f" It is asleep; waking it takes about {_seconds(float(wake_s[record.position]))}."
+    return f" It is asleep; waking it takes about {_seconds(float(wake_s[decision.position]))}."
 
 
-def _read_elsewhere(record: DecisionRecord) -> str:
+def _read_elsewhere(decision: Decision) -> str:
     """Return where the prompt is prefilled and the seconds saved; empty without a choice."""
-    apart = None if record.view is None else record.view.apart
+    apart = None if decision.view is None else decision.view.apart
     if apart is None or apart.saved_s is None:
         return ""
-    saved_s = float(apart.saved_s[record.position])
-    if record.prefiller:
+    saved_s = float(apart.saved_s[decision.position])
+    if decision.prefiller is not None:
+        address = decision.prefiller.address
         way = f"costs {_seconds(saved_s)} less" if saved_s > 0.0 else "costs no less"
-        return f" {record.prefiller} prefills the prompt, which {way} than at the endpoint itself."
+        return f" {address} prefills the prompt, which {way} than at the endpoint itself."
     if saved_s > 0.0:
         return f" It prefills the prompt itself: elsewhere costs {_seconds(saved_s)} more."
     return ""
 
 
 def _who_won(record: DecisionRecord) -> str:
-    winner = f"{record.model} at {record.picked}"
-    view, scores = record.view, record.scores
+    decision, at = record.decision, record.decision.position
+    winner = f"{decision.model} at {decision.address}"
+    view, scores = decision.view, decision.scores
     if view is None or scores is None:
         return (
             f"{winner} has the fewest requests of those drawn at random: the body of this kind "
             "of request is not read."
         )
-    degraded = _DEGRADED.get(record.reason, "")
-    if record.reason == "trial":
+    degraded = _DEGRADED.get(decision.reason, "")
+    if decision.reason == "trial":
         return f"{winner} is on trial: it failed, and this request shows whether it is back."
-    if record.reason == EXPLORE and view.reported is not None:
-        known = view.evidence[record.position] + view.reported[record.position]
+    if decision.reason == EXPLORE and view.reported is not None:
+        known = view.evidence[at] + view.reported[at]
         return (
             f"{winner} was explored: only {known:.0f} outcomes of its model are known on such "
             "requests, and it is not much slower."
         )
-    if view.unlike and record.policy.startswith("laar"):
+    if view.unlike and decision.policy.startswith("laar"):
         degraded += " The request is unlike anything measured: models' base rates were mostly used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
-    rival = ranking(record)[1]
+    rival = ranking(decision)[1]
     name = _name(record, view, rival)
     cause, why = why_not(record, rival)
     if cause in ("asleep", "tried", "policy"):
         return f"{winner} won: {name} {why}.{degraded}"
     if cause is not None:
         return f"{winner} was the only candidate left: {name} {why}.{degraded}"
-    mine, other = float(scores[record.position]), float(scores[rival])
+    mine, other = float(scores[at]), float(scores[rival])
     if mine < (1.0 - NEAR_TIE) * other:
         return (
-            f"{winner} was drawn by the picker of {record.policy}, with a score of {mine:.3g} "
+            f"{winner} was drawn by the picker of {decision.policy}, with a score of {mine:.3g} "
             f"against {other:.3g} of {name}.{degraded}"
         )
     if view.terms is None and mine == other:
-        return f"{winner} won a draw: {name} has the same score by {record.policy}.{degraded}"
+        return f"{winner} won a draw: {name} has the same score by {decision.policy}.{degraded}"
     if view.terms is None:
         return (
-            f"{winner} won by the score of {record.policy}: {mine:.3g} against {other:.3g} of "
+            f"{winner} won by the score of {decision.policy}: {mine:.3g} against {other:.3g} of "
             f"{name}.{degraded}"
         )
     if other >= (1.0 - NEAR_TIE) * mine:
         reason = f"cost the same within {NEAR_TIE:.0%}; the shortest queue or chance decided"
         return f"{winner} won a tie: {name} {reason}.{degraded}"
-    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[record.position])
-    why = _why(view, view.terms, record.position, rival)
+    margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[at])
+    why = _why(view, view.terms, at, rival)
     switch = _switch(record, view, view.terms)
     blind = _blind(record, view)
     return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{blind}{degraded}"
@@ -136,7 +140,7 @@ _DEGRADED = {
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
     """Return the rival's model, or its address if the winner serves the same one."""
     spec = record.specs[int(view.slots[rival])]
-    return spec.address if spec.models[0] == record.model else spec.models[0]
+    return spec.address if spec.models[0] == record.decision.model else spec.models[0]
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
@@ -179,9 +183,9 @@ def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
     if view.cached_tokens[warm] <= 0:
         return ""
-    stay = _model(record, view, warm)
-    stays = stay == _model(record, view, record.position)
-    other = int(np.argmax(view.probability)) if stays else record.position
+    stay, picked = _model(record, view, warm), record.decision.position
+    stays = stay == _model(record, view, picked)
+    other = int(np.argmax(view.probability)) if stays else picked
     switch = _model(record, view, other)
     before, after = float(view.probability[warm]), float(view.probability[other])
     spared = float(terms.prefill_s[other] - terms.prefill_s[warm])
@@ -247,20 +251,21 @@ def _seconds(seconds: float) -> str:
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
     """Return what excluded the candidate at a position, and its text; None if nothing did."""
-    cause = None if record.eligible is None else record.eligible.cause(at)
+    decision = record.decision
+    cause = None if decision.eligible is None else decision.eligible.cause(at)
     if cause == "window":
-        assert record.view is not None
-        limit = record.specs[int(record.view.slots[at])].max_model_len
+        assert decision.view is not None
+        limit = record.specs[int(decision.view.slots[at])].max_model_len
         return cause, f"takes no more than {_tokens(limit or 0)} tokens"
     words = {"room": "has no room", "asleep": "is asleep", "tried": "was tried already"}
-    words["policy"] = f"was left out by a filter of {record.policy}"
+    words["policy"] = f"was left out by a filter of {decision.policy}"
     return cause, words.get(cause or "", "")
 
 
-def ranking(record: DecisionRecord) -> list[int]:
+def ranking(decision: Decision) -> list[int]:
     """Return the positions of the candidates by rank, the picked one first."""
-    first, scores = record.position, record.scores
+    first, scores = decision.position, decision.scores
     assert scores is not None
-    masks = () if record.eligible is None else record.eligible.masks
+    masks = () if decision.eligible is None else decision.eligible.masks
     order: list[int] = by_score(scores, masks).tolist()
     return [first, *(i for i in order if i != first)]

@@ -167,7 +167,7 @@ class Admission:
         except NoRoomError as full:
             item = self._item(request, full.view, now, full.fits)
             if for_context:
-                waited_s = self._waited_s(request, item, now)
+                waited_s = self._waited_s(request, now)
                 item = replace(item, for_context=True, earlier_s=waited_s)
             return self._hold(request, item, now, ready=True)
         except RequestError as error:
@@ -206,20 +206,20 @@ class Admission:
         """Refuse all waiting and future requests."""
         return self._outcomes(self.queue.drain(), now)
 
-    def _waited_s(self, request: Request, item: Item, now: float) -> float:
+    def _waited_s(self, request: Request, now: float) -> float:
         """Return how long a session has waited for room, over all attempts of its client.
 
         A client's own objective bounds the wait.
         """
         session, longest_s = _session(request), self._settings.limits.max_hold_s
         if not session:
-            return item.earlier_s
+            return 0.0
         first, last = self._asked.pop(session, (now, now))
         self._asked[session] = first if now - last <= 2.0 * longest_s else now, now
         if len(self._asked) > _MAX_ASKED:
             self._asked.popitem(last=False)
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
-        return max(item.earlier_s, now - self._asked[session][0], longest_s - own_s)
+        return max(0.0, now - self._asked[session][0], longest_s - own_s)
 
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> Decision | int:
         # Count the body as received and as parsed, with up to four bytes per character.
@@ -402,7 +402,6 @@ class Admission:
             band=request.priority,
             lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
             reach=reach,
-            earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
         )
 
     # -- room ----------------------------------------------------------------------------------
@@ -544,7 +543,8 @@ class Admission:
     def _begin_turn(
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
-        session, chain = _session(decision.request), decision.chain
+        session = _session(decision.request)
+        chain = None if decision.view is None else decision.view.chain
         place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place

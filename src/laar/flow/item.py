@@ -36,7 +36,7 @@ class Item:
         reach: that set, one bit per endpoint; 0 if unknown.
         arrival_s: arrival time, on the same clock as `now`.
         objective_s: TTFT objective, in seconds from arrival.
-        earlier_s: seconds spent on earlier attempts at the same request; they reduce its slack.
+        earlier_s: seconds that its session waited in earlier attempts; they reduce its slack.
         for_context: whether it waits only for room for its context; it is let in after
             `max_hold_s`, or if the queue would refuse it.
         work_s: prefill seconds when run alone.

@@ -19,7 +19,7 @@ Synchronous; time is an argument, and may jump.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,6 +77,7 @@ class Prefills:
         long_seconds: the part of `seconds` that belongs to long requests.
         longs: the number of long requests.
         counted: requests counted in `seconds`.
+        paces: the learned paces, by model.
     """
 
     def __init__(self, table: EndpointTable) -> None:
@@ -87,7 +88,7 @@ class Prefills:
         self._table = table
         self._lines: dict[int, _Line] = {}
         self._slots: dict[Hashable, int] = {}
-        self._paces: dict[str, float] = {}
+        self.paces: dict[str, float] = {}
         self._looked_s = -math.inf
         self._grow()
 
@@ -97,12 +98,7 @@ class Prefills:
 
     def pace(self, model: str) -> float:
         """Return a model's actual prefill time / c(m)'s estimate."""
-        return self._paces.get(model, 1.0)
-
-    @property
-    def paces(self) -> Mapping[str, float]:
-        """The learned paces, by model."""
-        return self._paces
+        return self.paces.get(model, 1.0)
 
     def add(
         self,
@@ -240,9 +236,9 @@ class Prefills:
             return
         took_s = max(0.0, now - prefill.sent_s - prefill.fixed_s)
         pace = (self.pace(prefill.model) * _MEMORY_S + took_s) / (_MEMORY_S + prefill.ahead_s)
-        if len(self._paces) >= _MAX_MODELS and prefill.model not in self._paces:
-            self._paces.clear()
-        self._paces[prefill.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
+        if len(self.paces) >= _MAX_MODELS and prefill.model not in self.paces:
+            self.paces.clear()
+        self.paces[prefill.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
 
     # -- the sums ------------------------------------------------------------------------------
 

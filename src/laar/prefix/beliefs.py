@@ -182,7 +182,10 @@ class PrefixBeliefs:
     def _read(
         self, prompt: Prompt, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Return the hashes of the prompt made of these spans, and its text."""
+        """Return the hashes of the prompt made of these spans, and its text.
+
+        The text is None where a simulator's subclass has only hashes: then no length is estimated.
+        """
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
         tokens = 0 if text[:2] == b"[[" else prompt.tokens  # `[[`: several prompts in one

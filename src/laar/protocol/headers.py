@@ -53,7 +53,6 @@ BEGINS_S = {5: 60, 10: 120, 30: 300}
 these pairs, and the picker names both values."""
 
 TRIED = "x-laar-tried-models"
-SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
@@ -154,7 +153,6 @@ CONTROL_HEADERS = frozenset(
         OBJECTIVE,
         REWRITE,
         TRIED,
-        SINCE,
         TASK,
         POLICY,
         CONTEXT,
@@ -219,7 +217,6 @@ class Head:
     trace_state: str
     control: tuple[str, ...]
     tried: str = ""
-    since: str = ""
     task: str = ""
     policy: str = ""
     rewrite: str = ""
@@ -281,7 +278,6 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
             return get(LLM_D.get(name, ""), "") or get(name, "")
 
         head.tried = get(TRIED, "")
-        head.since = get(SINCE, "")
         head.task = _name(get(TASK, ""))
         head.policy = _name(get(POLICY, ""))
         head.rewrite = _name(either(REWRITE))

@@ -137,8 +137,9 @@ def read_body(api: Api, body: bytes) -> Body:
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
     stored_ids = _files(body) if b'file_id"' in body else ()
-    if "conversation" in document:
-        stored_ids = (conversation_of(document), *stored_ids)
+    conversation = conversation_of(document) if "conversation" in document else ""
+    if conversation:
+        stored_ids = (conversation, *stored_ids)
     read = Body(
         model=model,
         spans=tuple(spans.texts),
@@ -151,7 +152,8 @@ def read_body(api: Api, body: bytes) -> Body:
         max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
-        session="" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document),
+        session=conversation
+        or ("" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document)),
         previous=previous if isinstance(previous, str) else "",
         stored_ids=stored_ids,
         document=document if is_plain else None,

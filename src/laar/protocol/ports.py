@@ -32,22 +32,17 @@ class Restorer(Protocol):
 
 
 class Rework(Protocol):
-    """The hook's result for one body; its methods report what becomes of the request."""
+    """The hook's result for one body; its methods report what becomes of the request.
 
-    @property
-    def body(self) -> bytes:
-        """The body to forward: the received object itself if nothing was changed."""
-        ...
+    Attributes:
+        body: the body to forward: the received object itself if nothing was changed.
+        context: hashes of the first documents, as in `Request.context`.
+        renames: documents were renamed in the body, so that the answer may use the new names.
+    """
 
-    @property
-    def context(self) -> tuple[int, ...]:
-        """Hashes of the first documents, as in `Request.context`."""
-        ...
-
-    @property
-    def renames(self) -> bool:
-        """Whether documents were renamed in the body, so that the answer may use the new names."""
-        ...
+    body: bytes
+    context: tuple[int, ...]
+    renames: bool
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
         """Return the restorer of the client's names in an accepted answer; None if not needed.

@@ -51,10 +51,8 @@ NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
-SESSION_MEMBERS = frozenset(
-    ("session_id", "conversation", "prompt_cache_key", "metadata", "vllm_xargs")
-)
-"""Members of a body that may name a session."""
+SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm_xargs"))
+"""Members of a body that may name a session, besides its conversation."""
 
 
 def session_of_headers(headers: Mapping[str, str]) -> str:
@@ -74,9 +72,7 @@ def session_of_headers(headers: Mapping[str, str]) -> str:
 
 
 def session_of_body(document: Mapping[str, Any]) -> str:
-    """Return the session named in a body; empty if none."""
-    if conversation := conversation_of(document):
-        return conversation
+    """Return the session named in a body that continues no conversation; empty if none."""
     for member in ("session_id", "prompt_cache_key"):
         key = document.get(member)
         if isinstance(key, str) and (key := _checked(key)):

@@ -63,18 +63,14 @@ class Usefulness:
     def __init__(self, api: Api, max_tokens: int | None) -> None:
         self._roots = _ROOTS.get(api, ())
         self._max_tokens = max_tokens
-        self._documents = 0
+        self.is_begun = False
+        """Whether any part of the answer could be read."""
         self._reason: object = None
         self._tokens = 0
         self.found: Finding = None if self._roots else GOOD
         """The finding; None while undecided."""
         self.model = ""
         """Model name in the answer; empty if none."""
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether any part of the answer could be read."""
-        return self._documents > 0
 
     def look(self, document: dict[str, Any]) -> None:
         """Examine a whole answer, or its next event."""
@@ -83,7 +79,7 @@ class Usefulness:
             nested = {}
         if not any(root in document or root in nested for root in self._roots):
             return  # a status page or a greeting event is not an answer
-        self._documents += 1
+        self.is_begun = True
         name = document.get("model") or nested.get("model")
         if not self.model and isinstance(name, str):
             self.model = name[:_NAME_CHARS]
@@ -98,7 +94,7 @@ class Usefulness:
         """Handle the answer's end: `tokens` counted by the engine; `begun` if any byte arrived."""
         if self.found is not None:
             return
-        if not self._documents:
+        if not self.is_begun:
             self.found = Kind.UNREADABLE if begun else Kind.EMPTY
         elif self._reason in _OWN_ENDS or (
             # At the limit all tokens may be hidden reasoning, but not if there is at most one.

@@ -92,18 +92,8 @@ class _Reworked:
         self._result = result
         self._group = group
         self._noted = ""  # id of the request for which the order is remembered
-
-    @property
-    def body(self) -> bytes:
-        return self._result.body
-
-    @property
-    def context(self) -> tuple[int, ...]:
-        return self._result.context
-
-    @property
-    def renames(self) -> bool:
-        return bool(self._result.numbers)
+        self.body, self.context = result.body, result.context
+        self.renames = bool(result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
         """Return a restorer of numbers, if needed; after a compressed answer, stop using ids."""

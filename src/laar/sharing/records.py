@@ -124,9 +124,9 @@ class Cleared(_Record, tag="c"):
 
 
 class StoredAt(_Record, tag="a"):
-    """An endpoint stores a response."""
+    """An endpoint stores an object: an answer, a conversation, a file, an upload or a batch."""
 
-    response_id: Text
+    object_id: Text
     address: Text
     session: Text
 

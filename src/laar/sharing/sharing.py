@@ -244,8 +244,8 @@ class Sharing:
             case Cleared(address) if self.prefixes is not None and (slot := slot_of(address)) >= 0:
                 if self.prefixes.heard_clear(slot):
                     self._on_cleared(address)
-            case StoredAt(response_id, address, session):
-                director.stored.heard(response_id, address, session)
+            case StoredAt(object_id, address, session):
+                director.stored.heard(object_id, address, session)
             case Turn(entry, address, context) if (slot := slot_of(address)) >= 0:
                 if entries is not None:
                     entries.turn(entry, slot, context)

@@ -163,8 +163,8 @@ def restore(
         if not beliefs.index.uses:
             _restore_sizes(sharing, document.get("sizes"))
         kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
-    for response_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
-        director.stored.heard(response_id, address, session)
+    for object_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
+        director.stored.heard(object_id, address, session)
     director.engines.restore(document.get("engines"))
     away_s = _age_s(document, sharing.wall_clock())
     # The store replays batches after a snapshot: a state newer than the snapshot by fewer seconds

@@ -1,8 +1,8 @@
 """Memory of recent decisions, to explain them: bounded in number and bytes, without prompts.
 
-Recording is on the request path, so it only stores references and counts (about 8 us); readable
-forms are built on demand. A record takes about 2 KB plus 100 bytes per candidate: in a fleet of a
-thousand endpoints the byte limit is reached first.
+Recording is on the request path, so it only stores references (about 2 us); readable forms are
+built on demand. A record takes about 3 KB plus 100 bytes per candidate: in a fleet of a thousand
+endpoints the byte limit is reached first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from itertools import islice
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
-from laar.core.request import Api, Request
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import explained
 
@@ -26,10 +25,9 @@ MAX_DECISIONS = 2000
 MAX_BYTES = 64 << 20
 """Maximum bytes kept: six hundred decisions among a thousand endpoints."""
 
-_BYTES = 2000
+_BYTES = 3000
 _BYTES_PER_CANDIDATE = 13 * 8
 _BYTES_PER_READING = 4 * 8
-_NO_REQUEST = Request(id="", api=Api.OPAQUE)
 
 
 class DecisionMemory:
@@ -72,7 +70,7 @@ class DecisionMemory:
         record = record_of(decision, self._table, self._wall_clock())
         self.decided_total += 1
         self.decided_at = decision.now
-        self._records[record.id] = self._open[record.id] = record
+        self._records[decision.id] = self._open[decision.id] = record
         self.held_bytes += _size(record)
         while len(self._records) > self._max_decisions or self.held_bytes > self._max_bytes:
             _, oldest = self._records.popitem(last=False)
@@ -83,12 +81,15 @@ class DecisionMemory:
         return record_of(decision, self._table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Record how a decision's request ended, even if it is no longer remembered."""
+        """Record how a decision's request ended, even if it is no longer remembered.
+
+        The prompt and its index entry are dropped: thousands of records outlive their requests.
+        """
         record, flight = self._open.pop(decision.id, None), decision.flight
         if record is not None:
-            record.end = end
-            record.failed = flight.failed
-            if flight.served or not record.shadow:
+            record.end, request, flight.receipt = end, decision.request, None
+            request.spans, request.body, request.question, request.system = (), b"", "", ""
+            if flight.served or not request.shadow:
                 record.served, record.answered = flight.address, flight.model
             for observe in self._on_settled:
                 observe(record)
@@ -104,7 +105,7 @@ class DecisionMemory:
     def explained(self, record: DecisionRecord) -> dict[str, object]:
         """Return the record in readable form."""
         shown = explained(record)
-        correct = self.reports.outcome_of(record.id) if self.reports is not None else None
+        correct = self.reports.outcome_of(record.decision.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}
 
     def __len__(self) -> int:
@@ -112,54 +113,15 @@ class DecisionMemory:
 
 
 def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:
-    """Return the record that explains a decision.
-
-    Removes the request from the decision's view, since the record outlives it and must not keep the
-    prompt. Scorers no longer use the view, and a copy would cost as much as the record.
-    """
-    request, view = decision.request, decision.view
-    readings, generates = None, None
-    if view is not None:
-        view.request = _NO_REQUEST
-        if len(view.slots) != len(table.active):
-            columns = (getattr(table, of.name).copy() for of in fields(Readings))
-            readings, generates = Readings(*columns), request.generates
-    return DecisionRecord(
-        id=decision.id,
-        settings=decision.settings,
-        time_s=time_s,
-        now=decision.now,
-        request_id=request.id,
-        asked_model=request.model,
-        body_bytes=request.body_bytes,
-        policy=decision.policy,
-        reason=decision.reason,
-        shadow=request.shadow,
-        slot=decision.slot,
-        picked=decision.address,
-        model=decision.model,
-        tried=decision.tried[:-1],
-        exhausted=decision.exhausted,
-        pool=request.pool,
-        subset=request.subset,
-        position=decision.position,
-        specs=table.by_slot,
-        view=view,
-        scores=decision.scores,
-        eligible=decision.eligible,
-        readings=readings,
-        trace=request.trace,
-        tuner_window=decision.weights_version,
-        prefiller=decision.prefiller.address if decision.prefiller is not None else "",
-        encoders=decision.encoders,
-        adapter=decision.flight.adapter,
-        left_out=decision.left_out,
-        generates=generates,
-        goes_on=bool(request.response_id),
-    )
+    """Return the record that explains a decision."""
+    view, readings = decision.view, None
+    if view is not None and len(view.slots) != len(table.active):
+        readings = Readings(*(getattr(table, of.name).copy() for of in fields(Readings)))
+    return DecisionRecord(decision=decision, time_s=time_s, specs=table.by_slot, readings=readings)
 
 
 def _size(record: DecisionRecord) -> int:
-    candidates = 0 if record.view is None else len(record.view.slots)
+    view = record.decision.view
+    candidates = 0 if view is None else len(view.slots)
     readings = 0 if record.readings is None else len(record.readings.failures)
     return _BYTES + _BYTES_PER_CANDIDATE * candidates + _BYTES_PER_READING * readings

@@ -71,7 +71,7 @@ class History:
         end = record.end
         if end is None:
             return
-        current = self._at(record.now + end.latency_s)
+        current = self._at(record.decision.now + end.latency_s)
         current.ended += 1
         current.failed += not end.ok
         if end.ok and end.ttft_s is not None:

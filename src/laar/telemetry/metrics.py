@@ -108,13 +108,13 @@ class Metrics:
 
     def recorded(self, record: DecisionRecord) -> None:
         """Compare predicted with measured values at the end of a request."""
-        if record.shadow:
-            agreed = "yes" if record.served == record.picked else "no"
-            self.shadow[agreed if record.served else "unknown"] += 1
-        end, view = record.end, record.view
-        if end is None or view is None or not end.ok or record.served != record.picked:
+        decision, end, served = record.decision, record.end, record.served
+        if decision.request.shadow:
+            agreed = "yes" if served == decision.address else "no"
+            self.shadow[agreed if served else "unknown"] += 1
+        view, position = decision.view, decision.position
+        if end is None or view is None or not end.ok or served != decision.address:
             return
-        position = record.position
         if end.ttft_s is not None and view.terms is not None:
             predicted_s = float(view.terms.all_ttft_s[position])
             self.predicted += 1

@@ -123,9 +123,9 @@ class PageModel:
             "window": len(records),
             "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
             "latency_s": _percentiles(a.end.latency_s for a in records if a.end and a.end.ok),
-            "reasons": Counter(a.reason for a in records),
-            "models": Counter(a.answered or a.model for a in records),
-            "endpoints": Counter(a.served or a.picked for a in records),
+            "reasons": Counter(a.decision.reason for a in records),
+            "models": Counter(a.answered or a.decision.model for a in records),
+            "endpoints": Counter(a.served or a.decision.address for a in records),
             "failed": sum(1 for a in records if a.end and not a.end.ok),
             "failures": _failures(records),
             "predicted": _predicted(records),
@@ -178,9 +178,9 @@ class PageModel:
         """Return each endpoint's mean P(correct) over recent requests; NaN without any."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
-            if record.view is not None:
-                total[record.view.slots] += record.view.probability
-                count[record.view.slots] += 1
+            if (view := record.decision.view) is not None:
+                total[view.slots] += view.probability
+                count[view.slots] += 1
         mean: Floats = np.divide(total, count, out=np.full(len(total), math.nan), where=count > 0)
         return mean
 
@@ -206,7 +206,7 @@ class PageModel:
 def _failures(records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
     """Return the failures by model, endpoint and status, the most frequent first."""
     counts = Counter(
-        (a.answered or a.model, a.served or a.picked, a.end.status)
+        (a.answered or a.decision.model, a.served or a.decision.address, a.end.status)
         for a in records
         if a.end and not a.end.ok
     )
@@ -228,8 +228,9 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
     """Return predicted and measured figures of requests served by the picked endpoint."""
     ttft, latency, cached = [], [], []
     for record in records:
-        end, view, at = record.end, record.view, record.position
-        if end is None or not end.ok or view is None or record.served != record.picked:
+        decision, end = record.decision, record.end
+        view, at = decision.view, decision.position
+        if end is None or not end.ok or view is None or record.served != decision.address:
             continue
         if view.terms is not None:
             expected = float(view.terms.latency_s[at])
@@ -255,8 +256,8 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> list[
     """Return counts by number of attempt."""
     attempts: dict[int, list[int]] = {}
     for record in records:
-        row = attempts.setdefault(len(record.tried) + 1, [0, 0, 0])
-        correct = memory.reports.outcome_of(record.id) if memory.reports else None
+        row = attempts.setdefault(max(1, len(record.decision.tried)), [0, 0, 0])
+        correct = memory.reports.outcome_of(record.decision.id) if memory.reports else None
         row[0] += 1
         row[1] += correct is not None
         row[2] += correct is True
@@ -272,22 +273,22 @@ def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
     `saved_s` and `more_correct` are means over requests whose serving endpoint was a candidate:
     expected seconds to a correct answer, and P(correct), as estimated by laar.
     """
-    seen = [a for a in records if a.shadow and a.served]
+    seen = [a for a in records if a.decision.request.shadow and a.served]
     saved, more = [], []
     for record in seen:
-        view = record.view
+        view, picked = record.decision.view, record.decision.position
         if view is None or view.terms is None:
             continue
         specs = [record.specs[int(slot)] for slot in view.slots]
         at = next((i for i, s in enumerate(specs) if s.address == record.served), None)
         if at is not None:
             cost, right = view.terms.cost_s, view.probability
-            saved.append(float(cost[at] - cost[record.position]))
-            more.append(float(right[record.position] - right[at]))
+            saved.append(float(cost[at] - cost[picked]))
+            more.append(float(right[picked] - right[at]))
     return {
-        "decisions": sum(1 for a in records if a.shadow),
+        "decisions": sum(1 for a in records if a.decision.request.shadow),
         "known": len(seen),
-        "agreed": sum(1 for a in seen if a.served == a.picked),
+        "agreed": sum(1 for a in seen if a.served == a.decision.address),
         "saved_s": float(np.mean(saved)) if saved else None,
         "more_correct": float(np.mean(more)) if more else None,
     }

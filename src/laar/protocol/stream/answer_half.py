@@ -110,8 +110,6 @@ class AnswerHalf(StreamState):
                 settings.answers,
                 shadow=self.shadow,
                 overhead_us=self.overhead_us,
-                since=self.env.since,
-                asked_at=self.asked_at,
             )
             if settings.conformance_headers:
                 headers.append((names.TEST_SELECTED, decision.flight.address))

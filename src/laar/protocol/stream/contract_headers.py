@@ -8,7 +8,6 @@ from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Immediate
-from laar.protocol.since import Since
 from laar.protocol.stream.sending import Sending
 
 MAX_HEADERS_TO_ADD_TO = 90
@@ -27,8 +26,6 @@ def headers_of_answer(
     *,
     shadow: bool,
     overhead_us: int,
-    since: Since | None,
-    asked_at: float,
 ) -> list[tuple[str, str]]:
     """Return the headers that clients get with an answer.
 
@@ -37,8 +34,6 @@ def headers_of_answer(
         answers: which headers to send.
         shadow: the decision was not enforced, so send only what is needed to look it up.
         overhead_us: microseconds from the complete body to the decision.
-        since: creates the stamp of a question's first attempt; None for no stamp.
-        asked_at: when the decision was asked for.
     """
     if answers is _NONE:
         return []
@@ -54,8 +49,6 @@ def headers_of_answer(
     ]
     if flight.tried:
         headers.append((names.TRIED, ",".join(flight.tried)))
-        if since is not None:
-            headers.append((names.SINCE, since.stamp(decision.request, asked_at)))
     if flight.exhausted:
         headers.append((names.EXHAUSTED, "true"))
     if answers is _IDS:

@@ -298,10 +298,6 @@ class RequestHalf(StreamState):
         if self.rework is not None:
             request.context = self.rework.context
             self.rework.asked(self._id, now)
-        if env.since is not None:
-            self.asked_at = now
-            if head.since:
-                request.waited_s = env.since.waited_s(head.since, request, now)
         out.append(Ask(request))
         return RequestPhase.DECIDING
 

@@ -12,7 +12,6 @@ from laar.core.request import Api, Trace
 from laar.protocol.ports import BodyHook, IsEnforced, Rework
 from laar.protocol.rules import GatewayRules
 from laar.protocol.settings import StreamSettings
-from laar.protocol.since import Since
 from laar.protocol.stream.answer import Answer
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import NATIVE, Dialect
@@ -34,7 +33,6 @@ class Environment:
         rules: priorities and model rewrites.
         hook: may change request bodies; None changes none.
         held: counter of the bytes that all streams collect in the gateway shape; None for no limit.
-        since: signs and verifies when a question was first asked; None treats all as new.
         catalog: returns the models of the fleet or a pool, or the entry of one name, as JSON; None
             if there is no list. Raises `RequestError` for an unknown name.
     """
@@ -46,7 +44,6 @@ class Environment:
     rules: GatewayRules = _NO_RULES
     hook: BodyHook | None = None
     held: HeldBytes | None = None
-    since: Since | None = None
     catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None
 
 
@@ -74,8 +71,6 @@ class StreamState:
     """The body's format."""
     asked = ""
     """The model's name in the client's body."""
-    asked_at = 0.0
-    """When the decision was asked for."""
     target: str | None = None
     """The name that replaced the model's name; None if unchanged."""
     rework: Rework | None = None

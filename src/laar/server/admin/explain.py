@@ -53,10 +53,10 @@ SLOW_S = 10.0
 KINDS: Mapping[str, Callable[[DecisionMemory, DecisionRecord], bool]] = {
     "": lambda _memory, _of: True,
     "failed": lambda _memory, of: of.end is not None and not of.end.ok,
-    "retried": lambda _memory, of: bool(of.tried),
+    "retried": lambda _memory, of: len(of.decision.tried) > 1,
     "slow": lambda _memory, of: of.end is not None and of.end.latency_s >= SLOW_S,
     "wrong": lambda memory, of: (
-        memory.reports is not None and memory.reports.outcome_of(of.id) is False
+        memory.reports is not None and memory.reports.outcome_of(of.decision.id) is False
     ),
 }
 """Kinds of decisions that can be searched for, and whether a decision is of one."""
@@ -194,8 +194,9 @@ def _matching(
     for record in memory.latest(len(memory)):
         if record.time_s >= until_s:
             continue
-        names = (record.id, record.request_id, record.asked_model, record.model)
-        more = (record.picked, record.served, record.reason, record.policy, *record.tried)
+        decision, request = record.decision, record.decision.request
+        names = (decision.id, request.id, request.model, *decision.tried, decision.model)
+        more = (decision.address, record.served, decision.reason, decision.policy)
         if text and not any(text in name.lower() for name in (*names, *more)):
             continue
         if KINDS[kind](memory, record):

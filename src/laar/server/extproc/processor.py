@@ -29,7 +29,6 @@ from laar.protocol.events import (
     Served,
     Stored,
 )
-from laar.protocol.since import Since
 from laar.protocol.stream import Environment
 from laar.server.extproc.exchange import Exchange
 from laar.server.flow_control import FlowControl, Waiting
@@ -67,7 +66,6 @@ class ExternalProcessor:
             rules=picker.rules,
             hook=picker.context.in_use,
             held=picker.held,
-            since=Since(),
             catalog=self._listed,
         )
         """State shared by new streams."""

@@ -224,10 +224,10 @@ class Sharer:
         """Connect, and share until the connection fails (`StoreError`)."""
         store = self.store
         assert store is not None
-        state = await store.open(self.sharing.key, starting=self._starting)
-        self.sharing.use_key(state.key)
-        if state.snapshot is not None:
-            await self._take_up(state.snapshot, "the others' snapshot")
+        key, snapshot = await store.open(self.sharing.key, starting=self._starting)
+        self.sharing.use_key(key)
+        if snapshot is not None:
+            await self._take_up(snapshot, "the others' snapshot")
         self._starting = False
         self.sharing.hello(self._clock())
         await self._send()  # fails if the store is full, or read-only for this user
@@ -278,7 +278,7 @@ class Sharer:
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
                     began = self._clock()
-            if not received or received[-1].age_s < self._settings.lease_s:
+            if not received or received[-1][1] < self._settings.lease_s:
                 self._warm.set()
         raise StoreError("the connection to the other pickers was closed")
 

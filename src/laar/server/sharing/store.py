@@ -20,7 +20,7 @@ import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from laar.datalayer.files import read_file
 from laar.errors import SettingError, install
@@ -48,25 +48,6 @@ _PLACE = re.compile("([0-9]{1,19})-([0-9]{1,19})")  # numbers of 64 bits
 
 class StoreError(Exception):
     """The store cannot be used now; the message has the reason."""
-
-
-class StartState(NamedTuple):
-    """The key and snapshot found when the connections were opened.
-
-    Args:
-        key: secret that keys the hashes, shared by all pickers.
-        snapshot: the others' records, for a starting picker; None without a snapshot.
-    """
-
-    key: bytes
-    snapshot: bytes | None
-
-
-class Received(NamedTuple):
-    """A batch from another picker, and its age in seconds."""
-
-    data: bytes
-    age_s: float
 
 
 class Store:
@@ -131,10 +112,12 @@ class Store:
         pool: Any = ConnectionPool.from_url(str(share.url), **options)
         self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
 
-    async def open(self, key: bytes, *, starting: bool) -> StartState:
+    async def open(self, key: bytes, *, starting: bool) -> tuple[bytes, bytes | None]:
         """Open the connections, and store `key` if there is none.
 
         If `starting`, fetch the snapshot; `receive` then begins with the oldest batches kept.
+
+        Return the key that all pickers use, and the snapshot, if there is one.
         """
         await self.close()
         try:
@@ -158,7 +141,7 @@ class Store:
         if last is None or not (0, 0) < _number(self.place) <= last:
             self.place = "0-0"  # the store lost its entries; the position is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # check the permission
-        return StartState(key=self._used, snapshot=snapshot)
+        return self._used, snapshot
 
     async def _fetched(self) -> bytes | None:
         """Return the snapshot; None if there is none, or it does not arrive in time."""
@@ -198,8 +181,8 @@ class Store:
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
         self._note_sent(place.decode())
 
-    async def receive(self) -> AsyncIterator[list[Received]]:
-        """Yield the others' batches, in order, until the connection is closed."""
+    async def receive(self) -> AsyncIterator[list[tuple[bytes, float]]]:
+        """Yield the others' batches and their ages (seconds), in order, until it is closed."""
         loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
             next_at = loop.time() + _PAUSE_S
@@ -212,12 +195,12 @@ class Store:
             if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < _AT_ONCE:
                 await asyncio.sleep(pause_s)
 
-    def _others(self, place: bytes, parts: list[bytes]) -> Iterator[Received]:
-        """Yield the batch in an entry, unless this picker sent it."""
+    def _others(self, place: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, float]]:
+        """Yield the batch in an entry and its age, unless this picker sent it."""
         fields = dict(zip(parts[::2], parts[1::2], strict=True))
         if fields.get(b"o") != self._origin:
             age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
-            yield Received(fields.get(b"b", b""), age_s)
+            yield fields.get(b"b", b""), age_s
 
     async def is_my_turn(self) -> bool:
         """Return whether a snapshot is due and this picker should write it."""
