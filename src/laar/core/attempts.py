@@ -5,18 +5,14 @@ Each call is guarded: a fault in health costs its record, never the request or i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from laar.core.decision import Completion, Decision
 from laar.core.guards import guards
 from laar.core.membership import key_of
 from laar.core.names import goes_by
+from laar.core.parts import Parts
 from laar.core.request import Request
 from laar.health import GOOD, Kind, Reply, Stage
 from laar.prefix.blocks import Chain
-
-if TYPE_CHECKING:
-    from laar.core.chooser import Chooser
 
 IN_FLIGHT_TOKENS = 100.0
 """Delay that a request in flight adds to another, in prefill tokens: 80 decoded tokens at 0.12 ms
@@ -30,15 +26,15 @@ class Attempts:
     and guarded by the director. All other methods are guarded here.
 
     Args:
-        director: the director.
+        parts: the director's parts.
     """
 
-    def __init__(self, director: Chooser) -> None:
-        self._table = director.table
-        self._faults = director.degraded
-        self._has_health = director.health is not None
-        if director.health is not None:
-            self._health = director.health
+    def __init__(self, parts: Parts) -> None:
+        self._table = parts.table
+        self._faults = parts.faults
+        self._has_health = parts.health is not None
+        if parts.health is not None:
+            self._health = parts.health
 
     def begin(self, decision: Decision) -> None:
         """Begin the attempt at the chosen endpoint."""

@@ -7,36 +7,31 @@ a decision (reservations, prefixes, health).
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from laar.accuracy.assessor import PlainAssessor
 from laar.accuracy.retry import parse_tried, with_model
-from laar.core.adapters import Adapters
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
-from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
-from laar.core.engines import Engines
+from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
-from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
+from laar.core.guards import guarded
+from laar.core.interfaces import Fault, Fits, View, WeightSource
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.stored import StoredObjects
 from laar.core.views import Views
 from laar.errors import RequestError
-from laar.health import Health, Standing
-from laar.prefix.beliefs import PrefixBeliefs
+from laar.health import Standing
 
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
@@ -46,39 +41,30 @@ Priority = Callable[[View], int]
 
 
 class Chooser:
-    """Chooses endpoints; its arguments are those of `Director`.
+    """Chooses endpoints.
 
-    Attributes:
-        engines: the learned speed of engines.
-        stored: the endpoints that store objects of the APIs.
-        adapters: the adapters that endpoints have loaded.
-        degraded: counts the parts that failed.
+    Args:
+        parts: the director's parts.
+        policies: policies by name; must include the settings' policy.
+        settings: how to choose.
+        on_fault: called with every part of a policy that failed on a request.
     """
 
     def __init__(
         self,
-        table: EndpointTable,
+        parts: Parts,
         policies: Mapping[str, Policy],
         settings: DirectorSettings,
-        *,
-        rng: random.Random,
-        assessor: Assessor | None,
-        prefixes: PrefixBeliefs | None,
-        health: Health | None,
         on_fault: Callable[[Fault], None],
     ) -> None:
         self.ignored_tried = 0
-        self.table = table
-        self.rng = rng
-        self.assessor = assessor or PlainAssessor()
-        self.prefixes = prefixes
-        self.engines = Engines(table)
-        self.adapters = Adapters(table)
-        self.health = health
-        self.stored = StoredObjects()
-        self.degraded = Faults()
-        self._views = Views(self, settings)
-        self._on_fault = guarded(on_fault, "watching", self.degraded)
+        self.table = parts.table
+        self._rng = parts.rng
+        self.health = parts.health
+        self.stored = parts.stored
+        self.degraded = parts.faults
+        self._views = Views(parts, settings)
+        self._on_fault = guarded(on_fault, "watching", parts.faults)
         self._weights: Callable[[float], Weights | None] | None = None
         self._next_weights: Weights | None = None
         self.use(settings, policies)
@@ -94,8 +80,7 @@ class Chooser:
         self.table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Take weights from a tuner, and report outcomes to it; None to stop both."""
-        self.tuner = tuner
+        """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
         self._next_weights = None
         if tuner is None:
             self._weights = None
@@ -292,7 +277,7 @@ class Chooser:
             hashes = list(map(xxhash.xxh3_64_intdigest, keys))
             order = sorted(range(len(slots)), key=hashes.__getitem__)[:_OPAQUE_DRAWS]
         else:
-            order = self.rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+            order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
             drawn = slots[order]
             reported = table.waiting[drawn] + table.running[drawn]
             load = np.fmax(table.in_flight[drawn], reported)  # ignores NaN: not yet reported

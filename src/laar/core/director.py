@@ -14,6 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from laar.accuracy.assessor import PlainAssessor
+from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
 from laar.core.chooser import Chooser, Priority
@@ -25,8 +27,9 @@ from laar.core.decision import (
     Prefilling,
 )
 from laar.core.endpoints import EndpointTable, Floats
+from laar.core.engines import Engines
 from laar.core.feedback import Feedback
-from laar.core.guards import Step, guarded, take
+from laar.core.guards import Faults, Step, guarded, take
 from laar.core.interfaces import (
     Assessor,
     Fault,
@@ -35,8 +38,10 @@ from laar.core.interfaces import (
     WeightSource,
 )
 from laar.core.membership import key_of
+from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.request import Request
+from laar.core.stored import StoredObjects
 from laar.health import Health, Reply
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
@@ -75,19 +80,26 @@ class Director(Chooser):
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
-        super().__init__(
-            table,
-            policies,
-            settings,
+        self.engines = Engines(table)
+        self.adapters = Adapters(table)
+        self.assessor = assessor or PlainAssessor()
+        self.prefixes = prefixes
+        faults = Faults()
+        parts = Parts(
+            table=table,
             rng=rng,
-            assessor=assessor,
+            assessor=self.assessor,
             prefixes=prefixes,
+            engines=self.engines,
             health=health,
-            on_fault=on_fault,
+            stored=StoredObjects(),
+            adapters=self.adapters,
+            faults=faults,
         )
+        super().__init__(parts, policies, settings, on_fault)
+        feedback = self._feedback = Feedback(parts)
+        attempts = self._attempts = Attempts(parts)
         self.use_tuner(tuner)
-        faults, feedback, attempts = self.degraded, Feedback(self), Attempts(self)
-        self._feedback, self._attempts = feedback, attempts
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Returns an id for a new decision."""
@@ -114,6 +126,12 @@ class Director(Chooser):
             self._retract = guarded(prefixes.retract, "prefixes", faults)
             self._drops.append(guarded(prefixes.drop, "prefixes", faults))
         table.on_free = self._freed
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Take weights from a tuner, and report outcomes to it; None to stop both."""
+        self.tuner = tuner
+        super().use_tuner(tuner)
+        self._feedback.use_tuner(tuner)
 
     def watch(
         self,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from laar.core.decision import Completion, Decision
 from laar.core.guards import guarded, guards
+from laar.core.interfaces import WeightSource
+from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
-
-if TYPE_CHECKING:
-    from laar.core.chooser import Chooser
 
 _FOUND = 0.9
 """Share of the tokens believed cached that an engine must report for its fetch to be a sample."""
@@ -22,18 +21,24 @@ class Feedback:
     `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
 
     Args:
-        director: the director.
+        parts: the director's parts.
     """
 
-    def __init__(self, director: Chooser) -> None:
-        self._director = director
-        self._table = director.table
-        self._engines = director.engines
-        self._prefixes = director.prefixes
-        self._faults = director.degraded
-        self._usage = guarded(director.assessor.usage, "learning", self._faults)
-        self.answering = guarded(director.engines.answering, "learning", self._faults)
+    def __init__(self, parts: Parts) -> None:
+        self._table = parts.table
+        self._engines = parts.engines
+        self._prefixes = parts.prefixes
+        self._faults = parts.faults
+        self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
+        self._observe: Callable[[Observed, float], None] | None = None
+        self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Report outcomes to a tuner; None to report none."""
+        self._observe = None
+        if tuner is not None:
+            self._observe = guarded(tuner.observe, "learning", self._faults)
 
     @guards("learning")
     def begin_again(self, decision: Decision, now: float) -> None:
@@ -124,8 +129,14 @@ class Feedback:
     def ended(self, decision: Decision, end: Completion) -> None:
         """Tell the tuner, the assessor and the prefixes that a request ended."""
         flight, now = decision.flight, decision.now + end.latency_s
-        if decision.weights_version:
-            self._observe(decision, end, now)
+        if self._observe is not None and decision.weights_version:
+            sample = Observed(
+                version=decision.weights_version,
+                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
+                e2e_s=end.latency_s,
+                ok=end.ok and end.cause == "complete",
+            )
+            self._observe(sample, now)
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:
@@ -153,18 +164,6 @@ class Feedback:
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
         if share is not None and flight.slot == decision.slot:
             self._learn_fetching(prefixes, decision, end, share)
-
-    @guards("learning")
-    def _observe(self, decision: Decision, end: Completion, now: float) -> None:
-        """Tell the tuner how a request ended that used its weights."""
-        if self._director.tuner is not None:
-            sample = Observed(
-                version=decision.weights_version,
-                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
-                e2e_s=end.latency_s,
-                ok=end.ok and end.cause == "complete",
-            )
-            self._director.tuner.observe(sample, now)
 
     @guards("learning")
     def _learn_fetching(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,27 +19,25 @@ from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.filters import awake
 from laar.core.guards import guarded
 from laar.core.interfaces import View
+from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
-
-if TYPE_CHECKING:
-    from laar.core.chooser import Chooser
 
 
 class Views:
     """Builds views.
 
     Args:
-        director: the director.
+        parts: the director's parts.
         settings: settings of the director; may be replaced.
     """
 
-    def __init__(self, director: Chooser, settings: DirectorSettings) -> None:
+    def __init__(self, parts: Parts, settings: DirectorSettings) -> None:
         self.settings = settings
-        self._director = director
-        self._table = director.table
+        self._parts = parts
+        self._table = parts.table
         self._plain_assessor = PlainAssessor()
-        self._assess = guarded(director.assessor.assess, "assessor", director.degraded)
+        self._assess = guarded(parts.assessor.assess, "assessor", parts.faults)
 
     def view(
         self,
@@ -52,29 +49,29 @@ class Views:
         now: float,
     ) -> tuple[View, str]:
         """Return the view for the scorers, and why it is degraded."""
-        director, table, reason = self._director, self._table, ""
+        parts, table, reason = self._parts, self._table, ""
         slots, model_id, standing = group.slots, group.model_id, group.standing
         models: Sequence[str] = table.models
         judged, weights_of = model_id, group.weights
         if weights_of and request.model in self.settings.aliases:
             models, judged = self._judged(request, slots, model_id)
         try:
-            known = director.assessor.assess(request, models, tried, now)
+            known = parts.assessor.assess(request, models, tried, now)
         except Exception:  # noqa: BLE001 - guarded inline, as below
-            reason = director.degraded.degraded("assessor")
+            reason = parts.faults.degraded("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again, fetched = None, None, None, None
         by_model = known.tokens[: len(table.models)]
         if request.tokens:
             by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
-        if director.prefixes is not None:
+        if parts.prefixes is not None:
             try:
-                chain, by_model, shares, demand, again, fetched = director.prefixes.look_up(
+                chain, by_model, shares, demand, again, fetched = parts.prefixes.look_up(
                     request, weights_of, table.models, by_model, table.capacity, now
                 )
             except Exception:  # noqa: BLE001
-                reason = director.degraded.degraded("prefixes")
+                reason = parts.faults.degraded("prefixes")
         if fetched is not None:
             shares = shares - fetched
         if len(slots) < 2 and prefillers is None:
@@ -95,7 +92,7 @@ class Views:
         view = View(
             request=request,
             now=now,
-            rng=director.rng,
+            rng=parts.rng,
             table=table,
             slots=slots,
             tokens=tokens,
@@ -110,7 +107,7 @@ class Views:
             times_tried=self._times_tried(tried, model_id) if tried else np.zeros(len(slots)),
             cell=known.cell,
             timed_answers=known.timed_answers,
-            engines=director.engines,
+            engines=parts.engines,
             demand=demand,
             again=None if again is None else again[slots],
             unlike=known.unlike,
@@ -152,7 +149,7 @@ class Views:
         own = [
             places.setdefault(adapter, len(places)) if adapter else at
             for adapter, at in zip(
-                [self._director.adapters.named(slot, name) for slot in slots.tolist()],
+                [self._parts.adapters.named(slot, name) for slot in slots.tolist()],
                 model_id.tolist(),
                 strict=True,
             )
@@ -161,8 +158,8 @@ class Views:
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Return the seconds until each candidate has loaded the requested adapter."""
-        of = self._director.engines.constants(slots, base_s, timed=timed)
-        return self._director.adapters.price(slots, name, float(of.answer_s.mean()))
+        of = self._parts.engines.constants(slots, base_s, timed=timed)
+        return self._parts.adapters.price(slots, name, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)
