@@ -45,8 +45,12 @@ sessions return in each doubling of the pause, at any scale."""
 
 _EVICTIONS = (2.0, 16.0)
 """Prefills per evicted context: its own and, in full caches, that of the one it displaces. If the
-session has returned twice, it is sure to come back, and the delay of others counts too: some 7
-turns that run or wait at each engine. Conversations of people, with long pauses, seldom do."""
+session is sure to come back, the delay of others counts too: some 7 turns that run or wait at each
+engine."""
+
+_SURE_S = 32.0
+"""Seconds for which a session that has returned twice is sure to come back. People pause for
+longer."""
 
 _MAX_RETURNED = 10_000
 """Maximum sessions whose returns are remembered; the longest without one are dropped first."""
@@ -274,17 +278,14 @@ class Sessions:
         if leaving is None:
             return math.inf
         keeping_s, then = self._keeping(now), now + later_s
-        return max(
-            (
-                share
-                * _EVICTIONS[self._returned_twice.get(place.key, False)]
-                * place.reread_s
-                / keeping_s[bisect_left(_AGES_S, then - place.idle_at)]
-                for place, share in leaving
-                if place.is_session
-            ),
-            default=0.0,
-        )
+        price = 0.0
+        for place, share in leaving:
+            if place.is_session:
+                idle_s = then - place.idle_at
+                is_sure = idle_s <= _SURE_S and self._returned_twice.get(place.key, False)
+                cost_s = share * _EVICTIONS[is_sure] * place.reread_s
+                price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
+        return price
 
     def _keeping(self, now: float) -> list[float]:
         """Return the seconds that room is kept per return, by the class of the pause so far."""
