@@ -43,9 +43,9 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
-_EVICTIONS = (2.0, 16.0)
+_EVICTIONS = (2.0, 12.0)
 """Prefills per evicted context: its own and, in full caches, that of the one it displaces. If the
-session is sure to come back, the delay of others counts too: some 7 turns that run or wait at each
+session is sure to come back, the delay of others counts too: some 5 turns that run or wait at each
 engine."""
 
 _SURE_S = 32.0
