@@ -227,6 +227,60 @@ def test_an_explanation_says_for_how_long_a_session_would_wait(asked_at):
     assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1
 
 
+def returning(picker, name, now):
+    """Run three short turns of a session, which thereby returns twice; return when they end."""
+    for _ in range(3):
+        picker.end(picker.ask(now, session=name, text=story(name)), now + 0.1)
+        now += 0.2
+    return now - 0.1
+
+
+def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
+    picker = Picker(by_load=False)
+    ended_at = returning(picker, "agent", 0.0)
+    picker.ask(ended_at, session="two")
+    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a session that is new
+    assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
+
+
+def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_most():
+    picker = Picker(by_load=False)
+    ended_at = 0.0
+    for _ in range(20):
+        ended_at = returning(picker, "agent", ended_at)
+    picker.ask(ended_at, session="two")
+    (two,) = picker.dispatch(ended_at + 60.0)
+    picker.end(two, ended_at + 61.0)
+    assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
+
+
+def test_returns_count_after_an_eviction_until_ten_thousand_other_sessions_returned():
+    picker = Picker(by_load=False)
+
+    def wait_s(now):
+        picker.end(picker.ask(now, session="agent"), now + 0.1)
+        text = story("other")[:24_000]
+        request = Request(
+            id="?", api=Api.CHAT, model="m", spans=(text,), chars=len(text), session="other"
+        )
+        decision = picker.director.preview(request, now + 0.1)
+        return picker.flow.explained(decision, now + 0.1)["wait_s"]
+
+    def others_return(count, now):
+        sessions = picker.flow.sessions
+        for number in range(count):
+            for _ in range(2):
+                sessions.end(sessions.begin(f"{number}", None, 0, 16.0, 0.0, 0.0, now), now)
+            sessions.drop(0)
+
+    for now in (0.0, 0.2, 0.4):
+        wait_s(now)
+    others_return(400, 1.0)  # the agent has no place any longer
+    sure_s = wait_s(100.0)
+    others_return(10_000, 200.0)
+    assert 0.0 < wait_s(300.0) < sure_s
+
+
 def test_any_number_of_names_that_never_return_can_be_priced():
     picker = Picker(by_load=False)
     sessions, now = picker.flow.sessions, 0.0

@@ -8,11 +8,12 @@ then better to hold a turn whose context has no place, before it starts.
 Room has a price. Keeping an idle session's place pays if the session returns soon enough, but
 others wait for the room meanwhile. So each return to a kept place costs some seconds of room,
 estimated from how long such sessions have paused before. Per second that it is kept, a place saves
-the total cost of prefilling the context again, divided by these seconds. A turn is held while any
-place that would be evicted for it saves more, weighted by the share of it that would go, than
-a second of waiting costs. If few sessions return, no place is worth keeping and no turn
-waits. Before anything is learned, the prior keeps a place for about as long as prefilling it again
-takes: the rent-or-buy rule.
+the total cost of prefilling the context again, divided by these seconds; more if its session's
+earlier returns show that it is sure to come back. A turn is held while any place that would be
+evicted for it saves more, weighted by the share of it that would go, than a second of waiting
+costs. If few sessions return, no place is worth keeping and no turn waits. Before anything is
+learned, the prior keeps a place for about as long as prefilling it again takes: the rent-or-buy
+rule.
 
 A session is identified by its name, or else by its prompt, which starts with the previous turn's.
 """
@@ -35,10 +36,6 @@ from laar.prefix.blocks import Chain
 _AGES_S = tuple(2.0**power for power in range(9))
 """Upper bounds of the pause classes, in seconds; after four minutes' pause, a session is gone."""
 
-_WIDTHS_S = tuple(
-    age_s - before_s for before_s, age_s in zip((0.0, *_AGES_S), _AGES_S, strict=False)
-)
-
 _FADED = 0.998
 """Decay of earlier pauses with each new one: about 500 count."""
 
@@ -46,11 +43,17 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
-_EVICTIONS = 2.0
-"""Prefills per evicted context: its own and, in full caches, that of the one it displaces."""
+_EVICTIONS = (2.0, 12.0)
+"""Prefills per evicted context: its own and, in full caches, that of the one it displaces. If the
+session is sure to come back, the delay of others counts too: some 5 turns that run or wait at each
+engine."""
 
-_RARE = 1e-9
-"""Minimum chance of a return, so that prices stay finite if no session ever came back."""
+_SURE_S = 32.0
+"""Seconds for which a session that has returned twice is sure to come back. People pause for
+longer."""
+
+_MAX_RETURNED = 10_000
+"""Maximum sessions whose returns are remembered; the longest without one are dropped first."""
 
 _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
@@ -112,6 +115,7 @@ class Sessions:
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
+        self._returned_twice: OrderedDict[Hashable, bool] = OrderedDict()  # if at least once
 
     def __len__(self) -> int:
         return len(self._places)
@@ -138,12 +142,11 @@ class Sessions:
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
             }
-            waits_s = (0.0, *sorted(end_s for end_s in ends_s if end_s >= 0.0))
             found += [
                 (wait_s, first * wait_s)
-                for wait_s in waits_s
-                if self._price(leaving, now, wait_s + _MOMENT_S) <= 1.0
-            ][:1]
+                for wait_s in (0.0, *ends_s)
+                if wait_s >= 0.0 and self._price(leaving, now, wait_s + _MOMENT_S) <= 1.0
+            ]
         return min(found)
 
     def begin(
@@ -183,6 +186,9 @@ class Sessions:
             self._remove(own)
             if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
+                self._returned_twice[key] = self._returned_twice.pop(own.key, None) is not None
+                if len(self._returned_twice) > _MAX_RETURNED:
+                    self._returned_twice.popitem(last=False)
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
             own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
@@ -236,8 +242,7 @@ class Sessions:
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
-        table = self._table
-        return math.nan if table.has_tiers[slot] else table.capacity_tokens.item(slot)
+        return math.nan if self._table.has_tiers[slot] else self._table.capacity_tokens.item(slot)
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]
@@ -250,10 +255,9 @@ class Sessions:
 
         The places idle or of no session, least recently used first, each with the share evicted.
         """
-        rows = zip(
+        for slot, tokens, cached in zip(
             view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True
-        )
-        for slot, tokens, cached in rows:
+        ):
             cache, room = self._caches.get(slot), self._room(slot)
             if cache is None or not cache.places or not tokens <= room:
                 yield []
@@ -274,17 +278,14 @@ class Sessions:
         if leaving is None:
             return math.inf
         keeping_s, then = self._keeping(now), now + later_s
-        return max(
-            (
-                share
-                * _EVICTIONS
-                * place.reread_s
-                / keeping_s[bisect_left(_AGES_S, then - place.idle_at)]
-                for place, share in leaving
-                if place.is_session
-            ),
-            default=0.0,
-        )
+        price = 0.0
+        for place, share in leaving:
+            if place.is_session:
+                idle_s = then - place.idle_at
+                is_sure = idle_s <= _SURE_S and self._returned_twice.get(place.key, False)
+                cost_s = share * _EVICTIONS[is_sure] * place.reread_s
+                price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
+        return price
 
     def _keeping(self, now: float) -> list[float]:
         """Return the seconds that room is kept per return, by the class of the pause so far."""
@@ -297,20 +298,17 @@ class Sessions:
         keeping_s = []
         for at in range(len(_AGES_S)):
             stays, seconds, least_s = 1.0, 0.0, math.inf
-            for chance, width_s in zip(chances[at:].tolist(), _WIDTHS_S[at:], strict=True):
-                seconds, stays = (
-                    seconds + stays * width_s * (1 - 0.5 * chance),
-                    stays * (1 - chance),
-                )
-                least_s = min(least_s, seconds / max(_RARE, 1.0 - stays))
+            for chance, age_s in zip(chances[at:].tolist(), _AGES_S[at:], strict=True):
+                seconds += stays * max(1.0, 0.5 * age_s) * (1 - 0.5 * chance)  # width of the class
+                stays *= 1 - chance
+                if stays < 1.0:
+                    least_s = min(least_s, seconds / (1.0 - stays))
             keeping_s.append(least_s)
         self._learned_at, self._keeping_s = now, [*keeping_s, math.inf]  # then a session is gone
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
         """Count a pause that ended, or one that has lasted this long and may go on."""
-        for at, age_s in enumerate(_AGES_S):
-            if pause_s <= age_s:
-                self._returned[at] = self._returned[at] * _FADED + returned
-                break
-            self._stayed[at] = self._stayed[at] * _FADED + 1.0
+        at = bisect_left(_AGES_S, pause_s)
+        self._stayed[:at] = self._stayed[:at] * _FADED + 1.0
+        self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned
