@@ -20,7 +20,8 @@ pytestmark = pytest.mark.envoy
 class Engine(ServedEngine):
     """Serves a model under several names, and adapters of it, as vLLM does.
 
-    Names in `refused` get that status, and requests with `wrong` get 400.
+    Names in `refused` get that status, or a 200 with an error; requests with `wrong` get 400.
+    Clients' requests with the key `bad` get 401, as from an engine that checks keys it is given.
     """
 
     def __init__(self, *names, adapters=()):
@@ -41,6 +42,15 @@ class Engine(ServedEngine):
         probes = request.headers.get("user-agent") == "laar-trial"
         (self.probed if probes else self.asked)[name] += 1
         status = self.refused.get(name, 400 if body.get("wrong") else 200)
+        if request.headers.get("authorization") == "Bearer bad":
+            status = 401
+        if status == "event":
+            error = orjson.dumps({"error": {"message": "EngineDeadError", "code": 500}})
+            if body.get("stream"):
+                return web.Response(
+                    body=b"data: " + error + b"\n\n", content_type="text/event-stream"
+                )
+            return web.Response(body=error, content_type="application/json")
         if name not in (*self.names, *self.adapters):
             status = 404
         if status != 200:
@@ -52,15 +62,19 @@ class Engine(ServedEngine):
         )
 
 
-async def ask(http, envoy, model, **fields):
-    """Return the status of an answer, and the model that gave it."""
+async def ask(http, envoy, model, *, key="", **fields):
+    """Return the status of an answer, and the model that gave it; 0 for an error in a 200."""
     messages = [{"role": "user", "content": "hello"}]
     body = orjson.dumps({"model": model, "messages": messages, **fields})
     headers = {"content-type": "application/json"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
     async with http.post(
         envoy.url() + "/v1/chat/completions", data=BytesIO(body), headers=headers
     ) as answer:
         said = await answer.json()
+    if answer.status == 200 and "error" in said:
+        return 0, None
     return answer.status, said["choices"][0]["message"]["content"] if "choices" in said else None
 
 
@@ -96,9 +110,18 @@ async def burst(http, envoy, *models, **fields):
     return Counter(status for status, _ in answers)
 
 
+def state(runner, engine):
+    """Return the health of an engine's endpoint."""
+    picker = runner.picker
+    return picker.health.state(picker.table.slot(engine.address), picker.clock())
+
+
 @pytest.mark.parametrize(
     ("shape", "refused", "status"),
-    crossed(["standalone", "gateway"], [("lora", 400), ("lora", 404), ("other", 400)]),
+    crossed(
+        ["standalone", "gateway"],
+        [(n, s) for n in ("lora", "other") for s in (400, 401, 403, 404, 500, 503, "event")],
+    ),
 )
 async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
     gateway, http, shape, refused, status
@@ -117,7 +140,13 @@ async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
 
     await eventually(is_out, what="the problem")
     assert "no requests for this model" in problems[source]
-    assert seen[status] <= 40
+    assert seen[0 if status == "event" else status] <= 40
+
+    async def serves_others():
+        assert await burst(http, envoy, *["m"] * 6) == {200: 6}
+        return state(runner, bad) in ("", "starting")
+
+    await eventually(serves_others, what="its other models")
     before = bad.asked.copy()
     names = ["m", "other", "lora"] * 12
     assert await burst(http, envoy, *names) == {200: 36}
@@ -146,19 +175,52 @@ async def test_clients_with_bad_requests_for_an_adapter_take_out_nothing(gateway
     assert runner.picker.problems.counts["endpoint"] == 0
 
 
-async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, http):
+@pytest.mark.parametrize("status", [400, 401])
+async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, http, status):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     for engine in engines:
-        engine.refused["lora"] = 400
+        engine.refused["lora"] = status
     runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy()
     for _ in range(20):
-        assert await burst(http, envoy, *["lora"] * 4) == {400: 4}
+        assert await burst(http, envoy, *["lora"] * 4) == {status: 4}
         assert await burst(http, envoy, "m") == {200: 1}
     await eventually(lambda: sum(e.probed["lora"] for e in engines) >= 2, what="a comparison")
     endpoints = runner.picker.health.records.endpoints.values()
     assert not any(endpoint.breaker.openings for endpoint in endpoints)
     assert runner.picker.problems.counts["endpoint"] == 0
+
+
+async def test_clients_with_a_wrong_key_take_no_adapter_from_others(gateway, http):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        assert await burst(http, envoy, *["lora"] * 8, key="bad") == {401: 8}
+        assert await burst(http, envoy, "lora", "m") == {200: 2}
+    endpoints = runner.picker.health.records.endpoints.values()
+    assert not any(endpoint.breaker.openings for endpoint in endpoints)
+    assert runner.picker.problems.counts["endpoint"] == 0
+
+
+@pytest.mark.parametrize("status", [404, 503, "event"])
+async def test_an_engine_that_fails_for_all_its_adapters_and_its_model_is_out(
+    gateway, http, status
+):
+    adapters = [f"lora-{number}" for number in range(8)]
+    bad, *good = [await gateway.enter(Engine("m", adapters=adapters)) for _ in range(3)]
+    runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    assert await burst(http, envoy, *adapters * 2) == {200: 16}
+    bad.refused = dict.fromkeys(["m", *adapters], status)
+
+    async def is_out():
+        await burst(http, envoy, *adapters)
+        return state(runner, bad) == "failing"
+
+    await eventually(is_out, what="the endpoint to be out")
+    assert sum(bad.asked[name] for name in adapters) <= 30
+    assert await burst(http, envoy, *adapters) == {200: 8}
 
 
 async def test_without_probes_no_model_is_withheld(gateway, http):

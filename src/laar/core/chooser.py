@@ -418,9 +418,9 @@ class Chooser:
             spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
                 continue
-            if table.asleep[slot]:
-                continue
-            if spec.way is not first.way and not spec.way.is_asked_like(first.way):
+            # All attempts have the same request path and key.
+            way, first_way = spec.way, first.way
+            if table.asleep[slot] or (way.base, way.key) != (first_way.base, first_way.key):
                 continue
             if (prefiller or encoders) and spec.models[0] != first.models[0]:
                 continue

@@ -72,10 +72,6 @@ class Way:
             return self.base + path[3:]
         return self.base.removesuffix("/v1") + path
 
-    def is_asked_like(self, other: Way) -> bool:
-        """Return whether the same request path and key work for both."""
-        return (self.base, self.key) == (other.base, other.key)
-
     def url(self, address: str, path: str) -> str:
         """Return the engine's URL for a path below ``/v1``."""
         return f"{'https' if self.tls else 'http'}://{address}{self.path(path)}"

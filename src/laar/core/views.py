@@ -85,7 +85,8 @@ class Views:
         base_s = known.base_s[model_id]
         load_s = wake_s = None
         if weights_of:
-            load_s = self._load_s(request.model, slots, base_s, timed=known.timed_answers)
+            of = self._parts.engines.constants(slots, base_s, timed=known.timed_answers)
+            load_s = self._parts.adapters.price(slots, request.model, float(of.answer_s.mean()))
         if table.wakes and not (awake_now := awake(table, slots, now)).all():
             wake_s = np.where(awake_now, 0.0, table.wake_s[slots])
             load_s = wake_s if load_s is None else load_s + wake_s
@@ -155,11 +156,6 @@ class Views:
             )
         ]
         return list(places), np.array(own, np.intp)
-
-    def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
-        """Return the seconds until each candidate has loaded the requested adapter."""
-        of = self._parts.engines.constants(slots, base_s, timed=timed)
-        return self._parts.adapters.price(slots, name, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)

@@ -26,7 +26,7 @@ from laar.core.request import Api
 from laar.datalayer.fetching import fault_of, options_for
 from laar.datalayer.interface import Clock
 from laar.datalayer.visits import until_look_s
-from laar.health import Kind, Reply
+from laar.health import Kind, Reply, judge
 from laar.protocol.answers import AnswerReader
 from laar.protocol.headers import RANK, media_type, retry_after_s
 from laar.protocol.usefulness import REDIRECTS, flaw_of_type
@@ -64,6 +64,11 @@ class Asked:
     problem: str = ""
     refused: bool = False
     seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Kind | str | None:
+        """`GOOD`, a kind of failure, or None if it says nothing about the endpoint."""
+        return judge(self.reply) if self.reply is not None else self.failed
 
 
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:

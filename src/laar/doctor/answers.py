@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
 from laar.doctor.findings import Finding, Level
-from laar.health import GOOD, USELESS, Kind, judge
+from laar.health import GOOD, USELESS, Kind
 
 _AT_ONCE = 20
 _SHOWN_CHARS = 200
@@ -63,10 +63,10 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
-    some_answer = any(_verdict(answer) == GOOD for _, answer in asked)
+    some_answer = any(answer.verdict == GOOD for _, answer in asked)
     faults = []
     for spec, answer in asked:
-        verdict, status = _verdict(answer), answer.reply.status if answer.reply else 0
+        verdict, status = answer.verdict, answer.reply.status if answer.reply else 0
         does_not_chat = status in _NO_CHAT and not some_answer
         if (
             verdict == GOOD
@@ -95,10 +95,6 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         remedy="" if level is Level.OK else remedy,
     )
     return [summary, *faults]
-
-
-def _verdict(answer: Asked) -> Kind | str | None:
-    return judge(answer.reply) if answer.reply is not None else answer.failed
 
 
 def _short(answer: Asked) -> str:

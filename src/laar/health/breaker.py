@@ -128,13 +128,15 @@ class Breaker:
     """A probe is in flight."""
     refused: bool = False
     """The probe was denied access, which counts once a sibling has accepted the same probe."""
+    failed_again: bool = False
+    """It was already excluded when it was last opened."""
+    is_hopeless: bool = False
+    """It only failed lately, several times in a row."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0
-    _failed_again: bool = False  # it was already excluded when it was last opened
     _recent: Recent = field(default_factory=Recent)
     _streak: float = 0.0  # consecutive failures
-    _hopeless: bool = False
     _backoff_s: float = 0.0
     _closed_at: float = -math.inf
     _answered: int = 0  # good answers since `_closed_at`
@@ -153,16 +155,6 @@ class Breaker:
     def is_out(self) -> bool:
         """Whether it gets only trials."""
         return self.state in (State.OPEN, State.HALF_OPEN, State.SUSPECT)
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether it is excluded after several consecutive failures."""
-        return self.is_out and self._hopeless
-
-    @property
-    def stays_out(self) -> bool:
-        """Whether it is excluded and has since failed a trial or a probe."""
-        return self._failed_again and self.is_open
 
     @property
     def is_limited(self) -> bool:
@@ -242,7 +234,7 @@ class Breaker:
             return False
         recent.add(now, good=1.0)
         self._answered += 1
-        self._hopeless = False
+        self.is_hopeless = False
         # An answer to a request from before the failure says nothing about now, unless the failure
         # was silence.
         stale = attempt is not self.trial and attempt.at <= self.opened_at
@@ -275,7 +267,7 @@ class Breaker:
         recent.add(now, bad=weight)
         self._streak += weight
         if self._streak >= usual_row:
-            self._hopeless = True
+            self.is_hopeless = True
         on_trial = attempt is not None and attempt is self.trial
         if self.is_open and not (on_trial and self.state is State.HALF_OPEN):
             return False
@@ -305,7 +297,7 @@ class Breaker:
             and self._recent.bad <= _NEGLIGIBLE
         ):
             self.state = State.CLOSED
-            self.is_suspected = self._hopeless = False
+            self.is_suspected = self.is_hopeless = False
 
     def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
         """Record that the endpoint is full. It answered, so a trial counts as passed."""
@@ -349,7 +341,7 @@ class Breaker:
         )
         doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
         self._backoff_s = min(self.rules.settings.longest_trial_s, max(first, doubled))
-        self._failed_again = self.is_open
+        self.failed_again = self.is_open
         self.state = State.OPEN
         self.kind = kind
         self.trial = None
@@ -444,7 +436,7 @@ class Breaker:
         if not self.is_out:
             self._streak = 0.0
             self._answered += 1
-            self._hopeless = False
+            self.is_hopeless = False
 
     def hear_open(self, kind: Kind, wait_s: float, now: float) -> None:
         """Record that another picker excluded the endpoint and tries it in `wait_s`."""

@@ -86,8 +86,8 @@ class Endpoint:
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Habit()
-        self.rejected: Counter[str] = Counter()
-        """Consecutive 4xx by model that say nothing about the endpoint, each by itself."""
+        self.rows: Counter[str] = Counter()
+        """Consecutive failures by model; of the main one, 4xx that say nothing by themselves."""
         self.cut = Habit()
         self.useless = Habit()
         """Useless answers among those read, or recognized by their headers."""
@@ -102,8 +102,8 @@ class Endpoint:
         self.briefs = 0
         """Consecutive unread answers that ended so soon that they may be errors."""
         self.read_at = float("-inf")
-        self.proved_at = float("-inf")
-        """Time at which it last answered a client, or a probe."""
+        self.proved_at: dict[str, float] = {}
+        """Time at which it last answered a client, or a probe, by model."""
         self.admitted_at = float("-inf")
         """Time at which it last accepted a probe, which has no key."""
         self.disputed = 0.0
@@ -138,31 +138,22 @@ class Endpoint:
 
     # -- its answers ---------------------------------------------------------------------------
 
-    def is_missed(self, now: float) -> bool:
-        """Return whether too few of its answers were read to compare siblings with it."""
-        return not (self.useless.is_evidence(now) and self.cut.is_evidence(now))
-
-    def read_good(self) -> None:
-        """Record that an answer was read and found good."""
-        self.to_read = max(0, self.to_read - 1)
-        self.doubted = self.doubted and self.to_read > 0
-
     def doubt(self) -> None:
         """Stop counting unread answers as good until some have been read and found good."""
         if not self.doubted:
             self.breaker.forget_successes()
         self.to_read, self.doubted = _TRUST_AFTER, True
 
-    def prove(self, now: float) -> None:
-        """Record a good answer, and retract failures that were the requests' fault."""
-        self.proved_at = now
-        if self.disputed:
+    def prove(self, now: float, name: str) -> None:
+        """Record a good answer, and retract failures that were the requests' or models' fault."""
+        self.proved_at[name] = now
+        if self.disputed and name not in self.rows:
             self.breaker.excuse(self.disputed, now)
             self.disputed = 0.0
 
-    def is_proved(self, now: float) -> bool:
-        """Return whether it has just answered a client or a probe."""
-        return now - self.proved_at <= PROVED_S
+    def is_proved(self, now: float, but: str = "") -> bool:
+        """Return whether it has just answered a client or a probe, for any model `but` one."""
+        return any(now - at <= PROVED_S and name != but for name, at in self.proved_at.items())
 
     def admits(self, now: float) -> bool:
         """Return whether it is known to accept requests without a key."""

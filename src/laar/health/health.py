@@ -118,7 +118,11 @@ class Health:
             endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
             or endpoint.breaker.state is not State.CLOSED
-            or (now <= endpoint.family.contested_until and endpoint.is_missed(now))
+            or (attempt.name in endpoint.rows and attempt.name != endpoint.model)
+            or (
+                now <= endpoint.family.contested_until  # until siblings can be compared with it
+                and not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))
+            )
         ):
             endpoint.read_at = now
             return True
@@ -144,8 +148,6 @@ class Health:
         verdict: Kind | str | None = GOOD
         if reply.status != 200 or reply.event or reply.found is not None:  # rarely true
             verdict = self.records.judge(endpoint, reply, now)
-            if reply.status == 404 and attempt.name != endpoint.model:
-                verdict = None  # only that model is in doubt
         if reply.found is not None:
             if verdict is not None:
                 self._outcomes.judged(attempt, verdict, reply, now)

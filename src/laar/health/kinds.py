@@ -47,7 +47,7 @@ class Kind(StrEnum):
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
     REQUEST = "request"
-    """Any of the above if the request is at fault: healthy endpoints fail it one after another."""
+    """Any of the above if the request or its adapter is at fault: the endpoint answers others."""
 
 
 GOOD = "good"

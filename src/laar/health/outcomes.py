@@ -25,6 +25,7 @@ _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
 """Seconds for which counted refusals wait for their attempts, which are reported only later."""
 _MOST_REFUSALS = 1000.0
+_FOR_ONE_MODEL = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED))
 _IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
 """Kinds of failure that follow good headers."""
 
@@ -51,13 +52,15 @@ class Outcomes:
             times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.note(now, happened=False)
-        if endpoint.rejected:
-            del endpoint.rejected[attempt.name], endpoint.rejected[endpoint.model]
         breaker = endpoint.breaker
         # Silence and errors can follow good headers: then the body decides.
         hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         if not (hidden or endpoint.doubted):
             self.good(attempt, now)
+        if endpoint.rows:
+            del endpoint.rows[endpoint.model]
+            if not attempt.read:  # else the body decides
+                del endpoint.rows[attempt.name]
 
     def good(self, attempt: Attempt, now: float) -> None:
         """Record a good answer."""
@@ -66,7 +69,7 @@ class Outcomes:
         if attempt.good and not breaker.is_out:
             return
         attempt.good = True
-        endpoint.prove(now)
+        endpoint.prove(now, attempt.name)
         is_back = breaker.record_success(attempt, now)
         if is_back:
             records.version += 1
@@ -108,13 +111,15 @@ class Outcomes:
         if attempt.judged:
             return
         if verdict is GOOD:
-            endpoint.read_good()
+            endpoint.to_read = max(0, endpoint.to_read - 1)
+            endpoint.doubted = endpoint.doubted and endpoint.to_read > 0
             endpoint.useless.note(now, happened=False)
             if attempt.stage is Stage.SENT:
                 self.accepted(attempt, now)
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
                 self.good(attempt, now)  # after a hang, the end decides: it may stall again
+            del endpoint.rows[attempt.name]
         elif verdict is Kind.CUT:
             self.cut(attempt, now)
         else:
@@ -195,7 +200,10 @@ class Outcomes:
         if kind is Kind.FULL:
             self._full(endpoint, attempt, reply, now)
             return
-        if excused and endpoint.is_proved(now):
+        name = attempt.name if attempt is not None and kind in _FOR_ONE_MODEL else endpoint.model
+        is_names = name != endpoint.model and self._questions.failed_for(endpoint, name)
+        excused = excused or is_names
+        if excused and endpoint.is_proved(now, but=name if is_names else ""):
             endpoint.failures[Kind.REQUEST] += 1
             if attempt is not None:
                 breaker.end_trial(attempt, now)

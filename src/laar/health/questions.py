@@ -43,6 +43,11 @@ class Questions:
         self._controls: dict[int, bool] = {}
         """Siblings of an endpoint that denies access, and whether their probe is in flight."""
 
+    @property
+    def _may_ask(self) -> bool:
+        settings = self._records.rules.settings
+        return self.are_asked and settings.enabled and settings.probe
+
     def suspect(
         self, endpoint: Endpoint, kind: Kind, weight: float, now: float, *, excused: bool = False
     ) -> None:
@@ -50,9 +55,8 @@ class Questions:
 
         Unless trusted or `excused`, the endpoint gets no requests until it answers.
         """
-        settings = self._records.rules.settings
         if (
-            not (self.are_asked and settings.enabled and settings.probe)
+            not self._may_ask
             or kind not in _ASKED_FOR
             or weight < _LIGHT
             or (kind is Kind.DENIED and endpoint.denied.row < _DENIED_ROW)
@@ -67,17 +71,24 @@ class Questions:
 
     def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
         """Record a client error, and probe for this model if the endpoint gives nothing else."""
-        endpoint.rejected[name] = row = endpoint.rejected[name] + 1
-        if name != endpoint.model:  # only that model is in doubt
-            settings = self._records.rules.settings
-            may_ask = self.are_asked and settings.enabled and settings.probe
-            if may_ask and row >= _REJECTED_ROW and row.bit_count() == 1:
-                self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause such rows
-        elif row % _REJECTED_ROW == 0:
+        self.failed_for(endpoint, name)
+        if name == endpoint.model and endpoint.rows[name] % _REJECTED_ROW == 0:
             # Clients whose errors come from everywhere must not stop all requests meanwhile.
-            excused = any(other.rejected[name] >= _REJECTED_ROW for other in endpoint.others())
+            excused = any(other.rows[name] >= _REJECTED_ROW for other in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)
+
+    def failed_for(self, endpoint: Endpoint, name: str) -> bool:
+        """Record a failure of a model; return whether that model may be at fault, not the endpoint.
+
+        The first in a row still counts for both: an endpoint that fails now and then stays priced.
+        """
+        endpoint.rows[name] = row = endpoint.rows[name] + 1
+        if name == endpoint.model or not self._may_ask:
+            return False
+        if row >= _REJECTED_ROW and row.bit_count() == 1:
+            self.doubts.add((endpoint.slot, name))  # ever more rarely: clients cause such rows
+        return row > 1
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -125,7 +136,7 @@ class Questions:
             verdict = Kind.REJECTED
         if is_good:
             endpoint.admitted_at = now
-            endpoint.prove(now)
+            endpoint.prove(now, endpoint.model)
         if was_control:
             self._settle_denied(endpoint.family, now, admitted=is_good)
         if not breaker.probing:
@@ -144,8 +155,12 @@ class Questions:
             failed = Kind(verdict)
         elif refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
             failed = Kind.STATUS
-        elif failed is Kind.HANG is breaker.kind and _has_got_on(endpoint):
-            failed = None
+        elif (
+            failed is Kind.HANG is breaker.kind
+            and breaker.is_suspected
+            and max(endpoint.progress_at) > breaker.suspected_at
+        ):
+            failed = None  # it is busy with other requests
         # Events never risk a client's request: Envoy does not retry after an event.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.record_probe(failed, weight, now)
@@ -180,9 +195,3 @@ class Questions:
 
 def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
     return any(other.admits(now) for other in endpoint.others())
-
-
-def _has_got_on(endpoint: Endpoint) -> bool:
-    """Return whether a suspect that does not answer is busy with other requests."""
-    breaker = endpoint.breaker
-    return breaker.is_suspected and max(endpoint.progress_at) > breaker.suspected_at

@@ -89,7 +89,7 @@ def standing_of(
         trials=sorted((e.breaker.trial_at, e.slot) for e in left),
         left_out={e.slot: _why_out(e, now) for e in left}
         | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting},
-        down=[e.slot for e in left if e.breaker.stays_out],
+        down=[e.slot for e in left if e.breaker.failed_again and e.breaker.is_open],
         all_failing=all_failing,
         until=min(at for at in changes if at > now),
     )

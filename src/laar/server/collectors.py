@@ -27,7 +27,7 @@ from laar.datalayer.scrape import Scraper
 from laar.datalayer.served_names import ServedNames
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
-from laar.health import GOOD, Kind, judge
+from laar.health import GOOD, Kind
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
@@ -212,17 +212,22 @@ class Collectors:
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
-        """Send an endpoint no requests for a model while it refuses what another answers."""
+        """Send an endpoint no requests for a model while it fails what another answers.
+
+        Nor does it fail for its main model: otherwise it is at fault, or requires a client's key.
+        """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         while own is not None:
             others = [s for s in table.specs() if name in s.models and s.address != own.address]
-            pair = own, self._picker.rng.choice(others or [own])
-            asked = (ask(session, replace(spec, models=(name,)), self._clock) for spec in pair)
-            reply, control = [each.reply for each in await asyncio.gather(*asked)]
-            refuses = reply is not None and reply.status in (400, 404, 422)
-            answers = lacks or (control is not None and judge(control) == GOOD)
-            lacks = table.withhold(own.address, name, lacks=refuses and answers and bool(others))
-            problem = "it gets no requests for this model: it refuses it, and another answers"
+            other = self._picker.rng.choice(others or [own])
+            specs = replace(own, models=(name,)), replace(other, models=(name,)), own
+            asked = await asyncio.gather(*(ask(session, spec, self._clock) for spec in specs))
+            found, control, main = (each.verdict for each in asked)
+            refuses = asked[0].reply is not None and asked[0].reply.status in (400, 404, 422)
+            fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
+            answers = lacks or control == GOOD
+            lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
+            problem = "it gets no requests for this model: it fails it, and another answers"
             self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
             if not lacks:
                 break

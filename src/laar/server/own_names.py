@@ -67,10 +67,6 @@ class OwnNames:
         """Return all endpoints whose models no source names."""
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
-    def is_nameless(self, address: str) -> bool:
-        """Return whether some source leaves an endpoint's models unnamed."""
-        return any(address in own.nameless for own in self._sources.values())
-
     def waits(self, source: str) -> bool:
         """Return whether the first pods of a source are held back until all have answered."""
         return self._sources[source].waits
