@@ -65,7 +65,7 @@ async def talk(url, **files):
         await one.send([b"a batch"])
         async for received in other.receive():
             if received:
-                return begun.key, [each.data for each in received]
+                return begun[0], [data for data, _ in received]
     finally:
         await one.close()
         await other.close()
