@@ -191,6 +191,18 @@ async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, htt
     assert runner.picker.problems.counts["endpoint"] == 0
 
 
+@pytest.mark.parametrize("status", [503, "event"])
+async def test_an_adapter_that_all_endpoints_fail_leaves_their_model_in_use(gateway, http, status):
+    engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
+    for engine in engines:
+        engine.refused["lora"] = status
+    await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
+    envoy = await gateway.envoy()
+    for _ in range(20):
+        await burst(http, envoy, *["lora"] * 4)
+        assert await burst(http, envoy, "m") == {200: 1}
+
+
 async def test_clients_with_a_wrong_key_take_no_adapter_from_others(gateway, http):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})

@@ -86,7 +86,7 @@ class Endpoint:
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Habit()
-        self.rows: Counter[str] = Counter()
+        self.in_a_row: Counter[str] = Counter()
         """Consecutive failures by model; of the main one, 4xx that say nothing by themselves."""
         self.cut = Habit()
         self.useless = Habit()
@@ -147,7 +147,7 @@ class Endpoint:
     def prove(self, now: float, name: str) -> None:
         """Record a good answer, and retract failures that were the requests' or models' fault."""
         self.proved_at[name] = now
-        if self.disputed and name not in self.rows:
+        if self.disputed and name not in self.in_a_row:
             self.breaker.excuse(self.disputed, now)
             self.disputed = 0.0
 

@@ -118,7 +118,7 @@ class Health:
             endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
             or endpoint.breaker.state is not State.CLOSED
-            or (attempt.name in endpoint.rows and attempt.name != endpoint.model)
+            or (attempt.name in endpoint.in_a_row and attempt.name != endpoint.model)
             or (
                 now <= endpoint.family.contested_until  # until siblings can be compared with it
                 and not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))

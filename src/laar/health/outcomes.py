@@ -57,10 +57,10 @@ class Outcomes:
         hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         if not (hidden or endpoint.doubted):
             self.good(attempt, now)
-        if endpoint.rows:
-            del endpoint.rows[endpoint.model]
+        if endpoint.in_a_row:
+            del endpoint.in_a_row[endpoint.model]
             if not attempt.read:  # else the body decides
-                del endpoint.rows[attempt.name]
+                del endpoint.in_a_row[attempt.name]
 
     def good(self, attempt: Attempt, now: float) -> None:
         """Record a good answer."""
@@ -119,7 +119,7 @@ class Outcomes:
             breaker = endpoint.breaker
             if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
                 self.good(attempt, now)  # after a hang, the end decides: it may stall again
-            del endpoint.rows[attempt.name]
+            del endpoint.in_a_row[attempt.name]
         elif verdict is Kind.CUT:
             self.cut(attempt, now)
         else:

@@ -72,9 +72,9 @@ class Questions:
     def rejected(self, endpoint: Endpoint, name: str, now: float) -> None:
         """Record a client error, and probe for this model if the endpoint gives nothing else."""
         self.failed_for(endpoint, name)
-        if name == endpoint.model and endpoint.rows[name] % _REJECTED_ROW == 0:
+        if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
             # Clients whose errors come from everywhere must not stop all requests meanwhile.
-            excused = any(other.rows[name] >= _REJECTED_ROW for other in endpoint.others())
+            excused = any(other.in_a_row[name] >= _REJECTED_ROW for other in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)
 
@@ -83,7 +83,7 @@ class Questions:
 
         The first in a row still counts for both: an endpoint that fails now and then stays priced.
         """
-        endpoint.rows[name] = row = endpoint.rows[name] + 1
+        endpoint.in_a_row[name] = row = endpoint.in_a_row[name] + 1
         if name == endpoint.model or not self._may_ask:
             return False
         if row >= _REJECTED_ROW and row.bit_count() == 1:
