@@ -34,7 +34,7 @@ from laar.telemetry.problems import Problems
 NAMES = ("langchain stuff", "langchain retriever tool", "open webui", "json tool")
 SIZES = (6, 40)
 CHUNKS = 60
-LEARNT, SCORED = 120, 150
+LEARNT, SCORED = 400, 150
 TARGET = 1.3
 
 

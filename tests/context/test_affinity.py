@@ -17,7 +17,7 @@ rng, affinity = random.Random(1), Affinity(600.0)
 docs = [rng.getrandbits(64) for _ in range(60)]
 for now in range(300):
     affinity.observe(rng.sample(docs, 15), float(now))
-print(sorted(affinity.likely(docs[:40], 300.0).score.items()))
+print(sorted(affinity.likely(docs[:40], 300.0)[0].items()))
 """
 
 

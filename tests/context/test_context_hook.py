@@ -123,6 +123,66 @@ class TestDocumentsField:
         assert made["documents"] == body["documents"]
 
 
+def agent(question, ids):
+    """A question, then the documents that a tool found for it."""
+    call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    return chat(
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": block(ids)},
+    )
+
+
+class TestPromptsThatShareNothing:
+    """Documents after a question that differs each time."""
+
+    @staticmethod
+    def asked(h, count=500):
+        rng = random.Random(3)
+        bodies = [agent(f"What is {n}?", rng.sample(range(12), 5)) for n in range(count)]
+        return [(body, send(h, body)) for body in bodies]
+
+    def test_most_are_not_looked_for(self):
+        results = self.asked(hook())[400:]
+        left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
+        assert len(left) > 0.75 * len(results)
+        assert all(r.body is b and not r.documents for b, r in left)
+        looked = [r for _, r in results if r.reason is not Reason.NOTHING_SHARED]
+        assert looked
+        assert {r.documents for r in looked} == {5}
+
+    def test_a_question_that_is_repeated_has_one_order(self):
+        h = hook()
+        self.asked(h)
+        orders = [[1, 2, 3, 4], [4, 3, 2, 1], [2, 4, 1, 3], [3, 1, 4, 2]]
+        sent = [messages(send(h, agent("Again?", ids)).body)[2]["content"] for ids in orders]
+        assert len({tuple(ids_in(text)) for text in sent[1:]}) == 1
+
+    def test_other_prompts_of_the_model_share_orders(self):
+        h = hook()
+        self.asked(h)
+        first = send(h, chat(user([2, 1, 4])))
+        second = send(h, chat(user([1, 9, 4, 2], "And?")))
+        assert first.documents == 3
+        assert ids_in(messages(second.body)[0]["content"]) == [2, 1, 4, 9]
+
+    def test_notes_still_replace_repeated_documents(self):
+        h = hook(dedup="exact")
+        self.asked(h)
+        made = send(h, agent(f"{block([1, 2, 3])} Which?", [3, 1, 7]))
+        assert made.reason is Reason.DEDUPLICATED
+
+    def test_one_user_does_not_decide_for_another(self):
+        h = hook()
+        self.asked(h)
+        assert send(h, agent("What is new?", [1, 2, 3]), tenant="u").documents == 3
+
+    def test_nothing_is_spared_where_the_hook_only_observes(self):
+        h = hook()
+        for n in range(400):
+            assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").documents == 3
+
+
 class TestOrder:
     def test_a_second_request_follows_the_first_and_says_so(self):
         h = hook()

@@ -64,6 +64,19 @@ def items(known, text, scope=SCOPE):
     return [] if block is None else [text[item.start : item.end] for item in block.items]
 
 
+def test_a_new_document_among_well_known_ones_is_learned():
+    known, (gap, form), rng = taught(bodies(prose, "rules", 400)), FRAMES["rules"], random.Random(5)
+    for n in range(40):
+        ids = [*rng.sample(range(12), 4), 12]
+        rng.shuffle(ids)
+        docs = [form.format(i=i, t=prose(i)) for i in ids]
+        text = f"Answer from what was found.\n\n{gap.join(docs)}\n\nQuestion: {n} and more?"
+        found = items(known, text)
+        _, seen = known.find(SCOPE, text)
+        known.learn(seen)
+    assert found == docs
+
+
 @pytest.mark.parametrize("make", [prose, fenced, headed])
 @pytest.mark.parametrize("frame", FRAMES)
 def test_documents_stay_whole_where_all_are_moved(make, frame):

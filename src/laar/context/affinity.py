@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,26 +30,14 @@ PARTNERS = 64
 KNOWN = 0.05
 """Decayed sightings below which a document counts as new: 4 half-lives after a single one."""
 
-_PAIR_BITS = 16
-_DOC_BITS = 15
+_BITS = 16
 _RESCALE = 60.0  # half-lives; 2^60 times k documents is far inside float32
-_ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
-_ODD_BY_NDIM = (_ODD, _ODD.reshape(2, 1), _ODD.reshape(2, 1, 1))
-
-_Hashes = npt.NDArray[np.uint64]
-_Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Likely:
-    """The score of each document, and which documents were seen before."""
-
-    score: dict[int, float]
-    known: frozenset[int]
+_ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64).reshape(2, 1, 1)
+_ROWS = np.array([0, 1 << _BITS], np.intp).reshape(2, 1, 1)
 
 
 class Affinity:
-    """Decayed counts of documents and pairs for one scope; 768 KiB.
+    """Decayed counts of documents and pairs for one scope; 512 KiB.
 
     Args:
         half_life_s: half-life of a sighting.
@@ -58,41 +45,37 @@ class Affinity:
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        self._pairs = np.zeros((2, 1 << _PAIR_BITS), np.float32)
-        self._docs = np.zeros((2, 1 << _DOC_BITS), np.float32)
+        self._counts = np.zeros(2 << _BITS, np.float32)  # two rows
         self._requests = 0.0
         self._origin: float | None = None
 
-    def likely(self, docs: Sequence[int], now: float) -> Likely:
-        """Return the scores of a request's documents (64-bit hashes), in any order."""
+    def likely(self, docs: Sequence[int], now: float) -> tuple[dict[int, float], frozenset[int]]:
+        """Return the score of each document (64-bit hashes), and those that were seen before."""
         ordered = sorted(docs)
-        hashes = _hashes(ordered)
         weight = self._weight(now)
-        counts = self._read(self._docs, _slots(hashes, _DOC_BITS))
         partners = min(len(ordered), PARTNERS)
-        mixed = hashes[:, None] ^ hashes[:partners]
-        together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
-        together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # pairs of one document
+        least = np.minimum(*self._counts.take(_slots(ordered)))
+        counts, together = least[:, partners], least[:, :partners]
+        least.reshape(-1)[: partners * (partners + 1) : partners + 2] = 0.0  # pairs of one document
         inverse = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
         total = np.full(len(ordered), inverse.sum(), np.float32)
         total[:partners] -= inverse
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
         # Not a matrix product: its rounding differs by processor, and so would ties.
         score = ((together * inverse).sum(1) + share * total) / max(1, partners - 1)
-        least = KNOWN * weight
-        seen = zip(ordered, counts.tolist(), strict=True)
-        known = frozenset([doc for doc, count in seen if count > least])
-        return Likely(score=dict(zip(ordered, score.tolist(), strict=True)), known=known)
+        fewest, seen = KNOWN * weight, zip(ordered, counts.tolist(), strict=True)
+        known = frozenset([doc for doc, count in seen if count > fewest])
+        return dict(zip(ordered, score.tolist(), strict=True)), known
 
     def observe(self, docs: Sequence[int], now: float) -> None:
         """Count a request that was sent."""
         weight = self._weight(now)
         self._requests += weight
-        hashes = _hashes(docs)
-        self._add(self._docs, _slots(hashes, _DOC_BITS), weight)
-        head = hashes[:PARTNERS]
-        mixed = (head[:, None] ^ head).take(_pairs_of(len(head)))
-        self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
+        slots = _slots(docs).reshape(2, -1).take(_counted(len(docs)), axis=1)
+        counts = self._counts.take(slots)
+        # Raise both counters to the estimate plus one: less noise than incrementing each.
+        raised = np.minimum(counts[0], counts[1]) + np.float32(weight)
+        self._counts[slots] = np.maximum(counts, raised)
 
     def _weight(self, now: float) -> float:
         """Return the current weight of a sighting; rescale tables before they overflow."""
@@ -101,38 +84,30 @@ class Affinity:
         age = max(0.0, now - self._origin) / self._half_life_s
         if age > _RESCALE:
             factor = 2.0**-age
-            self._pairs *= factor
-            self._docs *= factor
+            self._counts *= factor
             self._requests *= factor
             self._origin = now
             age = 0.0
         return float(2.0**age)
 
-    @staticmethod
-    def _read(table: _Floats, slots: npt.NDArray[np.intp]) -> _Floats:
-        least: _Floats = np.minimum(table[0].take(slots[0]), table[1].take(slots[1]))
-        return least
 
-    def _add(self, table: _Floats, slots: npt.NDArray[np.intp], weight: float) -> None:
-        """Raise both counters to the estimate plus one: less noise than incrementing each."""
-        raised = self._read(table, slots) + np.float32(weight)
-        for row in (0, 1):
-            table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
+@lru_cache(64)
+def _counted(count: int) -> npt.NDArray[np.intp]:
+    """Return the indices of all documents and pairs in the flat table of `_slots`."""
+    partners = min(count, PARTNERS)
+    first, second = np.triu_indices(partners, 1)
+    single = np.arange(count) * (partners + 1) + partners
+    return np.concatenate((first * (partners + 1) + second, single))
 
 
-@cache
-def _pairs_of(count: int) -> npt.NDArray[np.intp]:
-    """Return the indices of all pairs in a flat square table."""
-    first, second = np.triu_indices(count, 1)
-    return first * count + second
+def _slots(docs: Sequence[int]) -> npt.NDArray[np.intp]:
+    """Return the counters of each document with each partner, then alone, in both rows.
 
-
-def _hashes(docs: Sequence[int]) -> _Hashes:
-    return np.frombuffer(array("Q", docs), np.uint64)
-
-
-def _slots(hashes: _Hashes, bits: int) -> npt.NDArray[np.intp]:
-    """Return slots in both rows of a table of 2^bits counters, by multiplicative hashing."""
-    slots = hashes * _ODD_BY_NDIM[hashes.ndim]
-    slots >>= np.uint64(64 - bits)
-    return slots.view(np.intp)
+    Args:
+        docs: 64-bit hashes.
+    """
+    hashes = np.frombuffer(array("Q", docs), np.uint64)
+    partners = np.frombuffer(array("Q", [*docs[:PARTNERS], 0]), np.uint64)
+    slots = (hashes[:, None] ^ partners) * _ODD  # multiplicative hashing
+    slots >>= np.uint64(64 - _BITS)
+    return slots.view(np.intp) + _ROWS

@@ -27,6 +27,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import eq
 
 from laar.context.affinity import Affinity
 
@@ -85,7 +86,7 @@ TTL_S = 900.0
 caches."""
 
 MAX_SCOPES = 32
-"""Maximum pairs of tenant and model with popularity counts, 0.8 MB each; LRU eviction."""
+"""Maximum pairs of tenant and model with popularity counts, 0.5 MB each; LRU eviction."""
 
 _HALF_LIFE_S = 600.0  # half-life of a document's popularity
 
@@ -160,8 +161,7 @@ class OrderIndex:
         root = self._roots.get(seed)
         if affinity is None or root is None:
             return Alignment(tuple(range(len(docs))), 0, 0)
-        likely = affinity.likely(docs, now)
-        score = likely.score
+        score, known = affinity.likely(docs, now)
         # Break ties by content, so that neither arrival order nor history decides.
         ranked = sorted(sorted(docs), key=score.__getitem__, reverse=True)
         own = self.match(seed, docs)
@@ -174,7 +174,7 @@ class OrderIndex:
             rank = {doc: i for i, doc in enumerate(ranked)}
             path = max(paths, key=lambda p: (_worth(p, ranked, score), [rank[doc] for doc in p]))
         at = {doc: i for i, doc in enumerate(docs)}
-        rest = likely.known.difference(path)
+        rest = known.difference(path)
         order = [*path, *(doc for doc in ranked if doc in rest)]
         if len(order) < len(docs):
             placed = set(order)
@@ -190,7 +190,7 @@ class OrderIndex:
             if below is None:
                 return depth
             if isinstance(below, _Order):
-                return depth + _common(docs[depth:], below.docs[depth:])
+                return depth + len([*takewhile(bool, map(eq, docs[depth:], below.docs[depth:]))])
             at = below
         return len(docs) if at else 0
 
@@ -384,14 +384,6 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
 
 def _orders(below: _Branch | _Order) -> int:
     return below.count if isinstance(below, _Branch) else 1
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    for i, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return i
-    return min(len(a), len(b))
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:

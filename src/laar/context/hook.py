@@ -30,33 +30,15 @@ from laar.context.cache import DocCache
 from laar.context.citations import can_restore
 from laar.context.formats.jsonspans import raw_of, splice
 from laar.context.guard import GainGuard, RouteGain
-from laar.context.memo import Memo, Remembered, saved
-from laar.context.recurrence import Recurrences, Seen
-from laar.context.sequences import Sequences
+from laar.context.memo import Memo, saved
+from laar.context.recurrence import Recurrences
+from laar.context.sequences import Openings, Sequences
 from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
 
 _SIZE_GAIN = 0.01
 """Weight of a request in the moving average of document sizes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """State to store once a request is accepted; pass it unchanged to `ContextHook.commit`."""
-
-    scope: int
-    route: str
-    conversation: int
-    orders: tuple[tuple[int, tuple[int, ...]], ...]
-    memos: tuple[tuple[int, Remembered], ...]
-    held_out: bool
-    document_bytes: int
-    deduplicated: bool | None = None
-    expected: float = 0.0  # expected cached share of the prompt, in the order sent
-    ahead: float = 0.0  # lead of `expected` over the received order
-    received: tuple[tuple[int, ...], ...] = ()
-    seen: list[Seen] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +57,8 @@ class HookResult:
             the hook's gain.
         removed_bytes: bytes of text replaced by notes, minus the notes.
         shapes: number of documents by format of the blocks of the last turn.
-        receipt: the argument for `commit`; None if there is nothing to remember.
+        receipt: state to store once the request is accepted, the argument for `commit`; None if
+            there is nothing to remember.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
             (`laar.context.citations`).
         context: hashes of growing prefixes of the documents, as sent. Requests with common hashes
@@ -91,7 +74,7 @@ class HookResult:
     baseline_hit_bytes: int = 0
     removed_bytes: int = 0
     shapes: tuple[tuple[str, int], ...] = ()
-    receipt: Receipt | None = None
+    receipt: TurnPlan | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
     context: tuple[int, ...] = ()
 
@@ -124,6 +107,7 @@ class ContextHook:
         self.memo = Memo() if memo is None else memo
         self._recurrences = Recurrences()
         self._sequences = Sequences()
+        self._openings = Openings()
         self._guard = GainGuard(share=s.holdout_share)
         self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
@@ -172,7 +156,7 @@ class ContextHook:
         self._reasons[result.reason] += 1
         return result
 
-    def note(self, receipt: Receipt | None, now: float, *, request: str) -> None:
+    def note(self, receipt: TurnPlan | None, now: float, *, request: str) -> None:
         """Remember the order of a request in flight, so that a burst shares it.
 
         `commit` or `retract` must follow.
@@ -190,7 +174,7 @@ class ContextHook:
 
     def commit(
         self,
-        receipt: Receipt | None,
+        receipt: TurnPlan | None,
         now: float,
         *,
         endpoint: str = "",
@@ -206,17 +190,14 @@ class ContextHook:
         """
         if receipt is None:
             return
+        if not noted:
+            self.note(receipt, now, request="")
         for seed, docs in receipt.orders:
-            if noted:
-                self._index.place(seed, docs, now, endpoint=endpoint)
-            else:
-                self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint)
+            self._index.place(seed, docs, now, endpoint=endpoint)
         for key, what in receipt.memos:
             self.memo.put(key, what, now)
             if what.changes and self.memo.tell is not None:
                 self.memo.tell(key, saved(what))
-        for docs in () if noted else receipt.received:
-            self._sequences.observe(receipt.scope, docs)
         while receipt.seen:  # the receipt may live until an outcome is reported
             self._recurrences.learn(receipt.seen.pop())
         if receipt.orders:
@@ -259,20 +240,22 @@ class ContextHook:
         self._received.resize(capacity)
 
     def record_usage(
-        self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
+        self, receipt: TurnPlan | None, *, prompt_tokens: int, cached_tokens: int
     ) -> None:
         """Record the cached tokens that an engine reports, for the guard."""
         if receipt is None or prompt_tokens <= 0:
             return
+        sizes = receipt.predicted_bytes, receipt.baseline_bytes
+        expected, received = (size / receipt.body_bytes for size in sizes)
         self._guard.record(
             receipt.route,
             receipt.conversation,
             found=cached_tokens / prompt_tokens,
-            expected=receipt.expected,
-            ahead=None if receipt.held_out else receipt.ahead,
+            expected=expected,
+            ahead=None if receipt.held_out else expected - received,
         )
 
-    def record_outcome(self, receipt: Receipt, *, correct: bool) -> None:
+    def record_outcome(self, receipt: TurnPlan, *, correct: bool) -> None:
         """Record whether an answer was correct, for the guard."""
         self._guard.record_outcome(
             receipt.route,
@@ -336,6 +319,7 @@ class ContextHook:
             memo=self.memo,
             recurrences=self._recurrences,
             sequences=self._sequences,
+            openings=self._openings,
             guard=None if observe else self._guard,
             received=self._received,
             scope=scope,
@@ -345,23 +329,8 @@ class ContextHook:
             restores=restores and can_restore(parsed, api),
         )
         plan = turn.plan(parsed, api, raw_of(body))
-        receipt = None
-        if plan.orders or plan.memos or plan.seen:
-            memos = () if observe else tuple(plan.memos)
-            receipt = Receipt(
-                scope,
-                route,
-                plan.conversation,
-                tuple(plan.orders),
-                memos,
-                plan.held_out,
-                plan.document_bytes,
-                plan.deduplicated,
-                plan.predicted_bytes / len(body),
-                (plan.predicted_bytes - plan.baseline_bytes) / len(body),
-                tuple(plan.received),
-                plan.seen,
-            )
+        plan.body_bytes = len(body)
+        plan.memos = [] if observe else plan.memos
         made = splice(body, plan.edits) if plan.edits and not observe else body
         made = with_last(made, api, last) if last else made
         is_steadied = made is not received and not plan.edits
@@ -375,7 +344,7 @@ class ContextHook:
             baseline_hit_bytes=plan.baseline_bytes,
             removed_bytes=plan.removed_bytes,
             shapes=tuple(plan.shapes),
-            receipt=receipt,
+            receipt=plan if plan.orders or plan.memos or plan.seen else None,
             numbers=plan.numbers if plan.edits and not observe else {},
             context=_context(*plan.orders[0]) if plan.orders and not observe else (),
         )

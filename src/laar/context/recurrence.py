@@ -27,7 +27,8 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from operator import eq
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -58,6 +59,10 @@ _OFTEN = 3
 _OFTEN_TEXTS = 2
 """A line belongs to the frame, not to a document, if the texts in which it occurs `_OFTEN` times
 outnumber the others by `_OFTEN_TEXTS`."""
+
+_WELL_KNOWN, _LEARN_EVERY = 16, 8
+"""Texts with each of a text's documents after which one such text in so many is learned from: it
+keeps the documents from eviction, and may refute them."""
 
 NAME_CHARS = 24
 """Characters by which the note about their order names documents that can't be counted."""
@@ -123,6 +128,7 @@ class _Piece:
         labels: number and name at the start of its first long line, then of each line of its head
             from the last one up; None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
+        times: texts with it that were learned from.
     """
 
     before: int
@@ -132,6 +138,7 @@ class _Piece:
     labels: list[tuple[str | None, str | None]] = field(default_factory=list)
     previous: int = -1
     next: int = -1
+    times: int = 1
 
     @property
     def own_head(self) -> tuple[int, ...] | None:
@@ -231,6 +238,7 @@ class Recurrences:
         self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which each line is frequent
         self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
+        self._without_news = 0
         # By key of the first line: length and last line's key of each document, by its hash.
         self._documents: OrderedDict[int, dict[int, tuple[int, int]]] = OrderedDict()
 
@@ -255,6 +263,9 @@ class Recurrences:
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
+            if stop == at:
+                at += 1
+                continue
             line = text[at : stop if stop >= 0 else size]
             start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
             if end:
@@ -296,7 +307,9 @@ class Recurrences:
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        for whole, (size, last_key) in sorted(known.items(), key=lambda found: -found[1][0]):
+        alike = known.items()
+        longest = sorted(alike, key=lambda found: -found[1][0]) if len(known) > 1 else alike
+        for whole, (size, last_key) in longest:
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
                 piece = self._pieces.get(whole)
@@ -333,8 +346,13 @@ class Recurrences:
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
-        """Learn from a text that was sent."""
-        lines = seen.lines
+        """Learn from a text that was sent; of those without news, from one in `_LEARN_EVERY`."""
+        lines, nths = seen.lines, [place.nth for place in seen.places]
+        is_known = len(nths) > 2 and nths[-1] - nths[0] < len(nths)
+        if is_known and all(piece.times >= _WELL_KNOWN for _, _, piece in seen.places):
+            self._without_news += 1
+            if self._without_news % _LEARN_EVERY:
+                return
         keys = lines.keys
         counted = Counter([keys[i] for i in lines.long])
         for key, count in counted.items():
@@ -347,7 +365,7 @@ class Recurrences:
         while len(self._frame) > MAX_FRAME:
             self._frame.popitem(last=False)
         # There is a parting before each long line that is not joined to the previous one.
-        documents = {place.nth for place in seen.places}
+        documents = set(nths)
         starts = [0]
         for n in range(1, len(lines.long)):
             a, b = lines.last_keys[lines.long[n - 1]], keys[lines.long[n]]
@@ -383,6 +401,7 @@ class Recurrences:
             if len(self._pieces) > MAX_PIECES:
                 self._pieces.popitem(last=False)
         else:
+            piece.times += 1
             self._pieces.move_to_end(whole)
             if piece.before != before:
                 piece.before = 0
@@ -453,10 +472,7 @@ def _after(lines: Lines, nth: int) -> int:
 
 
 def _common_start(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    count = 0
-    while count < min(len(a), len(b)) and a[count] == b[count]:
-        count += 1
-    return a[:count]
+    return a[: sum(takewhile(bool, map(eq, a, b)))]
 
 
 def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

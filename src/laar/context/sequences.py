@@ -1,4 +1,4 @@
-"""Learn from received orders whether the order of documents is meaningful.
+"""Learn from received prompts whether the order of documents is meaningful, and worth changing.
 
 A search ranks the same documents differently per query, but parts of a story, steps of a recipe and
 results sorted by a client keep their order. So a document may move once it was seen both before and
@@ -40,7 +40,7 @@ class Sequences:
         A document seen with others of the list, always in one order, ends a run. A run has at least
         two documents seen in several orders; new ones among them may move.
         """
-        free, met = self._compared(scope, docs)
+        free, met = self._compared([hash((scope, doc)) for doc in docs])
         best = (0, 0)
         start = 0
         for i in range(len(docs) + 1):
@@ -52,25 +52,31 @@ class Sequences:
 
     def observe(self, scope: int, docs: Sequence[int]) -> None:
         """Record an order as received."""
-        free, _ = self._compared(scope, docs)
-        whole = hash(tuple(docs))
-        for place, (doc, moves) in enumerate(zip(docs, free, strict=True)):
-            key = hash((scope, doc))
-            self._last[key] = _Last(whole, place, moves)
-            self._last.move_to_end(key)
+        keys = [hash((scope, doc)) for doc in docs]
+        free, _ = self._compared(keys)
+        whole = hash(tuple(keys))
+        if all(free) and len(self._last) < MAX_DOCUMENTS // 2:  # no eviction is near
+            for last in map(self._last.__getitem__, keys):
+                last.whole, last.free = whole, True
+        else:
+            for place, (key, moves) in enumerate(zip(keys, free, strict=True)):
+                self._last[key] = _Last(whole, place, moves)
+                self._last.move_to_end(key)
         while len(self._last) > MAX_DOCUMENTS:
             self._last.popitem(last=False)
 
-    def _compared(self, scope: int, docs: Sequence[int]) -> tuple[list[bool], list[bool]]:
+    def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
         """Return for each document whether it is free, and whether it met others of the list."""
-        known = [self._last.get(hash((scope, doc))) for doc in docs]
+        known = list(map(self._last.get, keys))
         free = [last is not None and last.free for last in known]
-        met = [False] * len(docs)
+        if all(free):
+            return free, free  # each has met another one
+        met = [False] * len(keys)
         lists: dict[int, list[int]] = {}
         for i, last in enumerate(known):
             if last is not None:
                 lists.setdefault(last.whole, []).append(i)
-        lists.pop(hash(tuple(docs)), None)  # a repeated list is no evidence
+        lists.pop(hash(tuple(keys)), None)  # a repeated list is no evidence
         for members in [several for several in lists.values() if len(several) > 1]:
             places = [last.place for i in members if (last := known[i]) is not None]
             before = list(accumulate(places, max))
@@ -83,3 +89,38 @@ class Sequences:
 
 _LEAST_FREE = 2
 """Minimum documents of a run that were seen in several orders."""
+
+
+MAX_OPENINGS = 20_000
+"""Maximum beginnings of prompts remembered, 0.1 KB each; LRU eviction."""
+
+_GAIN, _RARELY = 1 / 128, 1 / 16
+"""Weight of a prompt in the average share of beginnings that recur, and the share below which new
+ones are not worth reordering; it takes 354 new beginnings in a row: to look costs little beside
+missing what could be shared."""
+
+
+class Openings:
+    """Beginnings of prompts, as hashes, and how often they recur.
+
+    If a question or an answer precedes the documents, each prompt has its own beginning, and
+    nothing after it is shared, whatever the order.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, float] = OrderedDict()
+
+    def is_alone(self, place: int, before: str) -> bool:
+        """Record what precedes a text; return whether it is new where hardly any recurs.
+
+        Args:
+            place: hash of the scope and the text's place in the body.
+            before: the previous text of the prompt.
+        """
+        opening = hash((place, before))
+        recurs, share = self._seen.pop(opening, 0.0), self._seen.pop(place, 1.0)
+        self._seen[opening] = 1.0
+        self._seen[place] = share = share + (recurs - share) * _GAIN
+        while len(self._seen) > MAX_OPENINGS:
+            self._seen.popitem(last=False)
+        return not recurs and share < _RARELY

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     NO_DOCUMENTS = "no_documents"
     UNCHANGED = "unchanged"
     SAME_ORDER = "same_order"  # no two documents were seen in another order
+    NOTHING_SHARED = "nothing_shared"  # prompts like this one begin differently each time
     OBSERVED = "observed"
     HOLDOUT = "holdout"
     AUTO_OFF = "auto_off"

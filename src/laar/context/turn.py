@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -37,30 +37,37 @@ from laar.context.rewrite import (
     rewrite,
     verified,
 )
-from laar.context.sequences import Sequences
+from laar.context.sequences import Openings, Sequences
 from laar.context.settings import ContextSettings, Reason
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class TurnPlan:
-    """The changes to make to a body; see `HookResult` for the counts."""
+    """The changes to make to a body, and what to learn from it; see `HookResult` for the counts."""
 
+    scope: int
+    route: str
+    conversation: int = 0  # hash of the conversation's beginning
+    held_out: bool = False
+    deduplicated: bool | None = None  # None if nothing is repeated
+    body_bytes: int = 0
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     received: list[tuple[int, ...]] = field(default_factory=list)  # received orders
     seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
-    conversation: int = 0  # hash of the conversation's beginning
-    held_out: bool = False
     permutation: tuple[int, ...] = ()
     document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
-    deduplicated: bool | None = None  # None if nothing is repeated
     numbers: dict[str, str] = field(default_factory=dict)  # the client's numbers, by id
+
+    def for_outcome(self) -> TurnPlan:
+        """Return a copy with what the guard needs once an outcome is reported."""
+        return TurnPlan(self.scope, self.route, self.conversation, self.held_out, self.deduplicated)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +80,7 @@ class Turn:
         memo: decisions of running conversations; read, and restored from other processes.
         recurrences: learned documents; only read.
         sequences: learned orders of documents; only read.
+        openings: beginnings of prompts.
         guard: decides which requests are left unchanged; None for no guard.
         received: simulated cache that gets all documents in the received order.
         scope: hash of tenant, route and model.
@@ -87,6 +95,7 @@ class Turn:
     memo: Memo
     recurrences: Recurrences
     sequences: Sequences
+    openings: Openings
     guard: GainGuard | None
     received: DocCache
     scope: int
@@ -94,7 +103,7 @@ class Turn:
     now: float
     check: Callable[[], None]
     restores: bool = False
-    _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
+    _plan: TurnPlan = field(init=False)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
     _late: bool = field(init=False, default=False)  # whether time is up
@@ -104,7 +113,7 @@ class Turn:
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        plan = self._plan
+        self._plan = plan = TurnPlan(self.scope, self.route)
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
@@ -129,8 +138,7 @@ class Turn:
         least = 0 if self.settings.delimiters else _SHORT
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
-        raw = text.value.encode()
-        memo_key = self.memo.key(self.scope, raw)
+        memo_key = self.memo.key(self.scope, text.value.encode())
         known = self.memo.get(memo_key, self.now)
         if isinstance(known, bytes):
             data, known = known, Remembered()  # no changes if anything does not fit
@@ -143,8 +151,11 @@ class Turn:
             return self._again(text, known)
         if self._late or not (text.fresh or self._dedups):
             return text.value
+        if text.fresh and known is None and self._is_alone(text):
+            self._note(Reason.NOTHING_SHARED)
+            return text.value
         try:
-            return self._anew(body, text, raw, memo_key, known)
+            return self._anew(body, text, memo_key, known)
         except Refused as refused:
             if refused.reason is not Reason.OVER_BUDGET:
                 raise
@@ -193,12 +204,7 @@ class Turn:
         return self._made(text, known.changes, bare, annotated)
 
     def _anew(
-        self,
-        body: dict[str, object],
-        text: Text,
-        raw: bytes,
-        memo_key: int,
-        known: Remembered | None,
+        self, body: dict[str, object], text: Text, memo_key: int, known: Remembered | None
     ) -> str:
         """Return the new form of a last-turn text, or of an older one that notes may refer to."""
         before_changes = known.changes if known is not None else ()
@@ -206,16 +212,15 @@ class Turn:
         self.check()
         if not blocks:
             return text.value
-        read = _reader(text.value, raw)
         docs = [
-            [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
+            [xxhash.xxh3_64_intdigest(text.value[a:b].encode()) for _, _, a, b, _ in block.items]
             for block in blocks
         ]
         own = before_changes or [None] * len(blocks)
         if text.fresh:
             before = xxhash.xxh3_64_intdigest(said_before(body, text.path))
             changes = [
-                self._fresh(read, before, block, keys, change)
+                self._fresh(text.value, before, block, keys, change)
                 for block, keys, change in zip(blocks, docs, own, strict=True)
             ]
         else:
@@ -293,19 +298,19 @@ class Turn:
     # -- one block of the last turn ------------------------------------------------------------
 
     def _fresh(
-        self, read: _Read, before: int, block: Block, own_keys: Sequence[int], own: Change | None
+        self, text: str, before: int, block: Block, own_keys: Sequence[int], own: Change | None
     ) -> Change:
         """Return the change to a block.
 
         Args:
-            read: reads parts of the text.
+            text: the text.
             before: hash of the prompt before the text.
             block: the block.
             own_keys: hashes of the documents' own texts.
             own: the change when this text was last sent; None for a new text.
         """
         repeated = own.repeated if own else self._repeated(block, own_keys)
-        spans = [read(item.start, item.end) for item in block.items]
+        spans = [text[start:end].encode() for start, end, *_ in block.items]
         keys = list(map(xxhash.xxh3_64_intdigest, spans))
         live = [i for i in range(len(spans)) if i not in repeated]
         docs = _Documents(keys, list(map(len, spans)), live, [keys[i] for i in live])
@@ -326,7 +331,7 @@ class Turn:
                 live = list(range(stop - first))
                 docs = _Documents(keys, docs.sizes[first:stop], live, keys)
                 left = as_received(block)
-        start = xxhash.xxh3_64_intdigest(read(0, block.items[0].start))
+        start = xxhash.xxh3_64_intdigest(text[: block.items[0].start].encode())
         seed = hash((self.scope, before, start))
         change = left
         if not self._stays() and own:
@@ -414,6 +419,19 @@ class Turn:
         if settings.dedup == "auto":
             self._dedups = guard.dedups(self.route, conversation)
 
+    def _is_alone(self, text: Text) -> bool:
+        """Return whether no other prompt will share the documents of a text.
+
+        One conversation in `_LOOK_EVERY` is looked at even so: for documents that are in other
+        prompts too, and to compare answers with and without notes.
+        """
+        place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
+        return (
+            self.openings.is_alone(place, before)
+            and not self._dedups
+            and self._plan.conversation % _LOOK_EVERY > 0
+        )
+
     def _stays(self) -> bool:
         """Return whether the guard requires the received order for this request."""
         plan = self._plan
@@ -425,7 +443,7 @@ class Turn:
 
     def _note(self, reason: Reason) -> None:
         """Record a reason: one for documents that fit overrides others, else the first stays."""
-        fit = (Reason.UNCHANGED, Reason.SAME_ORDER)
+        fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
 
@@ -453,19 +471,9 @@ class _Documents(NamedTuple):
         return [self.live[j] for j in found.permutation[: found.matched]]
 
 
-_Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
-"""A function that returns part of a text in UTF-8."""
-
-
-def _reader(text: str, raw: bytes) -> _Read:
-    """Return a reader of `text`, which is `raw` in UTF-8; does not copy ASCII."""
-    if len(raw) != len(text):
-        return lambda start, end: text[start:end].encode()
-    whole = memoryview(raw)
-    return lambda start, end: whole[start:end]
-
-
 _read_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
+
+_LOOK_EVERY = 8
 
 _SHORT = 200
 _MARKS = frozenset("\n<[{")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,9 @@ from laar.telemetry.metrics import Histogram
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.context.hook import HookResult, Receipt
+    from laar.context.hook import HookResult
     from laar.context.memo import Memo
+    from laar.context.turn import TurnPlan
     from laar.sharing.sharing import Sharing
 
 MAX_ANSWERED = 20_000
@@ -177,7 +177,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
+        self._answered: OrderedDict[str, tuple[Ordering, TurnPlan]] = OrderedDict()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -340,12 +340,9 @@ class ContextHooks:
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._problems.report(f"context {ordering.name}", text)
 
-    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
+    def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
-        self._answered[decision] = (
-            ordering,
-            replace(receipt, orders=(), memos=(), received=(), seen=[]),
-        )
+        self._answered[decision] = ordering, receipt.for_outcome()
         if len(self._answered) > MAX_ANSWERED:
             self._answered.popitem(last=False)
 

@@ -17,8 +17,9 @@ from itertools import count
 import orjson
 import xxhash
 
-from laar.context.hook import ContextHook, Receipt
+from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
+from laar.context.turn import TurnPlan
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
 DOC_TOKENS = 512
@@ -68,7 +69,7 @@ class RagClient:
         self._load = load
         self._output_tokens = output_tokens
         self._hook = ContextHook(ContextSettings(holdout_share=0.0)) if hooked else None
-        self._receipts: dict[int, Receipt | None] = {}
+        self._receipts: dict[int, TurnPlan | None] = {}
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import orjson
 import xxhash
 
-from laar.context.hook import ContextHook, Receipt
+from laar.context.hook import ContextHook
+from laar.context.turn import TurnPlan
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt
 
 BYTES_PER_TOKEN = 4
@@ -135,7 +136,7 @@ class HookedBodies:
     def __init__(self, hook: ContextHook | None, *, output_tokens: int) -> None:
         self._hook = hook
         self._output_tokens = output_tokens
-        self._receipts: dict[str, Receipt | None] = {}
+        self._receipts: dict[str, TurnPlan | None] = {}
 
     def prompt(self, name: str, messages: Sequence[dict[str, str]], now: float) -> Prompt:
         """Return the prompt of a request, and remember it for `accepted` by its name."""

@@ -74,7 +74,7 @@ def written_by_python(text: str, least: int, most: int) -> list[Block]:
     Raises:
         Refused: as in `scan`.
     """
-    start = _WRITTEN.search(text) if "[" in text and ("['" in text or "[{'" in text) else None
+    start = _WRITTEN.search(text) if "[" in text else None
     if start is None:
         return []
     line_end = text.find("\n", start.end())
