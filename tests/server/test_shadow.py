@@ -48,8 +48,8 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
 
     await eventually(all_ended, what="every request's end")
     records = [memory.get(id_) for id_ in served]
-    assert {record.id: record.served for record in records} == served
-    agreed = sum(record.served == record.picked for record in records)
+    assert {record.decision.id: record.served for record in records} == served
+    agreed = sum(record.served == record.decision.address for record in records)
     assert 0 < agreed < 24  # least request and the tie's chance agree now and then
     assert not runner.picker.table.in_flight.any()
     page = metrics_page(runner.picker).decode()
