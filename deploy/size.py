@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 54_180,
-    "statements": 32_476,
-    "modules": 233,
-    "lines loaded": 35_794,
+    "lines": 53_597,
+    "statements": 32_169,
+    "modules": 231,
+    "lines loaded": 35_417,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
