@@ -41,7 +41,7 @@ _AT_REST = 5.0
 engines busy serving pages."""
 _WAKE_AGAIN_S = 5.0
 """Seconds until the metrics page shows whether an engine was woken; then it may be tried again."""
-_COMPARE_AGAIN_S = 5.0  # two probes of a few tokens
+_COMPARE_AGAIN_S = 5.0  # three probes of a few tokens
 _MAX_COMPARED = 256  # fifty probes a second
 _LOOK_S = 1.0
 """Seconds between checks for a KV events label, until the events can be read."""
@@ -215,11 +215,19 @@ class Collectors:
         """Send an endpoint no requests for a model while it fails what another answers.
 
         Nor does it fail for its main model: otherwise it is at fault, or requires a client's key.
+        The other is the one that last answered for the model: some may fail it as well.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
+        known = self._picker.health.records.endpoints
+
+        def proved_at(at: int) -> float:
+            return known[at].proved_at.get(name, 0.0) if at in known else 0.0
+
         while own is not None:
-            others = [s for s in table.specs() if name in s.models and s.address != own.address]
-            other = self._picker.rng.choice(others or [own])
+            listed = table.by_slot.items()
+            others = [at for at, s in listed if name in s.models and s.address != own.address]
+            self._picker.rng.shuffle(others)
+            other = table.by_slot[max(others, key=proved_at, default=slot)]
             specs = replace(own, models=(name,)), replace(other, models=(name,)), own
             asked = await asyncio.gather(*(ask(session, spec, self._clock) for spec in specs))
             found, control, main = (each.verdict for each in asked)
