@@ -3,7 +3,8 @@
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
 or none. A refused client retries every second until it is answered. Turns are counted by their
-answers.
+answers. laar runs as it is by default, without its gate for sessions, and also without retries;
+llm-d's picker names one endpoint, so nothing is retried.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from laar.core.cost import CostWeights
 from laar.core.request import Request
 from laar.errors import RequestError
+from laar.flow.settings import FlowSettings
 from laar.health.settings import HealthSettings
-from laar_lab.claims import paired
+from laar.policies import build_policies
+from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
@@ -33,8 +37,13 @@ from laar_lab.suite import fleets
 from laar_lab.suite.real import agents
 from laar_lab.sweep import grid
 
-WAYS = {"moves": 2, "no retries": 0}
-"""Number of fallbacks that the picker names."""
+RULES = {
+    "laar": ("laar", 2, True),
+    "laar, no gate": ("laar", 2, False),
+    "laar, no gate, no retries": ("laar", 0, False),
+    "llm-d": ("llm-d", 0, False),
+}
+"""Policy, number of fallbacks that the picker names, and whether the gate is on, by name."""
 
 SESSIONS = (56, 88)
 
@@ -68,7 +77,7 @@ class _Clients:
         self._fleet.enqueue(request, arrival.prompt, over, again)
 
 
-def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, float]:
+def run_refusals(data: Path, at_once: int, rule: str, seed: int) -> dict[str, float]:
     """Run `at_once` sessions on eight engines."""
     sites = [
         replace(
@@ -77,8 +86,16 @@ def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, flo
         )
         for site in fleets.parallel(kv_tokens=KV_TOKENS)
     ]
-    settings = FleetSettings(fallbacks=WAYS[way], health=HealthSettings())
-    fleet = VirtualFleet(sites, settings, seed=seed, assessor=fleets.nothing([]))
+    policy, fallbacks, gate = RULES[rule]
+    fleet = VirtualFleet(
+        sites,
+        FleetSettings(policy=policy, fallbacks=fallbacks, health=HealthSettings()),
+        seed=seed,
+        assessor=fleets.nothing([]),
+        policies=build_policies(CostWeights(), {policy: {}}),
+        flow=FlowSettings() if gate else None,
+        by_load=False,
+    )
     clients = _Clients(fleet)
     hold_sessions(
         fleet,
@@ -89,7 +106,8 @@ def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, flo
         until_s=_UNTIL_S,
         send=clients.send,
     )
-    return clients.turns.numbers()
+    numbers = clients.turns.numbers()
+    return {**numbers, "refused_per_turn": numbers["refused"] / numbers["turns"]}
 
 
 _SHOWN = {
@@ -103,18 +121,22 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Run with and without fallbacks, with 56 and with 88 sessions."""
+    """Run every rule with 56 and with 88 sessions."""
     assert scope.data is not None
     loads = SESSIONS[:1] if scope.quick else SESSIONS
-    cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}
+    cases = {(load, rule): (scope.data, load, rule) for load, rule in product(loads, RULES)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
-    heads = ("sessions", "a refused turn")
-    table = means_table("turns on engines that refuse", heads, runs, _SHOWN)
+    table = means_table("turns on engines that refuse", ("sessions", "rule"), runs, _SHOWN)
+
+    def beside(ours: str, theirs: str, number: str) -> dict[str, Seen]:
+        return {str(at): paired(runs[at, ours], runs[at, theirs], number) for at in loads}
+
     evidence = {
-        "turns-moved": {
-            str(load): paired(runs[load, "moves"], runs[load, "no retries"], "turns")
-            for load in loads
-        }
+        "turns-moved": beside("laar, no gate", "laar, no gate, no retries", "turns"),
+        "gate-refusals": {str(at): level(runs[at, "laar"], "refused_per_turn") for at in loads},
+        "gate-turns": beside("laar", "laar, no gate", "turns"),
+        "gate-turn-time": beside("laar", "laar, no gate", "turn_s"),
+        "llm-d-turns": beside("laar", "llm-d", "turns"),
     }
     return Report(tables=[table], evidence=evidence)
 
