@@ -114,6 +114,7 @@ _SHOWN = {
     "turns": "turns",
     "turn_s": "mean turn s",
     "ttft_s": "TTFT s",
+    "ttft_p50_s": "p50",
     "ttft_p95_s": "p95",
     "hit_rate": "hit rate",
     "refused": "refusals seen",
