@@ -243,6 +243,17 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
+def test_a_name_for_unrelated_prompts_does_not_keep_its_place_for_longer():
+    picker = Picker(by_load=False)
+    ended_at = 0.0
+    for prompt in "abcd":
+        turn = picker.ask(ended_at, session="application", text=story(prompt))
+        picker.end(turn, ended_at + 1.0)
+        ended_at += 2.0
+    picker.ask(ended_at - 1.0, session="two")
+    assert len(picker.dispatch(ended_at + 7.0)) == 1
+
+
 def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_most():
     picker = Picker(by_load=False)
     ended_at = 0.0
@@ -258,7 +269,7 @@ def test_returns_count_after_an_eviction_until_ten_thousand_other_sessions_retur
     picker = Picker(by_load=False)
 
     def wait_s(now):
-        picker.end(picker.ask(now, session="agent"), now + 0.1)
+        picker.end(picker.ask(now, session="agent", text=story("agent")), now + 0.1)
         text = story("other")[:24_000]
         request = Request(
             id="?", api=Api.CHAT, model="m", spans=(text,), chars=len(text), session="other"
@@ -272,6 +283,7 @@ def test_returns_count_after_an_eviction_until_ten_thousand_other_sessions_retur
             for _ in range(2):
                 sessions.end(sessions.begin(f"{number}", None, 0, 16.0, 0.0, 0.0, now), now)
             sessions.drop(0)
+            picker.director.prefixes.drop(0)
 
     for now in (0.0, 0.2, 0.4):
         wait_s(now)

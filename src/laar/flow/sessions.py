@@ -50,7 +50,8 @@ engine."""
 
 _SURE_S = 32.0
 """Seconds for which a session that has returned twice is sure to come back. People pause for
-longer."""
+longer. The second time, it must have continued its prompt: a name may also be an application's, for
+all that its users ask one after another."""
 
 _MAX_RETURNED = 10_000
 """Maximum sessions whose returns are remembered; the longest without one are dropped first."""
@@ -77,6 +78,8 @@ class Place:
         shared: tokens that others had cached there before, such as a common system prompt.
         busy: turns in flight.
         idle_at: when the last turn ended.
+        middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
+            blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
             many at once, is not a session and never worth its room.
     """
@@ -88,6 +91,7 @@ class Place:
     shared: float = 0.0
     busy: int = 0
     idle_at: float = 0.0
+    middle: tuple[int, int] = (0, 0)
     is_session: bool = False
 
 
@@ -186,13 +190,15 @@ class Sessions:
             self._remove(own)
             if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
-                self._returned_twice[key] = self._returned_twice.pop(own.key, None) is not None
+                again = self._returned_twice.pop(own.key, None) is not None
+                self._returned_twice[key] = again and _continues(own, chain)
                 if len(self._returned_twice) > _MAX_RETURNED:
                     self._returned_twice.popitem(last=False)
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
             own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
+        own.middle = _middle(own, chain)
         cache = self._caches.setdefault(slot, _Cache())
         while cache.tokens + tokens > room:
             place = next((place for place in cache.places.values() if not place.busy), None)
@@ -312,3 +318,20 @@ class Sessions:
         at = bisect_left(_AGES_S, pause_s)
         self._stayed[:at] = self._stayed[:at] * _FADED + 1.0
         self._returned[at : at + 1] = self._returned[at : at + 1] * _FADED + returned
+
+
+def _middle(place: Place, chain: Chain | None) -> tuple[int, int]:
+    """Return what `Place.middle` is after a turn with this prompt."""
+    if chain is None:
+        return (0, 0)
+    shared = place.shared / (place.shared + place.tokens)
+    blocks = int(len(chain) * (1.0 + shared) / 2.0)
+    return (blocks, chain.hashes[blocks - 1]) if blocks else (0, 0)
+
+
+def _continues(place: Place, chain: Chain | None) -> bool:
+    """Return whether a prompt repeats half of a place's own text; true if that is unknown."""
+    blocks, block = place.middle
+    if chain is None or not blocks:
+        return True
+    return len(chain) >= blocks and chain.hashes[blocks - 1] == block
