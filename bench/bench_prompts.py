@@ -5,10 +5,13 @@ body with more found than it has), the share of bodies with all documents found,
 documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
 of the prompts with the hook off and on. Then come bodies whose order matters. Seeds are fixed, but
 the salt of hashes is not, so shares vary by a few hundredths between runs.
+
+    python -m bench prompts [NAME ...] [--chunks 300 --learnt 500]
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import sys
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 import orjson
 
 from bench.prompts import corpora, orders
-from bench.prompts.templates import TEMPLATES, Body
+from bench.prompts.templates import TEMPLATES, TITLED, Body
 from laar.context.bodies import api_of
 from laar.context.hook import ContextHook, HookResult
 from laar.context.settings import ContextSettings
@@ -87,16 +90,20 @@ def cut(chunks: list[str], before: str, after: str) -> int:
     return lost
 
 
-def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int, float, float]:
+def cell(
+    name: str, corpus: str, *, chunks: int = CHUNKS, learnt: int = LEARNT, seed: int = 7
+) -> tuple[float, float, int, int, float, float]:
     """Measure one template and corpus: documents and bodies seen, moved, cut, cached off and on."""
     rng = random.Random(f"{corpus}/{seed}")
-    pool = corpora.chunks(corpus, CHUNKS, rng)
+    pool = corpora.chunks(corpus, chunks, rng)
+    if name == TITLED:
+        pool = [f"Source: {_file(at)}\n\n{text}" for at, text in enumerate(pool)]
     weights = [(i + 1) ** -0.8 for i in range(len(pool))]
     rng.shuffle(weights)
     hook = ContextHook(ContextSettings(holdout_share=0.0))
     off, on = Blocks(), Blocks()
     seen = whole = moved = lost = 0
-    for n in range(LEARNT + SCORED):
+    for n in range(learnt + SCORED):
         drawn: dict[int, None] = {}
         while len(drawn) < DRAWN:
             drawn[rng.choices(range(len(pool)), weights)[0]] = None
@@ -106,13 +113,17 @@ def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int,
         before, after = prompt(raw), prompt(made.body)
         off.put(before)
         on.put(after)
-        if n >= LEARNT:
+        if n >= learnt:
             seen += made.documents if made.documents <= DRAWN else 0
             whole += made.documents == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)
     return seen / SCORED / DRAWN, whole / SCORED, moved, lost, off.share, on.share
+
+
+def _file(at: int) -> str:
+    return f"Employee handbook and travel policy {2015 + at % 9}.pdf"
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
@@ -137,14 +148,22 @@ def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
 
 def main(argv: list[str]) -> int:
     """Print the table for the templates in `argv`, or all; return 1 on a cut or wrong move."""
-    wanted = argv or list(TEMPLATES)
+    parser = argparse.ArgumentParser(prog="python -m bench prompts")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks of a corpus")
+    parser.add_argument("--learnt", type=int, default=LEARNT, help="requests before those counted")
+    given = parser.parse_args(argv)
+    wanted = given.names or list(TEMPLATES)
     print(
         f"  {'template':26}{'seen, by corpus':^32}{'bodies':>7}{'moved':>7}{'cut':>5}"
         f"{'off':>7}{'on':>7}"
     )
     moved = lost = 0
     for name in wanted:
-        cells = [cell(name, corpus) for corpus in corpora.corpora()]
+        cells = [
+            cell(name, corpus, chunks=given.chunks, learnt=given.learnt)
+            for corpus in corpora.corpora()
+        ]
         seen = "".join(f"{each[0]:8.0%}" for each in cells)
         bodies, off, on = (statistics.fmean(each[i] for each in cells) for i in (1, 4, 5))
         moved += sum(each[2] for each in cells)

@@ -82,6 +82,9 @@ def _mcp(docs: Sequence[tuple[int, str]], question: str) -> Body:
 _CONTEXT = f"{_RULES}\n\nContext:\n{{docs}}"
 _PLAIN = "{t}"
 
+TITLED = "titled chunks"
+"""A template whose chunks stand below the names of their files."""
+
 TEMPLATES: dict[str, Template] = {
     "langchain stuff": _frame("{question}", _PLAIN, system=f"{_RULES}\n\n{{docs}}"),
     "langchain hub": _frame(
@@ -170,3 +173,4 @@ TEMPLATES: dict[str, Template] = {
     ),
     "mcp parts": _mcp,
 }
+TEMPLATES[TITLED] = TEMPLATES["langchain stuff"]

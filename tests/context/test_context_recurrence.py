@@ -97,6 +97,35 @@ def test_documents_stay_whole_where_all_are_moved(make, frame):
     assert found > 3 * len(texts)
 
 
+def titled(i):
+    """Forty chunks of four files below the names of their files, every tenth with the same text."""
+    text = prose(i, lines=2) if i % 10 else prose(1_000, lines=2)
+    return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
+
+
+def differing_in_the_end(i):
+    """Twelve chunks; two pairs of them differ in nothing but the heading at their end."""
+    return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "least"), [(titled, 40, 3), (differing_in_the_end, 12, 2)]
+)
+def test_documents_are_not_parted_from_what_belongs_to_them(make, count, least):
+    rng, known, found, number = random.Random(2), Recurrences(), 0, 400
+    for n in range(number):
+        docs = [make(i) for i in rng.sample(range(count), 6)]
+        text = "\n\n".join(["Answer from what was found here.", *docs, f"Question {n} and more?"])
+        block, seen = known.find(SCOPE, text)
+        if block is not None and n > number // 2:
+            found += len(block.items)
+            back = Change(block, tuple(reversed(range(len(block.items)))))
+            moved, _ = rewrite(text, [back])
+            assert [doc for doc in docs if doc not in moved] == []
+        known.learn(seen)
+    assert found > least * number // 2
+
+
 def test_nothing_is_found_in_the_first_texts():
     known = taught([])
     for text, _ in bodies(prose, "blank lines", 2):

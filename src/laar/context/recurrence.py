@@ -1,11 +1,12 @@
 """Learn documents by recurrence: a span that recurs between different neighbours is a document.
 
 Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line
-identifies itself. Two adjacent lines are joined as long as either was only seen next to the other,
-and parted once both were seen next to others. A span between two partings that recurs with a
-different line before it and a different one after it is a document; from then on it is found
-anywhere. Overlaps of chunks, and paragraphs or headings shared by many chunks, do not qualify: a
-part that always has the same neighbour is not a separate document.
+identifies itself. Two adjacent lines are joined as long as either is mostly seen next to the other,
+and parted otherwise. A span between two partings that recurs with a different line before it and a
+different one after it is a document; from then on it is found anywhere. Overlaps of chunks, and
+paragraphs or headings shared by many chunks, do not qualify: a part that always has the same
+neighbour is not a separate document. What always follows the same line, such as the name of its
+file, is a document together with it.
 
     learn:  lines -> partings -> pieces -> (different neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
@@ -25,7 +26,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from operator import eq
@@ -53,7 +54,7 @@ MAX_PIECES = 30_000
 """Maximum documents and candidate pieces, 0.5 KB each; LRU eviction."""
 
 MAX_ALIKE = 12
-"""Maximum documents with the same first line; LRU eviction."""
+"""Maximum documents with the same first two long lines; LRU eviction."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
@@ -76,10 +77,12 @@ MAX_FRAME = 4_000
 _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
-_SLOT_BITS = 19  # 9 MB; 500 chunks of 1 KB collide in a hundredth of their lines
+_SURE_TIMES = 8
+"""Texts after which another closing has to be as frequent again to replace the usual one."""
+
+_SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in a hundredth of their lines
 _MASK = (1 << _SLOT_BITS) - 1
 _FULL = (1 << 16) - 1
-_VARIED = (1 << 31) - 1
 _BEGIN, _END = 1, 2  # the edges of a text, as neighbours
 
 _LABEL = re.compile(
@@ -175,76 +178,65 @@ class Seen:
     labels: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
-class _Neighbours:
-    """A table of each key's single neighbour, or a mark for several.
-
-    The size is fixed: a colliding key takes over the slot.
-    """
-
-    def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 << _SLOT_BITS))
-
-    def get(self, key: int) -> int:
-        """Return the neighbour's partial key, `_VARIED` for several, 0 for none."""
-        word = self._slots[key & _MASK]
-        return word & _VARIED if word >> 31 == (key >> 20) & 0xFFFFFFFF else 0
-
-    def note(self, key: int, neighbour: int) -> bool:
-        """Record a neighbour; return whether several are known."""
-        known = self.get(key)
-        if known == _VARIED:
-            return True
-        own = part(neighbour)
-        if known != own:
-            word = _VARIED if known else own
-            self._slots[key & _MASK] = ((key >> 20) & 0xFFFFFFFF) << 31 | word
-        return known not in (0, own)
-
-
-def part(key: int) -> int:
-    """Return the partial key stored for a neighbour; never 0 or `_VARIED`."""
-    return (key & 0x3FFFFFFF) + 1
-
-
 class _Together:
-    """Counts of pairs of adjacent lines and of single lines; collisions make some too high."""
+    """Counts of adjacent pairs of lines, and of both sides of each line.
+
+    The size is fixed: collisions make some counts too high.
+    """
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
-    def note(self, a: int, b: int) -> bool:
-        """Count a pair; return whether it is `mostly` together. Halve all counts on overflow."""
+    def note(self, *keys: int) -> None:
+        """Count one side of each line; halve all counts if one is full."""
         counts = self._counts
-        for slot in (a & _MASK, b & _MASK, hash((a, b)) & _MASK):
-            counts[slot] += 1
-            if counts[slot] == _FULL:
+        for key in keys:
+            counts[key & _MASK] += 1
+            if counts[key & _MASK] == _FULL:
                 np.frombuffer(counts, np.uint16)[:] >>= 1
-        return self.mostly(a, b)
 
-    def mostly(self, a: int, b: int) -> bool:
-        """Return whether either line is mostly seen next to the other."""
+    def note_pair(self, a: int, b: int) -> None:
+        """Count two adjacent lines."""
+        self.note(a, b, hash((a, b)))
+
+    def mostly(self, a: int, b: int, *, least: int = 2) -> bool:
+        """Return whether either line is mostly seen next to the other, `least` times at least."""
         counts = self._counts
         pair = counts[hash((a, b)) & _MASK]
-        return pair > 1 and pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK]) / 2
+        return pair >= least and 2 * pair > _MOSTLY * min(counts[a & _MASK], counts[b & _MASK])
+
+    def always(self, line: int, a: int, b: int) -> bool:
+        """Return whether one of two lines was only ever seen next to the other."""
+        pair = self._counts[hash((a, b)) & _MASK]
+        return pair > 0 and 2 * pair >= self._counts[line & _MASK]
 
 
 class Recurrences:
     """The known documents of all scopes, and pieces that may become documents."""
 
     def __init__(self) -> None:
-        self._together = _Together()
-        self._after = _Neighbours()
-        self._before = _Neighbours()
+        self.together = _Together()
         self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which each line is frequent
         self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
+        self._closings: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by scope, with a count
         self._without_news = 0
-        # By key of the first line: length and last line's key of each document, by its hash.
-        self._documents: OrderedDict[int, dict[int, tuple[int, int]]] = OrderedDict()
+        # By keys of the first two long lines: length and last line's key of documents by hash.
+        self._documents: OrderedDict[tuple[int, int], dict[int, tuple[int, int]]] = OrderedDict()
+        self._begun: Counter[int] = Counter()  # entries of `_documents` by first line
 
     def __len__(self) -> int:
         """Return the number of pieces held."""
         return len(self._pieces)
+
+    def is_heading(self, key: int) -> bool:
+        """Return whether a line precedes several documents, such as the name of their file."""
+        longer = self._begun[key] - ((key, 0) in self._documents)
+        return longer > 1 or key in self._frame
+
+    def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
+        """Return whether short lines usually follow the last document."""
+        return self._closings.get(scope, _NO_CLOSING)[0] == hash(lines)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
         """Return the documents in a text, and the argument for `learn`; either may be None."""
@@ -253,13 +245,13 @@ class Recurrences:
         seen = self._read(scope, text)
         if not seen.lines.long:
             return None, None
-        return _Bounds(seen, self._together).block(), seen
+        return _Bounds(seen, self).block(), seen
 
     def _read(self, scope: int, text: str) -> Seen:
         """Return the lines of a text, with known documents whole, and their labels."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
-        looks, frame, documents = self._looks, self._frame, self._documents
+        looks, frame, begun = self._looks, self._frame, self._begun
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
@@ -273,8 +265,8 @@ class Recurrences:
                 key = last_key = hash((scope, own))
                 begin, end = at + core, at + end
                 if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
-                    known = documents.get(key)
-                    found = self._known(scope, text, begin, known) if known else None
+                    known = key in begun
+                    found = self._known(scope, text, begin, key, stop) if known else None
                     if found is not None:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
@@ -301,14 +293,17 @@ class Recurrences:
         """Return the length of words up to a colon if a known document follows them; else 0."""
         rest = line.partition(": ")[2]
         looks = self._looks.get(hash(rest)) or self._look(rest)
-        return len(line) - len(rest) if hash((scope, looks[4])) in self._documents else 0
+        return len(line) - len(rest) if hash((scope, looks[4])) in self._begun else 0
 
     def _known(
-        self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
+        self, scope: int, text: str, begin: int, key: int, stop: int
     ) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        alike = known.items()
-        longest = sorted(alike, key=lambda found: -found[1][0]) if len(known) > 1 else alike
+        second = self._second(scope, text, stop, len(text))
+        alike = [*self._documents.get((key, second), {}).items()]
+        if second in self._begun and not self.is_heading(key):
+            alike += self._documents.get((key, 0), {}).items()
+        longest = sorted(alike, key=lambda found: -found[1][0]) if len(alike) > 1 else alike
         for whole, (size, last_key) in longest:
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
@@ -316,6 +311,19 @@ class Recurrences:
                 if piece is not None:
                     return end, last_key, piece
         return None
+
+    def _second(self, scope: int, text: str, stop: int, end: int) -> int:
+        """Return the key of the next long line after a line's end at `stop`; 0 if there is none."""
+        for _ in range(MOST_SHORT):
+            at = stop + 1
+            if not 0 < at < end:
+                return 0
+            stop = text.find("\n", at)
+            line = text[at : stop if stop >= 0 else len(text)]
+            looks = self._looks.get(hash(line)) or self._look(line)
+            if looks[5]:
+                return hash((scope, looks[4]))
+        return 0
 
     def _look(self, line: str) -> _Looks:
         """Parse a line, cached since most lines recur."""
@@ -331,17 +339,17 @@ class Recurrences:
             place
             for place in places
             if not (
-                (place.nth - 1 not in known and self._joins(lines, place.nth - 1, self._after))
-                or (place.nth + 1 not in known and self._joins(lines, place.nth, self._before))
+                (place.nth - 1 not in known and self._joins(lines, place.nth - 1, 0))
+                or (place.nth + 1 not in known and self._joins(lines, place.nth, 1))
             )
         ]
 
-    def _joins(self, lines: Lines, nth: int, known: _Neighbours) -> bool:
-        """Return whether a long line or the next one has the other as its only neighbour."""
+    def _joins(self, lines: Lines, nth: int, which: int) -> bool:
+        """Return whether a long line, or the next one (1), was only seen next to the other."""
         if not 0 <= nth < len(lines.long) - 1:
             return False
-        a, b = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
-        return known.get(a) == part(b) if known is self._after else known.get(b) == part(a)
+        pair = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
+        return self.together.always(pair[which], *pair)
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -364,29 +372,52 @@ class Recurrences:
                     del self._frame[key]
         while len(self._frame) > MAX_FRAME:
             self._frame.popitem(last=False)
+        if seen.places:
+            self._learn_closing(seen, seen.places[-1])
+        pairs = [(lines.last_keys[i], keys[j]) for i, j in pairwise(lines.long)]
+        for pair in pairs:
+            self.together.note_pair(*pair)
+        self.together.note(keys[lines.long[0]], lines.last_keys[lines.long[-1]])  # text's edges
         # There is a parting before each long line that is not joined to the previous one.
         documents = set(nths)
         starts = [0]
-        for n in range(1, len(lines.long)):
-            a, b = lines.last_keys[lines.long[n - 1]], keys[lines.long[n]]
-            free = self._after.note(a, b)
-            free = self._before.note(b, a) and free
-            if self._together.note(a, b):
-                continue
-            if free or n - 1 in documents or n in documents:
+        for n, pair in enumerate(pairs, 1):
+            least = 2 if n - 1 in documents or n in documents else 1
+            if not self.together.mostly(*pair, least=least):
                 starts.append(n)
         stops = [*starts[1:], len(lines.long)]
-        for n, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-            before = lines.last_keys[lines.long[start - 1]] if start else _BEGIN
-            after = keys[lines.long[stop]] if stop < len(lines.long) else _END
-            piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
-            if piece is None:
-                continue
+        for n, stop in enumerate(stops):
+            piece = self._learn_piece(seen, documents, starts, n, stop)
+            # What always follows the same line is a document together with it: below a heading.
+            if piece and piece.before and piece.times > 1 and n and starts[n] - 1 not in documents:
+                self._learn_piece(seen, documents, starts, n - 1, stop)
+
+    def _learn_piece(
+        self, seen: Seen, documents: set[int], starts: list[int], n: int, stop: int
+    ) -> _Piece | None:
+        """Record the span from the parting `n` to the long line `stop`; None if it is short."""
+        lines, start = seen.lines, starts[n]
+        before = lines.last_keys[lines.long[start - 1]] if start else _BEGIN
+        after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
+        piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
+        if piece is not None:
             # Text outside all documents reveals nothing about their edges.
             if n > 1 or (n and start - 1 in documents):
                 self._learn_start(seen, piece, start, before)
-            if n < len(starts) - 2 or (n < len(starts) - 1 and stop in documents):
+            if stop < starts[-1] or stop in documents:
                 self._learn_end(seen, piece, stop - 1, after)
+        return piece
+
+    def _learn_closing(self, seen: Seen, last: Place) -> None:
+        """Record which short lines follow the last document; the most frequent ones are kept."""
+        rest = hash(_masked(seen, last.line + 1, _after(seen.lines, last.nth)))
+        usual, times = self._closings.pop(seen.scope, _NO_CLOSING)
+        if usual == rest or not times:
+            self._closings[seen.scope] = rest, min(times + 1, _SURE_TIMES)
+        else:
+            self._closings[seen.scope] = usual, times - 1
+        if len(self._closings) > MAX_FRAME:
+            self._closings.popitem(last=False)
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
         """Record a span between two partings and its neighbours; return None if it is short."""
@@ -408,14 +439,22 @@ class Recurrences:
             if piece.after != after:
                 piece.after = 0
         if piece.is_document:
-            known = self._documents.setdefault(lines.keys[first], {})
+            key = lines.keys[first]
+            second = self._second(seen.scope, seen.text, seen.text.find("\n", begin), end)
+            known = self._documents.pop((key, second), None)
+            if known is None:
+                known = {}
+                self._begun[key] += 1
             known.pop(whole, None)
             known[whole] = end - begin, lines.last_keys[last]
             if len(known) > MAX_ALIKE:
                 del known[next(iter(known))]
-            self._documents.move_to_end(lines.keys[first])
+            self._documents[key, second] = known
             if len(self._documents) > MAX_DOCUMENTS:
-                self._documents.popitem(last=False)
+                (key, _), _ = self._documents.popitem(last=False)
+                self._begun[key] -= 1
+                if not self._begun[key]:
+                    del self._begun[key]
         return piece
 
     @staticmethod
@@ -459,6 +498,13 @@ def _taken_apart(line: str) -> _Looks:
 
 
 _NO_LABEL = ("", "")
+_NO_CLOSING = (0, 0)
+
+
+def _masked(seen: Seen, first: int, stop: int) -> tuple[str, ...]:
+    """Return the text of some lines, without numbers."""
+    spans = zip(seen.lines.starts[first:stop], seen.lines.ends[first:stop], strict=True)
+    return tuple([_NUMBER.sub("#", seen.text[start:end]) for start, end in spans])
 
 
 def _before(lines: Lines, nth: int) -> int:
@@ -509,19 +555,17 @@ _Bound: TypeAlias = "tuple[int, int]"
 class _Bounds:
     """Decides where items begin and end, from the short lines around all documents of a text."""
 
-    def __init__(self, seen: Seen, together: _Together) -> None:
-        self._scope, self._text = seen.scope, seen.text
-        self._together = together
-        self._lines = seen.lines
-        self._places = seen.places
-        self._labels = seen.labels
+    def __init__(self, seen: Seen, known: Recurrences) -> None:
+        self._seen = seen
+        self._known = known
+        self._text, self._lines, self._labels = seen.text, seen.lines, seen.labels
         self._separator: tuple[str, ...] = ()  # short lines in all gaps, without numbers
         self._claimed: tuple[int, ...] = ()  # keys of the separator, if documents claim it
         self._numbered = False
 
     def block(self) -> Block | None:
         """Return the items from the first to the last known document; None if fewer than two."""
-        places = self._places
+        places = self._seen.places
         if len(places) < 2:
             return None
         pairs = list(pairwise(places))
@@ -576,37 +620,32 @@ class _Bounds:
         head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
         sure = own_tail is not None and own_head is not None
-        masked = self._masked(start, end) if start < end else ()
+        masked = _masked(self._seen, start, end) if start < end else ()
         return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
 
-    def _masked(self, first: int, stop: int) -> tuple[str, ...]:
-        spans = zip(self._lines.starts[first:stop], self._lines.ends[first:stop], strict=True)
-        return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
-
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Find the separator: the most common text that no single document claims."""
-        counted = Counter([gap.masked for gap in gaps])
-        if counted:
-            self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
+        """Find the separator: the text that no single document claims in most gaps."""
+        for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
+            self._separator = lines if 2 * count > len(gaps) else ()
         for gap in gaps:
             if gap.both and gap.masked == self._separator:
                 self._claimed = tuple(self._lines.keys[gap.start : gap.end])
                 break
         self._numbered = any(
-            number is None for place in self._places for number, _ in place.piece.labels
+            number is None for place in self._seen.places for number, _ in place.piece.labels
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown text; None if uncertain."""
         lines, size = self._lines, len(self._separator)
-        if self._together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
+        if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
         if not gap.sure or gap.masked != self._separator:
             found = [
                 at
                 for at in range(gap.first, gap.stop - size + 1)
-                if size and self._masked(at, at + size) == self._separator
+                if size and _masked(self._seen, at, at + size) == self._separator
             ]
             if len(found) != 1:
                 return None if gap.sure else self._one_sided(x, y, gap)
@@ -622,14 +661,14 @@ class _Bounds:
         end = self._tail(x)
         if end is not None:
             begin = end + size
-            if begin > gap.stop or self._masked(end, begin) != self._separator:
+            if begin > gap.stop or _masked(self._seen, end, begin) != self._separator:
                 return None
             start = self._core(y, begin)
         else:
             start = self._start(y)
             own = self._own(y.piece.head, sure=not y.piece.previous, behind=True)
             end = gap.stop - len(own or ()) - size
-            if end < gap.first or self._masked(end, end + size) != self._separator:
+            if end < gap.first or _masked(self._seen, end, end + size) != self._separator:
                 return None
         return None if start is None else (lines.ends[end - 1], start)
 
@@ -658,6 +697,8 @@ class _Bounds:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
+        if at and self._known.is_heading(lines.keys[at - 1]):
+            return None
         # The first line may be part of a long one: behind words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
@@ -670,7 +711,7 @@ class _Bounds:
         end = self._lines.ends[line]
         rest = self._text[self._lines.starts[line] : end].partition(": ")[2]
         start, number, _, _, own, _ = _taken_apart(rest)
-        is_it = number == start and hash((self._scope, own)) == key
+        is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
 
     def _own(
@@ -701,6 +742,11 @@ class _Bounds:
             return first if first == stop else None
         if first + len(own) > stop or tuple(lines.keys[first : first + len(own)]) != own:
             return None
+        if place is self._seen.places[-1]:
+            rest, size = _masked(self._seen, first + len(own), stop), len(self._separator)
+            is_between = size and rest[:size] == self._separator
+            if rest and not is_between and not self._known.is_closing(self._seen.scope, rest):
+                return None  # two documents may differ in such a line alone
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
@@ -708,7 +754,7 @@ class _Bounds:
         lines, size = self._lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)
-        if end is not None and self._masked(end, end + size) == self._separator:
+        if end is not None and _masked(self._seen, end, end + size) == self._separator:
             after = end + size
             begin = lines.starts[after]
             if self._numbered:
@@ -717,6 +763,6 @@ class _Bounds:
         start = self._start(y)
         if start is not None:
             line = bisect_right(lines.starts, start) - 1
-            if self._masked(max(0, line - size), line) == self._separator:
+            if _masked(self._seen, max(0, line - size), line) == self._separator:
                 bounds.append((lines.ends[line - size - 1], start))
         return [bound for bound in bounds if bound[0] < bound[1]]
