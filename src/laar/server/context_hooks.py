@@ -23,7 +23,6 @@ from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
-from laar.telemetry.context import GROUPS, Group
 from laar.telemetry.metrics import Histogram
 from laar.telemetry.problems import Problems
 
@@ -52,7 +51,16 @@ class Ordering:
         self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
-        self.groups = {group: Group() for group in GROUPS}
+        self.forget_gains()
+
+    def forget_gains(self) -> None:
+        """Start the counts of requests with documents anew."""
+        self.eligible = 0
+        self.document_bytes = 0
+        self.expected_bytes = 0
+        """Document bytes expected in the caches in the hook's order."""
+        self.received_bytes = 0
+        """The same in the order received."""
         self.reported_off = False
 
     @property
@@ -85,12 +93,12 @@ class _Reworked:
     """A body processed by a hook; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
-        self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
+        self, hooks: ContextHooks, ordering: Ordering, result: HookResult, *, observes: bool
     ) -> None:
         self._hooks = hooks
         self._ordering = ordering
         self._result = result
-        self._group = group
+        self._observes = observes
         self._noted = ""  # id of the request for which the order is remembered
         self.body, self.context = result.body, result.context
         self.renames = bool(result.numbers)
@@ -124,19 +132,15 @@ class _Reworked:
             self._hooks.awaits_outcome(decision, self._ordering, receipt)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Record the measured TTFT and cached tokens."""
+        """Record the measured cached tokens."""
         self._hooks.shows_answers |= ttft_s is not None
-        self._hooks.guarded(self._measured, ttft_s, usage)
+        self._hooks.guarded(self._measured, usage)
 
-    def _measured(self, ttft_s: float | None, usage: Usage) -> None:
+    def _measured(self, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
-        if receipt is None or not receipt.orders:
-            # Only older turns were changed. In the control group such requests have no receipt, so
-            # counting them here would compare follow-ups with first questions.
-            return
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        ordering.groups[self._group].measured(ttft_s, prompt, cached)
-        if self._group != "observed" and prompt and cached is not None:
+        # Without orders only older turns were changed; such requests left unchanged have no receipt.
+        if receipt and receipt.orders and not self._observes and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)
 
@@ -294,11 +298,12 @@ class ContextHooks:
         receipt = result.receipt
         if receipt is None and result.body is body and (restores or not self.may_restore):
             return None  # otherwise its response may show that responses pass through here
-        held_out = receipt is not None and receipt.held_out
-        group = "observed" if mode == "observe" else "control" if held_out else "hook"
         if receipt is not None and receipt.orders:
-            ordering.groups[group].decided(result)
-        return _Reworked(self, ordering, result, group)
+            ordering.eligible += 1
+            ordering.document_bytes += result.document_bytes
+            ordering.expected_bytes += result.predicted_hit_bytes
+            ordering.received_bytes += result.baseline_hit_bytes
+        return _Reworked(self, ordering, result, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
         """Defer a call until messages are sent, but not beyond the next use of a hook."""
@@ -327,11 +332,7 @@ class ContextHooks:
             return
         ordering.reported_off = True
         gain = ordering.hook.gains()[ordering.name]
-        why = (
-            "reordering does not pay here. "
-            f"Cached share of the prompt {ordering.groups['hook'].cached_share:.3f}, "
-            f"{gain.gain:+.3f} of it due to the hook"
-        )
+        why = f"reordering does not pay here: {gain.gain:+.3f} of the prompt cached due to the hook"
         if gain.harm:
             why = (
                 "answers are worse where documents were moved. Correct "
@@ -372,6 +373,5 @@ class ContextHooks:
     def reset(self, ordering: Ordering) -> None:
         """Forget the measurements of a route and switch it on again."""
         ordering.hook.reset_guard(ordering.name)
-        ordering.groups = {group: Group() for group in GROUPS}
-        ordering.reported_off = False
+        ordering.forget_gains()
         self._problems.report(f"context {ordering.name}", None)

@@ -1,8 +1,7 @@
 """The context hooks over HTTP.
 
-    GET  /context               by route: expected and measured figures of reordered requests and
-                                of the control group, and the guard's verdict; by agent: advice on
-                                the causes of broken prefixes
+    GET  /context               by route: the expected share of cached documents and the guard's
+                                verdict; by agent: advice on the causes of broken prefixes
     POST /context/reset         forget the measurements and switch hooks on again; ?route= for one
 
 The hooks are in `laar.server.context_hooks`.
@@ -18,7 +17,6 @@ from laar.errors import unknown
 from laar.server.admin.answers import as_json
 from laar.server.context_hooks import Ordering
 from laar.server.picker import Picker
-from laar.telemetry.context import Group
 
 
 def context_routes(picker: Picker) -> list[Route]:
@@ -65,7 +63,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         },
         "requests": ordering.reasons,
         "shapes": ordering.shapes,
-        "groups": {name: _group(group) for name, group in ordering.groups.items()},
+        "expected": _expected(ordering),
         "memory": {
             name: count
             for name, count in ordering.hook.stats().items()
@@ -92,19 +90,11 @@ def _measured(ordering: Ordering) -> dict[str, object]:
     }
 
 
-def _group(group: Group) -> dict[str, object]:
-    documents = group.document_bytes
+def _expected(ordering: Ordering) -> dict[str, object]:
+    documents = ordering.document_bytes
     return {
-        "eligible": group.eligible,
+        "eligible": ordering.eligible,
         "document_bytes": documents,
-        "expected": {
-            "hit_share": group.expected_bytes / documents if documents else None,
-            "hit_share_as_received": group.received_bytes / documents if documents else None,
-        },
-        "measured": {
-            "answers": group.answers,
-            "cached_share": group.cached_share if group.answers else None,
-            "ttft_s": group.ttft_seconds / group.ttft_samples if group.ttft_samples else None,
-            "ttft_answers": group.ttft_samples,
-        },
+        "hit_share": ordering.expected_bytes / documents if documents else None,
+        "hit_share_as_received": ordering.received_bytes / documents if documents else None,
     }

@@ -220,11 +220,6 @@ class _Scrape:
             for cause in ("capacity", "ttl", "told"):
                 yield (route.name, cause), stats[f"index_evicted_{cause}"]
 
-    @property
-    def hook_groups(self) -> _Rows:
-        routes = self._picker.context.orderings
-        return _Rows(((r.name, name), group) for r in routes for name, group in r.groups.items())
-
 
 class _Columns:
     """The columns of the endpoint table, by endpoint and model."""

@@ -450,19 +450,15 @@ function showTuner(t) {
 
 // -- the context hook ---------------------------------------------------------------------------
 
-const GROUPS = { hook: "ordered by the hook", control: "left alone", observed: "observed" };
-
 function showContext({ routes, advice }) {
   $("#advice").hidden = !advice.length;
   table("#breaks", advice.map((each) => row([
     each.agent, share(each.found), share(each.could), each.sentences.join(" ")])));
   $("#context").hidden = !routes.length;
-  table("#orders", routes.flatMap((r) => Object.entries(r.groups)
-    .filter(([, g]) => g.eligible)
-    .map(([name, g]) => row([
-      r.guard.state === "off" ? `${r.name} (switched itself off)` : r.name, GROUPS[name],
-      count(g.eligible), share(g.expected.hit_share), share(g.expected.hit_share_as_received),
-      share(g.measured.cached_share), seconds(g.measured.ttft_s)]))));
+  table("#orders", routes.map((r) => row([
+    r.guard.state === "off" ? `${r.name} (switched itself off)` : r.name, r.mode,
+    count(r.expected.eligible), share(r.expected.hit_share),
+    share(r.expected.hit_share_as_received), share(r.guard.gain.cached_share)])));
 }
 
 async function watchPart(part, show) {
