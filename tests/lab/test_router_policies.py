@@ -24,7 +24,7 @@ from laar_lab.policies.dynamo import Dynamo
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.llm_d_latency import llm_d_latency
 from laar_lab.policies.llm_router import REASONS, PrefixAware
-from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
+from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFirst, Vetoed
 from support.conformance import check_all
 from support.exploring import examples
 from support.views import chosen, view_of
@@ -38,8 +38,9 @@ NAMES = sorted(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_its_promises(name: str) -> None:
-    by_position = name == "simple-session-affinity"  # a hash modulo the number of candidates
-    check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=not by_position)
+    # A hash modulo the number of candidates, and a draw.
+    symmetric = name not in {"simple-session-affinity", "p2c"}
+    check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=symmetric)
 
 
 def test_they_are_there_only_where_they_are_named() -> None:
@@ -271,3 +272,10 @@ def test_simple_affinity_knows_the_beginning_and_no_session() -> None:
     assert len(places) == 1, "only the first 256 tokens count"
     places = {chosen(scorer, view_of([0] * 4, [0] * 4, start=str(i))) for i in range(99)}
     assert places == {0, 1, 2, 3}
+
+
+def test_p2c_takes_the_better_of_two_and_never_the_worst_of_three() -> None:
+    policy = PowerOfTwo()
+    taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
+    assert taken[2] == 0
+    assert 0.6 < taken[0] / 600 < 0.73, "in two draws of three"

@@ -20,7 +20,6 @@ from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
 from laar.policies.own import own
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, Registry
-from laar.policies.simple import PowerOfTwo
 from support.exploring import examples
 from support.views import chosen, view_of
 
@@ -105,13 +104,6 @@ def test_llm_ds_guide_stays_with_the_prefix_until_it_is_saturated() -> None:
     assert sent_to([900, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 1, "none is sticky"
 
 
-def test_p2c_takes_the_better_of_two_and_never_the_worst_of_three() -> None:
-    policy = PowerOfTwo()
-    taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
-    assert taken[2] == 0
-    assert 0.6 < taken[0] / 600 < 0.73, "in two draws of three"
-
-
 def test_parameters_reach_the_policies_and_wrong_ones_are_named() -> None:
     view = view_of([900, 0], [9, 0], waiting=[30.0, 0.0], kv_usage=0.0)
     for text, first in (
@@ -127,7 +119,6 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_named() -> None:
         "llm-d:x=1",
         "llm-d:queue_weight=-1",
         "llm-d:queue_weight=a",
-        "p2c:a=1",
     ):
         with pytest.raises(SettingError):
             parse_policy(wrong)

@@ -28,7 +28,6 @@ from laar.testing import make_view
 from support.conformance import check_all
 
 BY_CHANCE_OR_IN_TURN = {
-    "p2c",
     "random",
     "round-robin",
     "weighted-random",

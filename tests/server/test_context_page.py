@@ -75,8 +75,7 @@ async def test_it_shows_what_the_hook_expects_and_gains(tmp_path, chromium, monk
         async def shown():
             text = await browser.text("#orders") + await browser.text("#problems")
             return "switched itself off: reordering" in text and all(
-                part in text
-                for part in ("rag (switched itself off)", "40", "0 %")
+                part in text for part in ("rag (switched itself off)", "40", "0 %")
             )
 
         await eventually(shown, what="the figures, and the problem")

@@ -72,7 +72,7 @@ MAX_LOOKS = 30_000
 """Maximum parsed lines cached, 0.2 KB each; then the cache is cleared."""
 
 MAX_FRAME = 4_000
-"""Maximum lines counted to recognize the frame."""
+"""Maximum lines counted to recognize the frame, and scopes whose closing is known."""
 
 _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
@@ -188,16 +188,12 @@ class _Together:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, *keys: int) -> None:
-        """Count one side of each line; halve all counts if one is full."""
+        """Count one side of each line, or a pair; halve all counts if one is full."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
             if counts[key & _MASK] == _FULL:
                 np.frombuffer(counts, np.uint16)[:] >>= 1
-
-    def note_pair(self, a: int, b: int) -> None:
-        """Count two adjacent lines."""
-        self.note(a, b, hash((a, b)))
 
     def mostly(self, a: int, b: int, *, least: int = 2) -> bool:
         """Return whether either line is mostly seen next to the other, `least` times at least."""
@@ -231,12 +227,11 @@ class Recurrences:
 
     def is_heading(self, key: int) -> bool:
         """Return whether a line precedes several documents, such as the name of their file."""
-        longer = self._begun[key] - ((key, 0) in self._documents)
-        return longer > 1 or key in self._frame
+        return self._begun[key] - ((key, 0) in self._documents) > 1 or self._frame.get(key, 0) > 0
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
         """Return whether short lines usually follow the last document."""
-        return self._closings.get(scope, _NO_CLOSING)[0] == hash(lines)
+        return self._closings.get(scope, (0, 0))[0] == hash(lines)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
         """Return the documents in a text, and the argument for `learn`; either may be None."""
@@ -329,8 +324,7 @@ class Recurrences:
         """Parse a line, cached since most lines recur."""
         if len(self._looks) >= MAX_LOOKS:
             self._looks.clear()
-        looks = self._looks[hash(line)] = _taken_apart(line)
-        return looks
+        return self._looks.setdefault(hash(line), _taken_apart(line))
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
         """Return the places, except those joined to a line next to them: parts of longer pieces."""
@@ -367,16 +361,14 @@ class Recurrences:
             if count >= _OFTEN:
                 self._frame[key] = min(2 * _OFTEN_TEXTS, self._frame.get(key, 0) + 1)
             elif key in self._frame:
-                self._frame[key] -= 1
-                if not self._frame[key]:
-                    del self._frame[key]
+                self._frame[key] = max(0, self._frame[key] - 1)
         while len(self._frame) > MAX_FRAME:
             self._frame.popitem(last=False)
         if seen.places:
             self._learn_closing(seen, seen.places[-1])
         pairs = [(lines.last_keys[i], keys[j]) for i, j in pairwise(lines.long)]
         for pair in pairs:
-            self.together.note_pair(*pair)
+            self.together.note(*pair, hash(pair))
         self.together.note(keys[lines.long[0]], lines.last_keys[lines.long[-1]])  # text's edges
         # There is a parting before each long line that is not joined to the previous one.
         documents = set(nths)
@@ -411,7 +403,7 @@ class Recurrences:
     def _learn_closing(self, seen: Seen, last: Place) -> None:
         """Record which short lines follow the last document; the most frequent ones are kept."""
         rest = hash(_masked(seen, last.line + 1, _after(seen.lines, last.nth)))
-        usual, times = self._closings.pop(seen.scope, _NO_CLOSING)
+        usual, times = self._closings.pop(seen.scope, (0, 0))
         if usual == rest or not times:
             self._closings[seen.scope] = rest, min(times + 1, _SURE_TIMES)
         else:
@@ -498,7 +490,6 @@ def _taken_apart(line: str) -> _Looks:
 
 
 _NO_LABEL = ("", "")
-_NO_CLOSING = (0, 0)
 
 
 def _masked(seen: Seen, first: int, stop: int) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ from laar.policies.registry import Factory, Kind
 from laar.policies.simple import (
     LeastLoaded,
     LoadAware,
-    PowerOfTwo,
     Random,
     RoundRobin,
     SessionAffinity,
@@ -107,7 +106,6 @@ _SCORERS: dict[str, Factory] = {
 _RULES: dict[str, Callable[..., Scorer]] = {
     "session-affinity": SessionAffinity,
     "least-loaded": LeastLoaded,
-    "p2c": PowerOfTwo,
     "round-robin": RoundRobin,
     "random": Random,
 }

@@ -7,7 +7,6 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.ranking import ranks
 
 PREFIX_CHARS = 1024
 """About 256 tokens: the text that GORGO's affinity baseline hashes if there is no session id."""
@@ -40,21 +39,6 @@ class LoadAware:
         known = np.where(np.isnan(waiting), self._threshold, waiting)
         scores: Floats = 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
         return scores
-
-
-class PowerOfTwo:
-    """Prefers, of two candidates sampled at random, the one with fewer requests in flight.
-
-    The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
-    Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
-    """
-
-    def score(self, view: View) -> Floats:
-        """Rank the winner, the loser, and the others in random order."""
-        order = list(range(len(view.slots)))
-        view.rng.shuffle(order)
-        order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
-        return ranks(order)
 
 
 class SessionAffinity:

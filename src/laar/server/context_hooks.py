@@ -139,7 +139,7 @@ class _Reworked:
     def _measured(self, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        # Without orders only older turns were changed; such requests left unchanged have no receipt.
+        # Without orders only older turns were changed: left unchanged, these have no receipt.
         if receipt and receipt.orders and not self._observes and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)

@@ -17,7 +17,7 @@ from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.laar_paper import LaarPaper
 from laar_lab.policies.llm_d_latency import llm_d_latency as llm_d_latency
 from laar_lab.policies.llm_router import PrefixAware
-from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst, Vetoed
+from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFirst, Vetoed
 
 
 def _alone(
@@ -61,6 +61,7 @@ vllm_router = _alone("vllm-router", _vllm_router)
 sticky_least_loaded = _alone("sticky-least-loaded", lambda: SessionsFirst(LeastRequest()))
 dynamo = _alone("dynamo", Dynamo)
 lmetric = _alone("lmetric", Lmetric)
+p2c = _alone("p2c", PowerOfTwo)
 least_request = _alone("least-request", LeastRequest)
 least_load = _alone("least-load", LeastLoad)
 simple_session_affinity = _alone("simple-session-affinity", SimpleSessionAffinity)

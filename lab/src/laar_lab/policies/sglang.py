@@ -1,4 +1,4 @@
-"""Policies of SGLang's gateway and its descendants: the cache-aware switch, and `lmetric`.
+"""Policies of SGLang's gateway and its descendants: the cache-aware switch, `lmetric`, `p2c`.
 
 The gateway is SMG today (smg 1.13; `docs/concepts/routing/cache-aware.md`, 2026), and vLLM's router
 is a fork of it (vllm-router 0.1.17; `src/policies/cache_aware.rs` at 16917f4, 2026). The thresholds
@@ -136,3 +136,18 @@ class Lmetric:
         """Rank by the product, breaking ties at random."""
         uncached = np.maximum(view.tokens - view.cached_tokens, 0.0)
         return ranks(least(uncached * (view.in_flight + 1.0), view.rng))
+
+
+class PowerOfTwo:
+    """Prefers, of two candidates sampled at random, the one with fewer requests in flight.
+
+    The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
+    Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
+    """
+
+    def score(self, view: View) -> Floats:
+        """Rank the winner, the loser, and the others in random order."""
+        order = list(range(len(view.slots)))
+        view.rng.shuffle(order)
+        order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
+        return ranks(order)
