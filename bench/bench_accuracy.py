@@ -9,6 +9,7 @@ import random
 import time
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def main() -> None:
     prompts["Cyrillic prose"] = "ничего особенного " * 22_000
     rows: list[tuple[str, float, float]] = []
     for name, text in prompts.items():
-        took = _per_call_us(lambda text=text: _features(text, tokens.estimate(len(text), "en")))
+        took = _per_call_us(partial(_features, text, tokens.estimate(len(text), "en")))
         rows.append((f"features of {len(text) // 1000}K characters ({name})", took, 30.0))
     features = _features(prompts["look-up, ja"], 65536)
     for model in models:

@@ -300,7 +300,7 @@ async def leftovers(stand: Stand) -> dict[str, float]:
     """Return the pickers' metrics that did not return to zero within `SETTLE_S`."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        left = {}
+        left: dict[str, float] = {}
         for index in range(stand.plan.pickers):
             metrics = await stand.metrics(index)
             left |= {f"picker-{index} {n}": metrics[n] for n in ZERO if metrics.get(n, 0.0) > 0}

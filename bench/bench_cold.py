@@ -35,8 +35,8 @@ from bench.bench_decision import (
 )
 from laar.core import director
 from laar.policies.laar.outlook import Outlook
-from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs, PrefixMatch
+from laar.prefix.blocks import Chain
 from laar.prefix.lengths import PromptLengths
 from laar.protocol.events import AnswerBody
 from laar.server.extproc.messages import ANSWERS

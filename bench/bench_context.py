@@ -15,6 +15,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 
@@ -131,10 +132,10 @@ def hook_times() -> None:
         for name, text in (("no escapes", "x"), ("prose", prose), ("code", code)):
             plain = (text * (size // len(text)))[:size]
             given = json.dumps({"messages": [{"role": "user", "content": plain}]}).encode()
-            took = [apply(given)[0] for _ in range(400)]
-            report(f"no documents, {size >> 10} KB, {name}", took, target)
-            took = [apply(given, is_read=True)[0] for _ in range(400)]
-            report("  the same, as the picker has read it before", took, "-")
+            times = [apply(given)[0] for _ in range(400)]
+            report(f"no documents, {size >> 10} KB, {name}", times, target)
+            times = [apply(given, is_read=True)[0] for _ in range(400)]
+            report("  the same, as the picker has read it before", times, "-")
 
 
 def aligner_times() -> None:
@@ -180,7 +181,11 @@ def gains() -> None:
         own = rag.replay(
             make(0), endpoints=endpoints, capacity_docs=capacity_docs, reorder=True, own_orders=2
         )
-        size = {"endpoints": endpoints, "capacity_docs": capacity_docs, "reorder": True}
+        size: dict[str, Any] = {
+            "endpoints": endpoints,
+            "capacity_docs": capacity_docs,
+            "reorder": True,
+        }
         large = 10 * endpoints * capacity_docs
         others = [
             statistics.mean(rag.replay(make(seed), **size, **how).hit for seed in range(3))

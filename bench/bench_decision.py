@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -43,7 +43,7 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
-from laar.server.h2 import Code
+from laar.server.h2 import Call, Code
 from laar.server.memory import keep_freed, keep_young
 from laar.settings.routing import Flow
 from laar.telemetry.metrics import Metrics
@@ -104,7 +104,7 @@ class Caller:
 async def time_answer(picker: ExternalProcessor, messages: Sequence[bytes]) -> float:
     """Return the CPU seconds from the body, a native exchange's second message, to its answer."""
     caller = Caller()
-    exchange = Exchange(picker, caller)
+    exchange = Exchange(picker, cast(Call, caller))
     taken = 0.0
     for number, message in enumerate(messages):
         began = time.process_time()
@@ -174,7 +174,7 @@ def messages(size: int, number: int, trace: str = "") -> list[bytes]:
 def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes]:
     """Return the messages of a native exchange with this body."""
     head = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
-    head.protocol_config.request_body_mode = 2  # BUFFERED
+    head.protocol_config.request_body_mode = pb.ProcessingMode.BUFFERED
     for name, value in (
         (":method", "POST"),
         (":path", "/v1/chat/completions"),

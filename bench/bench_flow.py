@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -75,16 +76,19 @@ def bench_queue(tenants: int) -> None:
     for number in range(WAITING, WAITING + 3000):
         now += 0.01
         room = iter(("endpoint",))
-        leave.append(
-            timed(lambda now=now, room=room: queue.dispatch(now, lambda *_: next(room, None)))
-        )
+        leave.append(timed(partial(queue.dispatch, now, lambda *_, room=room: next(room, None))))
         one = request(rng, number, tenants, now)
-        come.append(timed(lambda one=one, now=now: queue.enqueue(one, now)))
-        refuse.append(timed(lambda now=now: queue.dispatch(now, lambda *_: None)))
+        come.append(timed(partial(queue.enqueue, one, now)))
+        refuse.append(timed(partial(queue.dispatch, now, lambda *_: None)))
     label = f"{WAITING} waiting, {tenants} tenants"
     percentiles(f"enqueue ({label})", 100, come)
     percentiles(f"dispatch, one leaves ({label})", 100, leave)
     percentiles(f"dispatch, none leaves ({label})", 100, refuse)
+
+
+def _look_up(table: PrefillTable, tokens: int) -> None:
+    for _ in range(100):
+        table.total_s(tokens)
 
 
 def main() -> None:
@@ -95,7 +99,7 @@ def main() -> None:
     percentiles(
         "prefill time look-up (mean of 100)",
         1,
-        [timed(lambda n=n: [table.total_s(n) for _ in range(100)]) / 100 for n in tokens],
+        [timed(partial(_look_up, table, n)) / 100 for n in tokens],
     )
     for tenants in (1, 100, WAITING):
         bench_queue(tenants)

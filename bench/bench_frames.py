@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from laar.server.h2 import Call, H2Server
+from laar.server.h2.call import Handler
 from laar.server.h2.connection import Connection
 
 ROUNDS = 15
@@ -40,7 +41,7 @@ HEADERS = (
 )
 
 
-class _Answers:
+class _Answers(Handler):
     def __init__(self, call: Call) -> None:
         self._call = call
 

@@ -19,6 +19,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
 
 import orjson
 
@@ -28,6 +30,7 @@ from bench.prompts.templates import TEMPLATES
 from laar.server.context_hooks import ContextHooks
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
+from laar.server.h2 import Call
 from laar.settings import Settings
 from laar.telemetry.problems import Problems
 
@@ -52,7 +55,7 @@ def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
         )
         hooks.shows_answers = True
         hooks.later = due.append
-        made.apply(made.env.settings, hook=hooks, enforced=None)
+        made.env = replace(made.env, hook=hooks)
     return made
 
 
@@ -61,7 +64,7 @@ async def spent(
 ) -> tuple[float, float]:
     """Return the CPU seconds from the body to its answer, and of the whole request."""
     caller = Caller()
-    exchange = Exchange(at, caller)
+    exchange = Exchange(at, cast(Call, caller))
     answer = whole = 0.0
     for number, message in enumerate(messages):
         began = time.process_time()

@@ -288,7 +288,9 @@ def read_model(kind: str, body: bytes) -> str | None:
         for part in parsed.iter_parts() if parsed.is_multipart() else ():
             named = part.get_param("name", header="content-disposition") == "model"
             if named and part.get_filename() is None:
-                found = part.get_payload(decode=True).decode("utf-8", "replace").strip("\r\n")
+                payload = part.get_payload(decode=True)
+                assert isinstance(payload, bytes)  # of a part that is not multipart itself
+                found = payload.decode("utf-8", "replace").strip("\r\n")
         return found
     try:
         document = json.loads(body)
@@ -404,10 +406,10 @@ async def measure(shape: str, cases: int, seed: int) -> Found:
 
 
 async def _client(port: int, todo: Iterator[int], found: Found, trusted: bool) -> None:
-    reader = writer = None
+    reader, writer = None, None
     for number in todo:
         case = make(random.Random(number), trusted=trusted)
-        if writer is None:
+        if reader is None or writer is None:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", port, limit=_HEAD_LIMIT_BYTES
             )

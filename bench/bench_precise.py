@@ -90,14 +90,14 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
         start = time.perf_counter()
         decision = director.decide(request, now)
         taken.append(time.perf_counter() - start)
-        slot, chain = decision.slot, decision.chain
+        slot, view = decision.slot, decision.view
         cached = serve(pools[slot], tokens, SIZE)
         _publish(beliefs, slot, pools[slot], tokens, precise=precise)
         if number > REQUESTS // 4:
             believed.append(1.0 - decision.uncached_tokens / decision.tokens)
             found.append(cached / len(tokens))
         director.settle(decision, answered(len(tokens), cached, 0.01))
-        if precise and chain is not None:
+        if precise and view is not None and (chain := view.chain) is not None:
             blocks = hash_blocks(tokens, SIZE, root("", ""))
             beliefs.blocks_held.learn("m", chain, len(tokens), SIZE, blocks)
     return believed, found, statistics.median(taken) * 1e6

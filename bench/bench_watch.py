@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from asyncio.subprocess import PIPE
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -56,9 +57,7 @@ def _request(i: int) -> Request:
 def _recording() -> None:
     runner = _runner(5)
     memory, director = runner.picker.observability.memory, runner.picker.director
-    decisions = [director.preview(_request(i), 0.0) for i in range(500)]
-    for i, decision in enumerate(decisions):
-        decision.id = str(i)
+    decisions = [replace(director.preview(_request(i), 0.0), id=str(i)) for i in range(500)]
     best = {"remember": 1e9, "end": 1e9, "log line": 1e9}
     for _ in range(40):
         began = time.thread_time()

@@ -138,7 +138,7 @@ def context(data: bytes) -> None:
                 tenant="t",
                 route="r",
                 now=float(turn),
-                mode=mode,  # type: ignore[arg-type]
+                mode=mode,
             )
             assert result.reason.value != "error"
             if mode == "observe":

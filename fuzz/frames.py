@@ -14,7 +14,7 @@ from jh2.hpack import Decoder, Encoder
 from fuzz.choices import Choices
 from fuzz.written import Written, by_the_library
 from laar.server.h2 import H2Server
-from laar.server.h2.call import Call
+from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Frame
 
@@ -54,7 +54,7 @@ _STREAMS = (0, 1, 1, 1, 3, 3, 5, 7, 2, 2**31 - 1)
 _runner = asyncio.Runner()
 
 
-class _Echo:
+class _Echo(Handler):
     """Sends back each message, but waits when it is asked to."""
 
     def __init__(self, call: Call) -> None:

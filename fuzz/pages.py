@@ -24,9 +24,10 @@ from laar.accuracy.retry import parse_tried
 from laar.accuracy.tokens import TokenEstimator
 from laar.datalayer.document import parse_yaml, read_document
 from laar.datalayer.endpoints_file import EndpointsDocument, split_address
-from laar.datalayer.kv_batches import Groups, decode_batch
+from laar.datalayer.kv_batches import Cleared, Groups, Removed, decode_batch
 from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError
+from laar.prefix.tokens import Stored
 from laar.protocol import headers as names
 from laar.protocol.answers import AnswerReader, NameRestorer
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
@@ -149,10 +150,12 @@ def events(data: bytes) -> None:
         found = decode_batch(payload, Groups())
     except ValueError:
         return
-    for kind, hashes, parent in found:
-        assert kind in ("BlockStored", "BlockRemoved", "AllBlocksCleared")
-        assert all(isinstance(one, int | bytes) for one in hashes)
-        assert parent is None or isinstance(parent, int | bytes)
+    for event in found:
+        assert isinstance(event, Stored | Removed | Cleared)
+        if not isinstance(event, Cleared):
+            assert all(isinstance(one, int | bytes) for one in event.hashes)
+        if isinstance(event, Stored):
+            assert event.parent is None or isinstance(event.parent, int | bytes)
 
 
 _YAML = (

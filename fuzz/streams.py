@@ -69,7 +69,12 @@ _HEADER_VALUES = (
     b"10.0.0.9:1",
 )
 _STATUSES = (b"200", b"503", b"404", b"", b"abc", b"99999999", b"204")
-_MODES = (0, 1, 2, 4)  # NONE, STREAMED, BUFFERED, FULL_DUPLEX_STREAMED
+_MODES = (
+    pb.ProcessingMode.NONE,
+    pb.ProcessingMode.STREAMED,
+    pb.ProcessingMode.BUFFERED,
+    pb.ProcessingMode.FULL_DUPLEX_STREAMED,
+)
 
 
 def make_director() -> Director:

@@ -24,7 +24,7 @@ def by_the_library(connection: Connection) -> None:
     h2.write_headers = lambda stream, headers, *, end=False: (  # type: ignore[method-assign]
         H2Connection.send_headers(h2, stream.stream_id, headers, end_stream=end)
     )
-    h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign]
+    h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign, assignment]
         H2Connection.send_data(h2, stream.stream_id, b"".join(pieces))
     )
 

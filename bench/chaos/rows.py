@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.chaos.asking import End, Ended
 from bench.chaos.load import percentile
@@ -157,7 +158,7 @@ _LEARNED: Verdict = (
     lambda r: r.lost_share < 0.01 and not r.lost_late,
 )
 _USELESS: Verdict = ("<= 1 % lost after 2 s", lambda r: r.lost_late_share <= 0.01)
-_STOPPED: dict[str, Verdict] = {
+_STOPPED: dict[str, Any] = {
     "target": ("0 lost, no wait > 2 s", lambda r: _nothing(r) and _no_wait(r)),
     "gateway": (
         "no 503, none lost but those passing through, no wait > 2 s",

@@ -209,7 +209,7 @@ class Stand:
             return
         self.store_socket.unlink(missing_ok=True)
         options = ("--port", "0", "--unixsocket", self.store_socket, "--save", "")
-        command = [self.plan.store, *options, "--dir", self.directory]
+        command: list[str | Path] = [self.plan.store, *options, "--dir", self.directory]
         self.store = await self.guard.start("store", command)
         async with asyncio.timeout(START_TIMEOUT_S):
             while not self.store_socket.exists():  # noqa: ASYNC110 - another process makes it
@@ -274,8 +274,9 @@ class Stand:
         name = f"envoy-{self._envoys}"
         path = self.directory / f"{name}.json"
         path.write_bytes(orjson.dumps(bootstrap))
-        command = [find_binary(), "-c", path, "--concurrency", "1", "--disable-hot-restart"]
-        envoy = await self.guard.start(name, [*command, "-l", "warning"])
+        own = ("--concurrency", "1", "--disable-hot-restart", "-l", "warning")
+        command: list[str | Path] = [find_binary(), "-c", path, *own]
+        envoy = await self.guard.start(name, command)
         await self._ready(f"http://127.0.0.1:{admin}/ready", envoy)
         # Readiness covers only listeners, not the health of endpoints and pickers.
         await self._clusters_warm(f"http://127.0.0.1:{admin}")

@@ -22,7 +22,7 @@ _WRONG = (b"", b"\xff not a batch", b'{"v":99,"ns":"laar"}', b'{"v":2,"ns":"laar
 async def _ask(stand: Stand, *command: object) -> Any:
     from redis.asyncio import Redis
 
-    client = Redis.from_url(f"unix://{stand.store_socket}", socket_timeout=5.0)
+    client: Any = Redis.from_url(f"unix://{stand.store_socket}", socket_timeout=5.0)
     try:
         return await client.execute_command(*command)
     finally:

@@ -110,13 +110,13 @@ async def cpu(
                 if one.picker is not None:
                     named = f"{shape}: memory of {one.name}"
                     figures.add("cpu", named, one.picker_bytes() / 2**20, "MiB")
-        one, many = (
+        single, many = (
             costs.pickers[shape, case.name].get(LAAR.name) for case in CASES if case.chunks
         )
-        if one and many:
+        if single and many:
             named = f"{shape}: answer of 200 chunks beside one of 1"
             most = 1.05 if shape == "native" else None
-            figures.add("cpu", named, many / one, "x", at_most=most)
+            figures.add("cpu", named, many / single, "x", at_most=most)
 
 
 async def features(figures: Figures, share: float) -> None:
@@ -198,8 +198,8 @@ async def latency(figures: Figures, seconds: float) -> None:
             figures.add("latency", f"{case.name}: half of laar's rate", rate, "a second")
             took: list[list[float]] = [[] for _ in loads]
             for number in range(ROUNDS):
-                for load, one in zip(loads, took, strict=True):
-                    one += await load.at_rate(rate, seconds / ROUNDS, number)
+                for load, times in zip(loads, took, strict=True):
+                    times += await load.at_rate(rate, seconds / ROUNDS, number)
             for load in loads:
                 load.close()
         for one, times in zip(stood, took, strict=True):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jh2.config import H2Configuration
@@ -37,7 +38,7 @@ async def hold_streams(url: str, count: int, body: bytes) -> AsyncIterator[Held]
         for first in range(0, count, STREAMS_A_CONNECTION):
             many = min(STREAMS_A_CONNECTION, count - first)
             transport, client = await loop.create_connection(
-                lambda many=many: _Client(held, many, body), host, int(port)
+                partial(_Client, held, many, body), host, int(port)
             )
             stack.callback(transport.abort)
             with suppress(TimeoutError):

@@ -72,8 +72,8 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
                 if store is None:
                     raise RuntimeError("no redis-server and no valkey-server is installed")
                 socket = place / "store"
-                command = [store, "--port", "0", "--unixsocket", socket, "--save", ""]
-                await guard.start("store", [*command, "--dir", place])
+                options = ("--unixsocket", socket, "--dir", place, "--save", "")
+                await guard.start("store", [store, "--port", "0", *options])
                 while not socket.exists():  # noqa: ASYNC110 - another process makes it
                     await asyncio.sleep(0.01)
                 for count in (2, 3, 4):
