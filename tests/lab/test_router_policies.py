@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer, View
 from laar.errors import SettingError
-from laar.policies import POLICY_NAMES, build_policies, parse_policy
+from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.registry import Kind, Registry
 from laar.testing import make_view
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
@@ -25,6 +25,7 @@ from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.llm_d_latency import llm_d_latency
 from laar_lab.policies.llm_router import REASONS, PrefixAware
 from laar_lab.policies.sglang import CacheAware, Lmetric, PowerOfTwo, SessionsFirst, Vetoed
+from laar_lab.policy_text import parse_policy
 from support.conformance import check_all
 from support.exploring import examples
 from support.views import chosen, view_of

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from laar.errors import SettingError
-from laar.policies import parse_policy
 from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
 from laar_lab.cli import lab as commands
 from laar_lab.experiments import find_experiment
+from laar_lab.policy_text import parse_policy
 from laar_lab.sim.fleet import Arrival, FleetSettings, generator
 from laar_lab.statistics import holm
 from laar_lab.suite.case import Case, Closed, Open, Together, run_case

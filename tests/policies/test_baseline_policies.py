@@ -15,11 +15,12 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import View
 from laar.core.picker import pick
 from laar.errors import SettingError
-from laar.policies import POLICY_NAMES, build_policies, parse_policy
+from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
 from laar.policies.own import own
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, Registry
+from laar_lab.policy_text import parse_policy
 from support.exploring import examples
 from support.views import chosen, view_of
 

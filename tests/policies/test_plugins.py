@@ -19,11 +19,12 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies, parse_policy
+from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies
 from laar.server.admin.explain import explain
 from laar.server.picker import Picker
 from laar.settings import load
 from laar.testing import make_view
+from laar_lab.policy_text import parse_policy
 from support.plugins import install, installed
 
 PARTS = '''

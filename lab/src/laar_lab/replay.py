@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 
 from laar.errors import SettingError
-from laar.policies import parse_policy
 from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
+from laar_lab.policy_text import parse_policy
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sessions import Recorded, has_sessions, read_sessions
 from laar_lab.sim.fleet import (

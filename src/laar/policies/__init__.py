@@ -22,7 +22,6 @@ __all__ = [
     "build_policies",
     "check_parameters",
     "check_profile",
-    "parse_policy",
 ]
 
 _REGISTRY = Registry(own(CostWeights()))
@@ -123,23 +122,3 @@ def check_profile(name: str, profile: Profile) -> None:
     ]
     for kind, use in uses:
         _REGISTRY.find(kind, use.name).check(use.parameters)
-
-
-def parse_policy(text: str) -> tuple[str, dict[str, object]]:
-    """Parse a policy as given on a command line: `name`, or `name:parameter=value,...`.
-
-    Raises:
-        SettingError: as in `check_parameters`, or a part does not have that form.
-    """
-    name, _, rest = text.partition(":")
-    values: dict[str, object] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise SettingError(f"policy `{text}`: `{part}` is not of the form parameter=value")
-        try:
-            values[key.strip()] = float(value)
-        except ValueError:
-            values[key.strip()] = value.strip()
-    check_parameters({name: values})
-    return name, values

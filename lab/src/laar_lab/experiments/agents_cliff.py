@@ -16,12 +16,13 @@ from pathlib import Path
 
 from laar.core.cost import CostWeights
 from laar.flow.settings import FlowSettings
-from laar.policies import build_policies, parse_policy
+from laar.policies import build_policies
 from laar_lab.claims import Evidence, Runs, Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
 from laar_lab.peers import Gate
+from laar_lab.policy_text import parse_policy
 from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     FleetSettings,

@@ -26,10 +26,10 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
 from laar.health import HealthSettings
-from laar.policies import parse_policy
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
+from laar_lab.policy_text import parse_policy
 from laar_lab.report import Chart, Report, Table, means_table
 from laar_lab.sim.fleet import (
     Arrival,

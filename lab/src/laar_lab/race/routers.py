@@ -19,8 +19,8 @@ from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
-from laar.policies import parse_policy
 from laar_lab.live.processes import LaarProcess, free_ports, wait_for
+from laar_lab.policy_text import parse_policy
 from laar_lab.race.engines import Engines
 from laar_lab.race.processes import answers, cpu_s, process
 

@@ -29,7 +29,7 @@ from pydantic import (
 
 from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
-from laar.policies import parse_policy
+from laar_lab.policy_text import parse_policy
 from laar_lab.sim.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar_lab.sim.fleet import FleetSettings, LinkProfile, Site
 

@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from laar.flow.settings import FlowSettings
-from laar.policies import parse_policy
+from laar_lab.policy_text import parse_policy
 from laar_lab.sim.fleet import (
     Arrival,
     Conversation,

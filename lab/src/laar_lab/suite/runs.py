@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from laar.errors import SettingError, unknown
-from laar.policies import parse_policy
+from laar_lab.policy_text import parse_policy
 from laar_lab.report import Table, Value
 from laar_lab.statistics import means
 from laar_lab.suite.case import Case, Numbers, run_case
