@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_561,
-    "statements": 32_174,
+    "lines": 53_540,
+    "statements": 32_161,
     "modules": 230,
-    "lines loaded": 35_344,
+    "lines loaded": 35_323,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
