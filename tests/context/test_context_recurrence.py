@@ -103,13 +103,29 @@ def titled(i):
     return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
 
 
+def addressed(i):
+    """Forty chunks of four files below the names and addresses of their files."""
+    return f"{titled(i).partition('.pdf')[0]}.pdf\nhttps://example.org/handbook/{i % 4}\n{prose(i)}"
+
+
+def of_one_file(i):
+    """Twelve chunks of one file below its name, which has a number."""
+    return f"Source: The handbook of the museum in 2015.pdf\n\n{prose(i)}"
+
+
 def differing_in_the_end(i):
     """Twelve chunks; two pairs of them differ in nothing but the heading at their end."""
     return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
 
 
 @pytest.mark.parametrize(
-    ("make", "count", "least"), [(titled, 40, 3), (differing_in_the_end, 12, 2)]
+    ("make", "count", "least"),
+    [
+        (titled, 40, 3),
+        (addressed, 40, 4),
+        (of_one_file, 12, 4),
+        (differing_in_the_end, 12, 2),
+    ],
 )
 def test_documents_are_not_parted_from_what_belongs_to_them(make, count, least):
     rng, known, found, number = random.Random(2), Recurrences(), 0, 400
@@ -122,6 +138,7 @@ def test_documents_are_not_parted_from_what_belongs_to_them(make, count, least):
             back = Change(block, tuple(reversed(range(len(block.items)))))
             moved, _ = rewrite(text, [back])
             assert [doc for doc in docs if doc not in moved] == []
+            assert not block.labels_stay
         known.learn(seen)
     assert found > least * number // 2
 

@@ -54,7 +54,14 @@ MAX_PIECES = 30_000
 """Maximum documents and candidate pieces, 0.5 KB each; LRU eviction."""
 
 MAX_ALIKE = 12
-"""Maximum documents with the same first two long lines; LRU eviction."""
+"""Maximum documents with the same first `_KEY_LINES`; LRU eviction."""
+
+_KEY_LINES = 3
+"""Long lines by which a document is looked up: chunks may share the name and the address of their
+file."""
+
+_LONGEST_HEADING = 120
+"""Characters up to which a single line may be a heading or a source instead of a document."""
 
 _OFTEN = 3
 _OFTEN_TEXTS = 2
@@ -217,17 +224,22 @@ class Recurrences:
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._closings: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by scope, with a count
         self._without_news = 0
-        # By keys of the first two long lines: length and last line's key of documents by hash.
-        self._documents: OrderedDict[tuple[int, int], dict[int, tuple[int, int]]] = OrderedDict()
-        self._begun: Counter[int] = Counter()  # entries of `_documents` by first line
+        # By the key of the first long lines: length and last line's key of documents, by hash.
+        self._documents: OrderedDict[tuple[int, ...], dict[int, tuple[int, int]]] = OrderedDict()
+        self._begun: Counter[tuple[int, ...]] = Counter()  # beginnings of these keys
+        self._alone: dict[int, tuple[int, ...]] = {}  # keys of documents alone with a first line
 
     def __len__(self) -> int:
         """Return the number of pieces held."""
         return len(self._pieces)
 
-    def is_heading(self, key: int) -> bool:
-        """Return whether a line precedes several documents, such as the name of their file."""
-        return self._begun[key] - ((key, 0) in self._documents) > 1 or self._frame.get(key, 0) > 0
+    def is_heading(self, *keys: int) -> bool:
+        """Return whether long lines precede several documents, such as the name of their file."""
+        return self._begun[keys] - (keys in self._documents) > 1
+
+    def is_frequent(self, key: int) -> bool:
+        """Return whether a line often occurs several times in a text."""
+        return self._frame.get(key, 0) > 0
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
         """Return whether short lines usually follow the last document."""
@@ -260,8 +272,8 @@ class Recurrences:
                 key = last_key = hash((scope, own))
                 begin, end = at + core, at + end
                 if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
-                    known = key in begun
-                    found = self._known(scope, text, begin, key, stop) if known else None
+                    known = (key,) in begun
+                    found = self._known(seen, begin, key, stop) if known else None
                     if found is not None:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
@@ -288,37 +300,43 @@ class Recurrences:
         """Return the length of words up to a colon if a known document follows them; else 0."""
         rest = line.partition(": ")[2]
         looks = self._looks.get(hash(rest)) or self._look(rest)
-        return len(line) - len(rest) if hash((scope, looks[4])) in self._begun else 0
+        return len(line) - len(rest) if (hash((scope, looks[4])),) in self._begun else 0
 
-    def _known(
-        self, scope: int, text: str, begin: int, key: int, stop: int
-    ) -> tuple[int, int, _Piece] | None:
+    def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        second = self._second(scope, text, stop, len(text))
-        alike = [*self._documents.get((key, second), {}).items()]
-        if second in self._begun and not self.is_heading(key):
-            alike += self._documents.get((key, 0), {}).items()
-        longest = sorted(alike, key=lambda found: -found[1][0]) if len(alike) > 1 else alike
-        for whole, (size, last_key) in longest:
-            end = begin + size
-            if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
-                piece = self._pieces.get(whole)
-                if piece is not None:
-                    return end, last_key, piece
+        scope, text, places = seen.scope, seen.text, seen.places
+        keys = self._alone.get(key) or self._key(scope, text, key, stop, len(text))
+        for count in range(len(keys), 0, -1):
+            alike = self._documents.get(keys[:count])
+            if not alike or (count < _KEY_LINES and self.is_heading(*keys[:count])):
+                continue
+            sizes = alike.items()
+            longest = sorted(sizes, key=lambda found: -found[1][0]) if len(sizes) > 1 else sizes
+            for whole, (size, last_key) in longest:
+                end = begin + size
+                if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
+                    # A short line counts only among others.
+                    if count == 1 and size <= _LONGEST_HEADING:
+                        follows = not places or places[-1].nth == len(seen.lines.long) - 1
+                        if not follows or (len(keys) > 1 and (keys[1],) not in self._begun):
+                            continue
+                    piece = self._pieces.get(whole)
+                    if piece is not None:
+                        return end, last_key, piece
         return None
 
-    def _second(self, scope: int, text: str, stop: int, end: int) -> int:
-        """Return the key of the next long line after a line's end at `stop`; 0 if there is none."""
+    def _key(self, scope: int, text: str, key: int, stop: int, end: int) -> tuple[int, ...]:
+        """Return the keys of a long line that ends at `stop`, and of the next ones up to `end`."""
+        keys = [key]
         for _ in range(MOST_SHORT):
-            at = stop + 1
-            if not 0 < at < end:
-                return 0
-            stop = text.find("\n", at)
+            if len(keys) == _KEY_LINES or not 0 <= stop < end - 1:
+                break
+            at, stop = stop + 1, text.find("\n", stop + 1)
             line = text[at : stop if stop >= 0 else len(text)]
             looks = self._looks.get(hash(line)) or self._look(line)
             if looks[5]:
-                return hash((scope, looks[4]))
-        return 0
+                keys.append(hash((scope, looks[4])))
+        return tuple(keys)
 
     def _look(self, line: str) -> _Looks:
         """Parse a line, cached since most lines recur."""
@@ -431,22 +449,27 @@ class Recurrences:
             if piece.after != after:
                 piece.after = 0
         if piece.is_document:
-            key = lines.keys[first]
-            second = self._second(seen.scope, seen.text, seen.text.find("\n", begin), end)
-            known = self._documents.pop((key, second), None)
+            line_end = seen.text.find("\n", begin)
+            keys = self._key(seen.scope, seen.text, lines.keys[first], line_end, end)
+            known = self._documents.pop(keys, None)
             if known is None:
                 known = {}
-                self._begun[key] += 1
+                self._begun.update(_beginnings(keys))
+                self._alone.pop(keys[0], None)
+                if self._begun[keys[:1]] == 1 < len(keys):
+                    self._alone[keys[0]] = keys
             known.pop(whole, None)
             known[whole] = end - begin, lines.last_keys[last]
             if len(known) > MAX_ALIKE:
                 del known[next(iter(known))]
-            self._documents[key, second] = known
+            self._documents[keys] = known
             if len(self._documents) > MAX_DOCUMENTS:
-                (key, _), _ = self._documents.popitem(last=False)
-                self._begun[key] -= 1
-                if not self._begun[key]:
-                    del self._begun[key]
+                evicted, _ = self._documents.popitem(last=False)
+                self._alone.pop(evicted[0], None)
+                for keys in _beginnings(evicted):
+                    self._begun[keys] -= 1
+                    if not self._begun[keys]:
+                        del self._begun[keys]
         return piece
 
     @staticmethod
@@ -476,6 +499,10 @@ class Recurrences:
             piece.next = after if piece.next < 0 else 0
 
 
+def _beginnings(keys: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [keys[:count] for count in range(1, len(keys) + 1)]
+
+
 def _taken_apart(line: str) -> _Looks:
     own = line.strip()
     start = len(line) - len(line.lstrip()) if own else 0
@@ -493,9 +520,10 @@ _NO_LABEL = ("", "")
 
 
 def _masked(seen: Seen, first: int, stop: int) -> tuple[str, ...]:
-    """Return the text of some lines, without numbers."""
+    """Return the text of some lines; without numbers in short ones, which may count positions."""
     spans = zip(seen.lines.starts[first:stop], seen.lines.ends[first:stop], strict=True)
-    return tuple([_NUMBER.sub("#", seen.text[start:end]) for start, end in spans])
+    lines = [seen.text[start:end] for start, end in spans]
+    return tuple([_NUMBER.sub("#", line) if len(line) < LONG_LINE else line for line in lines])
 
 
 def _before(lines: Lines, nth: int) -> int:
@@ -579,7 +607,9 @@ class _Bounds:
             starts = starts[:-1]
         if len(starts) < 2:
             return None
-        numbered = self._numbered or any("#" in line for line in self._separator)
+        gaps_differ = len(bounds) == 1 or len({self._text[end:start] for end, start in bounds}) > 1
+        numbers = gaps_differ and any("#" in line for line in self._separator)
+        numbered = self._numbered or numbers
         # An item may hold several documents; then a note by count would name others.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
@@ -688,7 +718,7 @@ class _Bounds:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at and self._known.is_heading(lines.keys[at - 1]):
+        if at and self._is_below_heading(place, at):
             return None
         # The first line may be part of a long one: behind words of the frame.
         if at < max(0, first - 1) or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
@@ -696,6 +726,16 @@ class _Bounds:
         if not own or lines.keys[at] == own[0]:
             return self._core(place, at)
         return self._behind_words(at, own[0])
+
+    def _is_below_heading(self, place: Place, at: int) -> bool:
+        """Return whether lines before `at` may belong to a document that begins there."""
+        lines, size = self._lines, len(self._separator)
+        if size and _masked(self._seen, max(0, at - size), at) == self._separator:
+            return False
+        before = [lines.keys[i] for i in lines.long[max(0, place.nth - _KEY_LINES) : place.nth]]
+        return self._known.is_frequent(lines.keys[at - 1]) or any(
+            self._known.is_heading(*before[start:]) for start in range(len(before))
+        )
 
     def _behind_words(self, line: int, key: int) -> int | None:
         """Return the start of a short line that follows words of the frame up to a colon."""
