@@ -11,6 +11,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import NoRoomError
 from laar.core.membership import EndpointSpec
+from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.tuning.settings import TunerSettings
@@ -123,6 +124,34 @@ def test_a_broken_tuner_costs_no_request():
     d = director(Broken())
     assert d.decide(request(), 0.0).reason == "laar"
     assert d.degraded["tuner"] == 1
+
+
+class Meddler:
+    """A plug-in's scorer that tries to change the weights of the decisions after its own."""
+
+    def score(self, view):
+        for name in view.weights:
+            view.weights[name] = 1e9
+        return np.ones(len(view.slots))
+
+
+def test_a_scorer_cannot_change_the_weights_of_the_tuner():
+    tuner = Tuner(TunerSettings(bounds=BOUNDS, window=20), START)
+    d = director(tuner, policy="meddling")
+    d.policies["meddling"] = Policy(name="meddling", scorers=((Meddler(), 1.0),))
+    seen = []
+    for _ in range(300):  # windows of the incumbent, of candidates, and the wait between them
+        decision = d.decide(request(), 0.0)
+        seen.append(decision.view.weights)
+        d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, ttft_s=0.2))
+    tuner.freeze()
+    seen.append(d.decide(request(), 0.0).view.weights)
+    windows = tuner.export()["windows"]
+    assert {window["role"] for window in windows} == {"incumbent", "candidate"}
+    assert tuner.export()["weights"] == START
+    for weights in (*seen, *(window["weights"] for window in windows)):
+        assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
+    assert d.degraded["scorer"] == len(seen)  # a fault, as any other of a plug-in
 
 
 def test_settling_decisions_count_so_that_windows_open():

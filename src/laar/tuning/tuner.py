@@ -27,6 +27,7 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
 from laar.tuning.windows import Observed, Window, WindowScore, better
@@ -62,7 +63,7 @@ HISTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of a decision, and the version tag for its `Observed`."""
+    """The weights of a decision, read-only, and the version tag for its `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -79,13 +80,14 @@ class Tuner:
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self._incumbent = {
+        clipped = {
             name: min(max(initial[name], floor), cap)
             for name, (floor, cap) in settings.bounds.items()
         }
+        self._incumbent: Mapping[str, float] = MappingProxyType(clipped)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
-        self._candidate: dict[str, float] | None = None  # it has won once and must win again
+        self._candidate: Mapping[str, float] | None = None  # it has won once and must win again
         self._sigma = settings.sigma
         self._trials = self._windows = self._lost_in_a_row = 0
         self._history: deque[WindowScore] = deque(maxlen=HISTORY)
@@ -112,10 +114,9 @@ class Tuner:
         if window is None or sample.version != window.version:
             return
         window.add(sample)
-        if window.role == "candidate" and self._breached(window):
-            self._conclude(window, stopped=True)
-        elif window.drained:
-            self._conclude(window)
+        stopped = window.role == "candidate" and self._breached(window)
+        if stopped or window.drained:
+            self._conclude(window, stopped=stopped)
 
     def freeze(self) -> None:
         """End the climb, and serve the incumbent from now on."""
@@ -236,11 +237,10 @@ class Tuner:
         self._window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
         self._since_s = self._elapsed_s
 
-    def _propose(self) -> dict[str, float]:
+    def _propose(self) -> Mapping[str, float]:
         """Return the next candidate; redraw if clipping yields the incumbent."""
         self._trials += 1
         rng = random.Random(f"{self._settings.seed}:{self._trials}")
-        proposal = self._incumbent
         for _ in range(CORNER_DRAWS):
             proposal = {
                 name: min(max(weight * math.exp(rng.gauss(0.0, self._sigma)), floor), cap)
@@ -248,5 +248,5 @@ class Tuner:
                 for floor, cap in (self._settings.bounds[name],)
             }
             if proposal != self._incumbent:
-                break
-        return proposal
+                return MappingProxyType(proposal)
+        return self._incumbent

@@ -14,8 +14,8 @@ tol)`` accepts candidates that are *worse* by the tolerance; `better` avoids tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ class WindowScore:
 
     version: int
     role: str
-    weights: dict[str, float]
+    weights: Mapping[str, float]
     cost_s: float
     ttft_p95_s: float
     e2e_p95_s: float
@@ -81,7 +81,7 @@ class WindowScore:
         """Return plain values for JSON or YAML, with NaN as None."""
         return {
             key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in asdict(self).items()
+            for key, value in asdict(replace(self, weights=dict(self.weights))).items()
         }
 
 
@@ -92,7 +92,7 @@ class Window:
     Args:
         version: tag of its decisions.
         role: ``incumbent`` or ``candidate``.
-        weights: weights used by its decisions.
+        weights: weights used by its decisions; decisions hold them, so they must be read-only.
         size: decisions in the cohort.
         assigned: decisions so far; below 0 before the cohort starts, while queues from other
             weights drain.
@@ -102,7 +102,7 @@ class Window:
 
     version: int
     role: str
-    weights: dict[str, float]
+    weights: Mapping[str, float]
     size: int
     assigned: int
     closed: bool = False
