@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_580,
-    "statements": 32_193,
+    "lines": 53_581,
+    "statements": 32_194,
     "modules": 230,
     "lines loaded": 35_323,
     "settings": 148,

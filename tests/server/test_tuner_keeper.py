@@ -190,6 +190,20 @@ def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path
     ]
 
 
+async def test_pickers_whose_process_ids_are_alike_may_save_one_file_at_the_same_time(tmp_path):
+    """In containers each picker is process 1; a volume may be mounted in two."""
+    file, problems = tmp_path / "state.json", Problems()
+
+    def while_another_saves():
+        WholeFile(file).write(lambda: b"longer than that")
+        return b"the last"
+
+    await WholeFile(file).save(while_another_saves, problems, "accuracy.state_file", "")
+    assert "accuracy.state_file" not in problems
+    assert file.read_bytes() == b"the last"
+    assert list(tmp_path.iterdir()) == [file]
+
+
 async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
     """All of them have the same interval, and are stopped together."""
     file, problems = tmp_path / "state.json", Problems()

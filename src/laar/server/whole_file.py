@@ -20,6 +20,7 @@ class WholeFile:
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:
         self.path = path
         self._mode = mode
+        self._tag = os.urandom(8).hex()
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
@@ -28,8 +29,8 @@ class WholeFile:
         Raises:
             OSError: the file can't be written; the old content stays.
         """
-        # Workers may write the same file concurrently: each has its own temporary name.
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        # Others may write the same file: workers, and containers, where each process is number 1.
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{self._tag}.new")
         with self._writing:  # a cancelled save continues in its thread
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
