@@ -18,7 +18,7 @@ LIMITS = {
     "lines": 53_581,
     "statements": 32_194,
     "modules": 230,
-    "lines loaded": 35_323,
+    "lines loaded": 35_324,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
