@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
-from bench.bench_kills import measure
+from bench.bench_kills import _settings, measure
+
+from laar_lab.live.processes import LaarProcess
+from support import RecordingUpstream, eventually, free_port
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
 
@@ -16,3 +20,28 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
     assert run.undecided, "the kills reached the picker"
     assert run.in_a_row > 0, "and the next one decides"
     assert (tmp_path / "laar.log").read_text().count("it starts again in") == 2
+
+
+async def test_a_killed_envoy_ends_the_command_which_names_the_status(
+    tmp_path: Path, envoy_binary: Path
+) -> None:
+    """As the kernel kills it that runs out of memory: then its log says nothing."""
+    log = tmp_path / "laar.log"
+    async with RecordingUpstream() as upstream:
+        ports = [free_port() for _ in range(5)]
+        command = _settings(tmp_path, [upstream.address], ports[0], ports[1:])
+        async with LaarProcess(command, log) as process:
+            await eventually(
+                lambda: "Envoy listens on" in log.read_text(), timeout_s=60, what="Envoy to listen"
+            )
+            parent = psutil.Process(process.pid)
+            children = parent.children(recursive=True)
+            for child in children:
+                if child.name() == "envoy":
+                    child.kill()
+            await eventually(
+                lambda: not any(child.is_running() for child in children), what="the end of all"
+            )
+            await eventually(
+                lambda: "Envoy exited with -9" in log.read_text(), what="the reason for the end"
+            )

@@ -149,7 +149,7 @@ class _Parent:
                 try:
                     await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
                     if ended.done():
-                        raise LaarError(f"Envoy exited unexpectedly:\n{envoy.log_tail()}")
+                        raise LaarError(f"Envoy exited with {ended.result()}:\n{envoy.log_tail()}")
                     await envoy.drain(self._shutdown().grace_s)
                 finally:
                     await cancel([ended, stopping, tidying])
