@@ -268,6 +268,20 @@ def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp
     assert "would have port 65536" in refused(settings_of(tmp_path, admin=65535))
 
 
+@pytest.mark.parametrize("name", ["ext_proc", "health"])
+def test_a_port_that_the_workers_of_another_fleet_share_is_reported_before_any_starts(
+    tmp_path, name
+):
+    """The kernel would let them join, and give each fleet a part of the other's requests."""
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = refused(settings_of(tmp_path, admin=consecutive_ports(), **{name: port}))
+    assert f"listen.{name}: can't listen on 127.0.0.1:{port}" in error
+
+
 def test_workers_without_a_store_are_refused_with_the_remedy(tmp_path):
     assert "share.url: --workers 2 needs it" in refused(settings_of(tmp_path, share={}))
 

@@ -62,10 +62,10 @@ def serve(
         if worker is None and (workers > 1 or with_envoy):
             gc.enable()
             _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
-            return
-        from laar.server.serving import serve as run
+        else:
+            from laar.server.serving import serve as run
 
-        run(loaded, worker=worker)
+            run(loaded, worker=worker)
 
 
 def _serve_together(
@@ -82,6 +82,7 @@ def _serve_together(
     from laar.datalayer.endpoints_file import split_address
     from laar.envoy.process import EnvoyProcess
     from laar.errors import SettingError
+    from laar.server.ports import ports_in_use
     from laar.server.workers import run_workers
 
     listen = loaded.settings.listen
@@ -101,6 +102,8 @@ def _serve_together(
                 f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
                 f"{count} workers use the ports {admin} to {last}, starting at listen.admin"
             )
+    if taken := ports_in_use(listen):  # workers could share them even with another fleet's picker
+        raise taken[0]
     bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
     if verbose:

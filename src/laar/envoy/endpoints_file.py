@@ -45,11 +45,8 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
         SettingError: an address is a name.
     """
     content = _discovery_response(specs)
-    try:
-        if path.read_bytes() == content:
-            return False
-    except FileNotFoundError:
-        pass
+    if path.exists() and path.read_bytes() == content:
+        return False
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.write_bytes(content)
     temporary.replace(path)
