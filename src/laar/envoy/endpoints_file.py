@@ -45,8 +45,11 @@ def write_eds(path: Path, specs: Sequence[EndpointSpec]) -> bool:
         SettingError: an address is a name.
     """
     content = _discovery_response(specs)
-    if path.exists() and path.read_bytes() == content:
-        return False
+    try:
+        if path.read_bytes() == content:
+            return False
+    except FileNotFoundError:
+        pass
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.write_bytes(content)
     temporary.replace(path)
