@@ -580,6 +580,15 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
         accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
     )
     envoy = await gateway.envoy()
+    # Otherwise the first probe or reading may find the engine gone, and Envoy has nothing to retry.
+    table, problems = runner.picker.table, runner.picker.problems
+    await eventually(
+        lambda: (
+            all(f"scrape {upstream.address}" in problems for upstream in (a, b))
+            and not any(map(math.isnan, table.rtt_s[:2]))
+        ),
+        what="the first probes and readings",
+    )
     await a.__aexit__(None, None, None)
     headers = await chat(http, envoy.url())
     assert headers["x-laar-endpoint"] == b.address
