@@ -402,7 +402,7 @@ def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
             f"{healed:.0f} s" if healed else "never" if r["failed_trials"] is not None else "",
             f"{attempts:.2f}" if attempts is not None else "",
             str(r["target"]),
-            {"True": "met", "False": "MISSED", "None": "-"}[str(r["met"])],
+            "-" if r["met"] is None else "met" if r["met"] else "MISSED",
         )
     console.print(table)
 

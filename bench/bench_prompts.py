@@ -97,7 +97,8 @@ def cell(
     rng = random.Random(f"{corpus}/{seed}")
     pool = corpora.chunks(corpus, chunks, rng)
     if name == TITLED:
-        pool = [f"Source: {_file(at)}\n\n{text}" for at, text in enumerate(pool)]
+        source = "Source: Employee handbook and travel policy {}.pdf\n\n{}"
+        pool = [source.format(2015 + at % 9, text) for at, text in enumerate(pool)]
     weights = [(i + 1) ** -0.8 for i in range(len(pool))]
     rng.shuffle(weights)
     hook = ContextHook(ContextSettings(holdout_share=0.0))
@@ -120,10 +121,6 @@ def cell(
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)
     return seen / SCORED / DRAWN, whole / SCORED, moved, lost, off.share, on.share
-
-
-def _file(at: int) -> str:
-    return f"Employee handbook and travel policy {2015 + at % 9}.pdf"
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:

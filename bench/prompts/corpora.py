@@ -10,7 +10,7 @@ import pydoc_data.topics
 import random
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 
 CHUNK_CHARS = 1000
@@ -21,16 +21,11 @@ SEPARATORS = ("\n\n", "\n", " ")
 _DOCS = Path(__file__).parents[2] / "docs"
 
 
-def _readme(package: Distribution) -> str:
-    described = package.metadata["Description"]
-    return described or ""
-
-
 @cache
 def corpora() -> dict[str, list[str]]:
     """Return the texts by corpus, in a fixed order."""
     installed = sorted(distributions(), key=lambda each: each.metadata["Name"].casefold())
-    readmes = [_readme(each) for each in installed]
+    readmes = [each.metadata["Description"] or "" for each in installed]
     licences = [
         file.read_text()
         for each in installed
