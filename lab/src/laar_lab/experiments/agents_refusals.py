@@ -14,12 +14,10 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from laar.core.cost import CostWeights
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
 from laar.health.settings import HealthSettings
-from laar.policies import build_policies
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -92,7 +90,6 @@ def run_refusals(data: Path, at_once: int, rule: str, seed: int) -> dict[str, fl
         FleetSettings(policy=policy, fallbacks=fallbacks, health=HealthSettings()),
         seed=seed,
         assessor=fleets.nothing([]),
-        policies=build_policies(CostWeights(), {policy: {}}),
         flow=FlowSettings() if gate else None,
         by_load=False,
     )
