@@ -32,7 +32,6 @@ OTHER: dict[str, Any] = {
     "routing.apart": "threshold",
     "routing.apart_tokens": 700,
     "routing.retries": "new-model",
-    "routing.answer_value_s": 90.0,
     "routing.max_waiting": 7,
     "routing.quadratic_tokens": 60_000,
     "accuracy.capability": "capability.json",
