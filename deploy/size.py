@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_584,
-    "statements": 32_196,
-    "modules": 230,
-    "lines loaded": 35_327,
-    "settings": 148,
+    "lines": 53_465,
+    "statements": 32_126,
+    "modules": 229,
+    "lines loaded": 35_208,
+    "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 

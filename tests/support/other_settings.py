@@ -23,7 +23,6 @@ OTHER: dict[str, Any] = {
     "routing.k_rtt": 0.5,
     "routing.k_queue": 0.5,
     "routing.k_delay": 0.5,
-    "routing.weights_file": "weights.yaml",
     "routing.list_models": False,
     "routing.conformance_headers": True,
     "routing.policies": {"own": {"scorers": [{"name": "queue", "weight": 2.0}]}},
