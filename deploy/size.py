@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_465,
-    "statements": 32_126,
+    "lines": 53_464,
+    "statements": 32_122,
     "modules": 229,
     "lines loaded": 35_208,
     "settings": 146,
