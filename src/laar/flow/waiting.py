@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -44,9 +45,6 @@ class Bag(Generic[K]):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._slots
-
     def put(self, key: K, line: Line) -> None:
         """Add a key, or replace the line of a known key."""
         self._found = None
@@ -68,14 +66,6 @@ class Bag(Generic[K]):
             self._keys[slot] = last
             self._slots[last] = slot
             self._rows[:, slot] = self._rows[:, len(self._keys)]
-
-    def line(self, key: K) -> Line:
-        """Return the line of a known key."""
-        return Line(*self._rows[:, self._slots[key]].tolist())
-
-    def lines(self) -> NDArray[np.float64]:
-        """Return float64[2, n], the offsets and rates of the lines, valid until the next change."""
-        return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
         """Return the lowest key at `now` and its height.
@@ -146,15 +136,13 @@ class Crowd(Generic[K]):
             self.largest = after
 
 
+@dataclass(slots=True, eq=False)
 class _Tenant:
     """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
 
-    __slots__ = ("bags", "last_turn", "served_tokens")
-
-    def __init__(self, served_tokens: float) -> None:
-        self.served_tokens = served_tokens
-        self.last_turn = 0  # number of its last turn, ascending over all lanes
-        self.bags: dict[bool, Bag[Hashable]] = {}  # by `is_long`, created when needed
+    served_tokens: float
+    last_turn: int = 0  # number of its last turn, ascending over all lanes
+    bags: dict[bool, Bag[Hashable]] = field(default_factory=dict)  # by `is_long`, when needed
 
 
 class Lane:
@@ -180,14 +168,7 @@ class Lane:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def add(
-        self,
-        key: Hashable,
-        tenant: str,
-        line: Line,
-        *,
-        is_long: bool,
-    ) -> None:
+    def add(self, key: Hashable, tenant: str, line: Line, *, is_long: bool) -> None:
         """Add a request to the lane."""
         entry = self._tenants.get(tenant)
         if entry is None:
