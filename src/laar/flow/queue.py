@@ -189,12 +189,12 @@ class Queue(Generic[T]):
                     turns.remove(before)
                     turns.appendleft(name)
                     name = before
-                key = lanes[name].pick(now, long_may_go=name not in closed_to_longs)
-                if key is None:
+                turn = lanes[name].turn(now, long_may_go=name not in closed_to_longs)
+                if turn is None:
                     continue
                 turns.append(name)
                 lanes[name] = lanes.pop(name)  # rotated, so the next call starts with other lanes
-                item = self._waiting[key].item
+                item = self._waiting[turn[1]].item
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:
                     self._remove(item, charge=True)
@@ -221,7 +221,8 @@ class Queue(Generic[T]):
         """
 
         def next_tenant(lane: str) -> str | None:
-            return lanes[lane].next_tenant(now, long_may_go=lane not in closed_to_longs)
+            turn = lanes[lane].turn(now, long_may_go=lane not in closed_to_longs)
+            return None if turn is None else turn[0]
 
         found: str | None = None
         reach = lanes[name].reach

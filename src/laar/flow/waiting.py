@@ -226,18 +226,8 @@ class Lane:
         entry = self._tenants.get(tenant)
         return math.inf if entry is None else entry.last_turn
 
-    def next_tenant(self, now: float, *, long_may_go: bool) -> str | None:
-        """Return the tenant whose turn it is; None if nothing may go."""
-        turn = self._turn(now, long_may_go=long_may_go)
-        return None if turn is None else turn[0]
-
-    def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
-        """Return the request whose turn it is without removing it; None if nothing may go."""
-        turn = self._turn(now, long_may_go=long_may_go)
-        return None if turn is None else turn[2]
-
-    def _turn(self, now: float, *, long_may_go: bool) -> tuple[str, bool, Hashable] | None:
-        """Return the tenant, kind and key whose turn it is by slack."""
+    def turn(self, now: float, *, long_may_go: bool) -> tuple[str, Hashable] | None:
+        """Return the tenant and the request whose turn it is; None if nothing may go."""
         shorts = self._rings[False].first(0.0)
         longs = self._rings[True].first(0.0) if long_may_go else None
         if longs is None:
@@ -248,13 +238,13 @@ class Lane:
         long = self._first(tenant, now, is_long=True) if True in bags else None
         if long is None or (short is not None and short[1] <= long[1]):
             assert short is not None
-            return tenant, False, short[0]
+            return tenant, short[0]
         if self._by_slack and long[1] > RHO_MAX and shorts is not None:
             return self._short(shorts[0], now)
-        return tenant, True, long[0]
+        return tenant, long[0]
 
-    def _short(self, tenant: str, now: float) -> tuple[str, bool, Hashable]:
-        return tenant, False, self._first(tenant, now, is_long=False)[0]
+    def _short(self, tenant: str, now: float) -> tuple[str, Hashable]:
+        return tenant, self._first(tenant, now, is_long=False)[0]
 
     def _first(self, tenant: str, now: float, *, is_long: bool) -> tuple[Hashable, float]:
         found = self._tenants[tenant].bags[is_long].first(now)
