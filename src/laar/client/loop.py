@@ -155,7 +155,7 @@ def attempts(
         # A refused request may succeed next time, so it exhausts no model.
         is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last
-        waited_s = _pause_s(reply, len(made))
+        waited_s = pause_s(reply, len(made))
     return _outcome(made, took_s, exhausted=exhausted)
 
 
@@ -193,7 +193,7 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     )
 
 
-def _pause_s(reply: Reply, attempts_made: int) -> float:
+def pause_s(reply: Reply, attempts_made: int) -> float:
     """Return the pause after a reply: from `retry-after`, or exponential after refusals."""
     if reply.status == 200:
         return 0.0

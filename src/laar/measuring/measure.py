@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,18 +26,16 @@ import orjson
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.accuracy.fitting.records import texts_of
-from laar.client.loop import RETRYABLE, Message, Reply, Send
+from laar.client.loop import RETRYABLE, Message, Reply, Send, pause_s
 from laar.client.transport import completions_url, post
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
-from laar.protocol.headers import retry_after_s
 
 _LEAST_CHARS = 400  # minimum to learn characters per token: the template skews shorter prompts
 _TRIES = 3  # attempts at a request that the endpoint refuses; the next run tries it again
-_MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
@@ -302,9 +299,7 @@ class _Run:
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break
             if number + 1 < _TRIES:
-                asked_s = retry_after_s(reply.headers.get("retry-after", ""), time.time())
-                pause_s = 2.0**number / 2 if asked_s is None else asked_s
-                await asyncio.sleep(min(pause_s, _MAX_PAUSE_S))
+                await asyncio.sleep(pause_s(reply, number + 1))
         return reply
 
     def _note(self, outcome: MeasuredOutcome) -> None:
