@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
 
 import aiohttp
 import orjson
 
-from laar.client.loop import Reply, Send
+from laar.client.loop import Reply
 from laar.client.wire import MAX_ANSWER_BYTES, Deltas, NotACompletion, read_completion
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
@@ -27,25 +28,31 @@ def completions_url(base_url: str) -> str:
     return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
 
 
-async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: float) -> Reply:
+async def post(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, object],
+    headers: Mapping[str, str],
+    timeout_s: float,
+) -> Reply:
     """Post a chat completion, streamed if the body asks for it."""
     started = monotonic()
-    status, headers, ttft_s, completion, error = 0, dict[str, str](), None, None, None
+    status, received, ttft_s, completion, error = 0, dict[str, str](), None, None, None
     try:
         async with session.post(
             url,
-            data=orjson.dumps(send.body),
-            headers={"content-type": "application/json", **send.headers},
+            data=orjson.dumps(body),
+            headers={"content-type": "application/json", **headers},
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as answer:
             status = answer.status
-            headers = {name.lower(): value for name, value in answer.headers.items()}
+            received = {name.lower(): value for name, value in answer.headers.items()}
             # Some endpoints ignore `stream`.
-            is_json = headers.get("content-type", "").startswith("application/json")
+            is_json = received.get("content-type", "").startswith("application/json")
             if status != 200:
                 said = await answer.content.read(4 * _ERROR_CHARS)
                 error = f"HTTP {status}: {said.decode('utf-8', 'replace')[:_ERROR_CHARS]}"
-            elif is_json or not send.body.get("stream"):
+            elif is_json or not body.get("stream"):
                 completion = read_completion(await read_capped(answer.content, MAX_ANSWER_BYTES))
             else:
                 deltas = Deltas()
@@ -61,7 +68,7 @@ async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: 
         status=status,
         latency_s=monotonic() - started,
         ttft_s=ttft_s,
-        headers=headers,
+        headers=received,
         completion=completion,
         error=error,
     )

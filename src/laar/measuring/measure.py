@@ -26,7 +26,7 @@ import orjson
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.accuracy.fitting.records import texts_of
-from laar.client.loop import RETRYABLE, Message, Reply, Send, pause_s
+from laar.client.loop import RETRYABLE, Message, Reply, pause_s
 from laar.client.transport import completions_url, post
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
@@ -267,7 +267,7 @@ class _Run:
         self, target: Target, question: Question, messages: Sequence[Message]
     ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
-        reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
+        reply = await self._reply(target, body)
         texts = [text for message in messages for text in texts_of(message)]
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
@@ -292,10 +292,10 @@ class _Run:
             base=target.base,
         )
 
-    async def _reply(self, target: Target, send: Send) -> Reply:
-        url = completions_url(target.base_url)
+    async def _reply(self, target: Target, body: Mapping[str, object]) -> Reply:
+        url, asking = completions_url(target.base_url), self.asking
         for number in range(_TRIES):
-            reply = await post(self.session, url, send, self.asking.timeout_s)
+            reply = await post(self.session, url, body, asking.headers, asking.timeout_s)
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break
             if number + 1 < _TRIES:
