@@ -34,6 +34,7 @@ from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 from laar.telemetry.problems import Problems
 
 __all__ = ["Driven", "Spec"]
@@ -101,15 +102,11 @@ class Member:
         origin = f"{spec.number}/{os.getpid()}"
         share = Share(url=f"unix://{spec.path}")
         settings = part(SharingSettings, share)
-        sharer = Sharer(
-            self.director,
-            share,
-            Store(share, settings, origin=origin, secret=None),
-            origin=origin,
-            key=b"k" * 16,
-            clock=time.monotonic,
-            problems=Problems(),
+        sharing = Sharing(
+            self.director, settings, origin=origin, key=b"k" * 16, wall_clock=time.time
         )
+        store = Store(share, settings, origin=origin, secret=None)
+        sharer = Sharer(sharing, store, clock=time.monotonic, problems=Problems())
         sharer.endpoints_known.set()
         take, batches = sharer.sharing.take, sharer.sharing.batches
 

@@ -25,6 +25,7 @@ from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.records import Entered
 from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs
@@ -54,16 +55,21 @@ class Member:
         )
         secret, origin = secret_of(share), new_origin()
         settings = part(SharingSettings, share)
-        self.sharer = Sharer(
+        sharing = Sharing(
             self.director,
-            share,
-            Store(share, settings, origin=origin, secret=secret) if share.url else None,
-            snapshot_file=share.snapshot_file,
+            settings,
             origin=origin,
             key=secret or key,
+            wall_clock=time.time,
+            online=OnlineOutcomes(),
+        )
+        self.sharer = Sharer(
+            sharing,
+            Store(share, settings, origin=origin, secret=secret) if share.url else None,
+            snapshot_file=share.snapshot_file,
+            has_secret=secret is not None,
             clock=time.monotonic,
             problems=self.problems,
-            online=OnlineOutcomes(),
         )
         self.sharer.endpoints_known.set()
         self.tasks = Tasks(self.problems)
@@ -372,7 +378,7 @@ async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
     p = await members(1)
     ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
     place = place.format(last_ms=last.decode().partition("-")[0])
-    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False, place=place)
+    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False, place=place)
     await server.ask("SET", "laar:{laar}:snapshot", write())
     q = await members(2)
     p.decide()
@@ -583,7 +589,7 @@ async def test_a_large_snapshot_keeps_no_picker_from_the_others(
     await server.start()
     p = await members(1)
     p.settle(p.decide("remember me " * 60))
-    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False)
+    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False)
     body = write().partition(b"\n")[2].removesuffix(b"}") + b',"more":"' + b"x" * size_bytes + b'"}'
     digest = blake2b(body, digest_size=32).hexdigest().encode()
     await server.ask("SET", "laar:{laar}:snapshot", digest + b"\n" + body)

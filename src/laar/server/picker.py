@@ -244,6 +244,7 @@ class Picker:
         if share.url is None and snapshot is None:
             return None
         from laar.server.sharing.sharer import Sharer, new_origin, secret_of
+        from laar.sharing.sharing import Sharing
 
         origin, secret = new_origin(), secret_of(share)
         store: Store | None = None
@@ -251,27 +252,30 @@ class Picker:
             from laar.server.sharing.store import Store
 
             store = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
-        sharer = Sharer(
+        sharing = Sharing(
             self.director,
-            share,
-            store,
-            snapshot_file=snapshot,
+            part(SharingSettings, share),
             origin=origin,
             key=secret or self.prefix_key,
-            clock=self.clock,
-            problems=self.problems,
+            wall_clock=time.time,
             online=self.learning.online,
-            reports=self.learning.reports,
+            reports=self.learning.reports if store is not None else None,
             on_cleared=self.emptied,
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if store is not None:
-            tag = sharer.sharing.tag
+            tag, prefixes = sharing.tag, sharing.prefixes
             self.director.new_id = lambda: tag + secrets.token_hex(16)
-            prefixes = sharer.sharing.prefixes
             if self.admission is not None and prefixes is not None:
                 self.admission.on_turn, prefixes.on_turn = prefixes.turn, self.admission.heard
-        return sharer
+        return Sharer(
+            sharing,
+            store,
+            snapshot_file=snapshot,
+            has_secret=secret is not None,
+            clock=self.clock,
+            problems=self.problems,
+        )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Return new policies, but keep those whose settings are unchanged."""

@@ -85,7 +85,7 @@ class Sharing:
         self.origin = origin
         self.director = director
         self.wall_clock = wall_clock
-        self._online = online
+        self.online = online
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared
@@ -256,9 +256,9 @@ class Sharing:
                     director.health.heard(slot, director.table.spec(slot).models[0], word, now)
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:
                 director.engines.heard(slot, sample)
-            case Reported(outcome) if self._online is not None:
+            case Reported(outcome) if self.online is not None:
                 if peer.seq > self.counted.get(peer.origin, 0):
-                    self._online.heard(outcome, now)
+                    self.online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)
             case Hello():
@@ -292,8 +292,8 @@ class Sharing:
         director.engines.on_sample = self._sampled
         if director.health is not None:
             director.health.records.on_word = self._said
-        if self._online is not None:
-            self._online.on_taken = lambda outcome: add(Reported(outcome))
+        if self.online is not None:
+            self.online.on_taken = lambda outcome: add(Reported(outcome))
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
 
