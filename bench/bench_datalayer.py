@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -131,7 +132,7 @@ async def collecting(
         )
         for address in addresses
     ]
-    sink = Nowhere()
+    sink: Any = Nowhere()
     collector = kind(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1))
     task = asyncio.create_task(collector.run())
     await asyncio.sleep(2)

@@ -206,7 +206,7 @@ class Busy:
             self.now -= 1
 
 
-class Visiting(Visits[Any]):
+class Visiting(Visits):
     """Visits that do what a test says."""
 
     kind = "visit"

@@ -19,7 +19,7 @@ from dataclasses import replace
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, Clock, EndpointSink
-from laar.datalayer.visits import cancel
+from laar.datalayer.visits import LOOK_S, cancel, until_look_s
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
@@ -74,7 +74,6 @@ class Resolver:
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._due_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -89,7 +88,6 @@ class Resolver:
         for name in names - self._due_at.keys():
             self._due_at[name] = self._clock()
         self._hand_on(source)
-        self._changed.set()
 
     def problem(self, source: str, message: str | None) -> None:
         """Pass on a source's problem."""
@@ -105,17 +103,7 @@ class Resolver:
                         self._due_at[name] = now + self._interval_s
                         task = asyncio.create_task(self._follow(name), name=f"dns {name}")
                         self._under_way[name] = task
-                waits = [
-                    due_at - now
-                    for name, due_at in self._due_at.items()
-                    if name not in self._under_way
-                ]
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(max(0.0, min(waits, default=self._interval_s))):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
+                await asyncio.sleep(until_look_s(min(self._interval_s, LOOK_S)))
         finally:
             await cancel(self._under_way.values())
 
@@ -139,7 +127,6 @@ class Resolver:
             if asked is not None:
                 asked.cancel()
             del self._under_way[name]
-            self._changed.set()
 
     def _found(self, name: str, found: Sequence[str]) -> None:
         if name not in self._due_at:

@@ -18,7 +18,6 @@ import aiohttp
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
-from laar.datalayer.interface import ReadingSink
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 5.0
@@ -30,7 +29,7 @@ TIMEOUT_S = 2.0
 _MAX_ANSWER_BYTES = 64 << 10
 
 
-class Prober(Visits[ReadingSink]):
+class Prober(Visits):
     """The collector: measure a round trip to each endpoint about every `interval_s`."""
 
     kind = "probe"

@@ -22,7 +22,6 @@ import orjson
 
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
-from laar.datalayer.interface import ReadingSink
 from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Visits
 
@@ -33,7 +32,7 @@ MAX_PAGE_BYTES = 4 << 20
 """Maximum page: 64 data-parallel ranks need about 3 MB. Longer ones are cut off and reported."""
 
 
-class Scraper(Visits[ReadingSink]):
+class Scraper(Visits):
     """The collector: get a `Reading` from each endpoint about every `interval_s`."""
 
     kind = "scrape"

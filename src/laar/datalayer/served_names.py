@@ -27,7 +27,6 @@ import orjson
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
-from laar.datalayer.interface import ServedSink
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 30.0
@@ -46,7 +45,7 @@ _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
-class ServedNames(Visits[ServedSink]):
+class ServedNames(Visits):
     """The collector: get a `Served` from each endpoint about every `interval_s`.
 
     An endpoint that has no configured model and lists none has an empty `Served`.

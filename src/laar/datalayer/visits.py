@@ -19,17 +19,15 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import aiohttp
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import visiting_session
-from laar.datalayer.interface import GONE, Clock, ProblemSink, Targets
+from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
 
 _LOG = logging.getLogger(__name__)
-
-Sink = TypeVar("Sink", bound=ProblemSink)
 
 MAX_UNDER_WAY = 64
 """Maximum visits in flight: enough for the rate below if endpoints take 300 ms to answer."""
@@ -72,7 +70,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors
 
 
-class Visits(Generic[Sink]):
+class Visits:
     """A collector that visits each target repeatedly; subclasses define a visit.
 
     Args:
@@ -100,7 +98,7 @@ class Visits(Generic[Sink]):
     def __init__(
         self,
         targets: Targets,
-        sink: Sink,
+        sink: EngineSink,
         *,
         clock: Clock,
         rng: random.Random,
