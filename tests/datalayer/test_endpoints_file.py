@@ -76,10 +76,10 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
             "e.yaml:4: endpoints[0].engine: 'triton' is not known here",
         ),
         (ONE + "    metrics_url: /metrics\n", "is not an http or https URL"),
-        (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),
+        (TWO.replace("0.8", "0.7"), "endpoints: [1] has the address 10.0.0.7:8000 of [0]"),
         (
             TWO.replace("10.0.0.7", "https://a").replace("10.0.0.8", "https://a"),
-            "endpoints[1] has the address a:8000 of endpoints[0]",
+            "endpoints: [1] has the address a:8000 of [0]",
         ),
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),

@@ -22,7 +22,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
-from laar.datalayer.endpoints_file import load_endpoints, split_address
+from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
@@ -30,7 +30,6 @@ from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_fi
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings
-from laar.envoy.parts import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings

@@ -27,6 +27,7 @@ from typing import Self
 import aiohttp
 import orjson
 
+from laar.datalayer.endpoints_file import join_address
 from laar.errors import LaarError, SettingError, install
 
 _POLL_S = 0.02
@@ -148,8 +149,7 @@ class EnvoyProcess:
     def listens_on(self) -> str:
         """The addresses of all listeners, as readable text."""
         return ", ".join(
-            f"{f'[{host}]' if ':' in host else host}:{port} ({name})"
-            for name, (host, port) in self._addresses.items()
+            f"{join_address(*address)} ({name})" for name, address in self._addresses.items()
         )
 
     def log_tail(self) -> str:

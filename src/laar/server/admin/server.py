@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from laar.datalayer.endpoints_file import join_address, split_address
+from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
 from laar.errors import RequestError, SettingError
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.app import AdminServer
@@ -19,7 +19,7 @@ from laar.server.admin.context import context_routes
 from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.tuner import routes as tuner_routes
-from laar.server.browsers import BrowserGuard, is_loopback
+from laar.server.browsers import BrowserGuard
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
