@@ -119,10 +119,9 @@ def test_in_shadow_mode_only_envoy_names_the_serving_endpoint():
 class Logged:
     """A director whose decisions go to a log."""
 
-    def __init__(self, path, **limits):
+    def __init__(self, path):
         self.problems = []
-        limits = {"max_bytes": 1 << 20, "keep": 2} | limits
-        self.log = DecisionLog(path, on_problem=self.problems.append, **limits)
+        self.log = DecisionLog(path, on_problem=self.problems.append)
         self.director = director()
         memory = DecisionMemory(
             self.director.table, wall_clock=lambda: 5.0, on_settled=[self.log.add]
@@ -143,9 +142,11 @@ def lines(path):
 
 
 @pytest.mark.long
-async def test_workers_that_write_one_log_lose_no_line_when_it_rotates(tmp_path):
+async def test_workers_that_write_one_log_lose_no_line_when_it_rotates(tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.telemetry.log.MAX_BYTES", 2000)
+    monkeypatch.setattr("laar.telemetry.log.KEEP", 400)
     path = tmp_path / "decisions.jsonl"
-    workers = [Logged(path, max_bytes=2000, keep=400) for _ in range(4)]
+    workers = [Logged(path) for _ in range(4)]
     ids = []
     for _ in range(20):
         ids += [one for worker in workers for one in worker.decide(3)]
@@ -187,8 +188,10 @@ async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path):
-    logged = Logged(tmp_path / "log", max_bytes=1, keep=2)
+async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.telemetry.log.MAX_BYTES", 1)
+    monkeypatch.setattr("laar.telemetry.log.KEEP", 2)
+    logged = Logged(tmp_path / "log")
     batches = []
     for _ in range(4):
         batches.append(logged.decide(2))

@@ -29,7 +29,8 @@ INTERVAL_S = 10.0
 RETRY_S = 2.0
 """Seconds until a failed lookup is repeated."""
 TIMEOUT_S = 5.0
-"""Timeout of a lookup: the system resolver's initial timeout for one query."""
+"""Timeout of a lookup: the system resolver's initial timeout for one query. The lookup's thread
+continues."""
 MAX_AT_ONCE = 4
 """Maximum concurrent lookups. Each occupies a thread, for long if the DNS server is down."""
 MAX_ADDRESSES = 256
@@ -52,24 +53,12 @@ class Resolver:
         sink: receives the resolved endpoints, with the name of their source.
         clock: monotonic seconds.
         lookup: resolves a name.
-        interval_s: seconds between lookups of a name.
-        timeout_s: seconds after which a lookup counts as failed; its thread continues.
     """
 
-    def __init__(
-        self,
-        sink: EndpointSink,
-        *,
-        clock: Clock,
-        lookup: Lookup = system_lookup,
-        interval_s: float = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
+    def __init__(self, sink: EndpointSink, *, clock: Clock, lookup: Lookup = system_lookup) -> None:
         self._sink = sink
         self._clock = clock
         self._lookup = lookup
-        self._interval_s = interval_s
-        self._timeout_s = timeout_s
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._due_at: dict[str, float] = {}
@@ -100,10 +89,10 @@ class Resolver:
                 now = self._clock()
                 for name, due_at in self._due_at.items():
                     if due_at <= now and name not in self._under_way:
-                        self._due_at[name] = now + self._interval_s
+                        self._due_at[name] = now + INTERVAL_S
                         task = asyncio.create_task(self._follow(name), name=f"dns {name}")
                         self._under_way[name] = task
-                await asyncio.sleep(until_look_s(min(self._interval_s, LOOK_S)))
+                await asyncio.sleep(until_look_s(min(INTERVAL_S, LOOK_S)))
         finally:
             await cancel(self._under_way.values())
 
@@ -112,9 +101,9 @@ class Resolver:
         try:
             async with self._places:
                 asked = asyncio.ensure_future(self._lookup(name))
-                done, _ = await asyncio.wait({asked}, timeout=self._timeout_s)
+                done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
                 if not done:
-                    self._failed(name, f"no answer in {self._timeout_s:g} s")
+                    self._failed(name, f"no answer in {TIMEOUT_S:g} s")
                     # The thread can't be stopped; it occupies its slot until it ends.
                     await asyncio.wait({asked})
             try:
@@ -134,7 +123,7 @@ class Resolver:
         if not found:
             self._failed(name, "the name has no address")
             return
-        self._due_at[name] = self._clock() + self._interval_s
+        self._due_at[name] = self._clock() + INTERVAL_S
         addresses = tuple(sorted(found)[:MAX_ADDRESSES])
         over = len(found) - len(addresses)
         self._sink.problem(
@@ -150,7 +139,7 @@ class Resolver:
     def _failed(self, name: str, reason: str) -> None:
         if name not in self._due_at:
             return
-        self._due_at[name] = self._clock() + min(RETRY_S, self._interval_s)
+        self._due_at[name] = self._clock() + min(RETRY_S, INTERVAL_S)
         kept = self._addresses.get(name)
         last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
         self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")

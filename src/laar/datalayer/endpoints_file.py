@@ -290,14 +290,12 @@ class EndpointsFile:
     Args:
         path: the file.
         sink: usually a `Resolver`, since addresses may be DNS names.
-        poll_s: seconds between polls.
     """
 
-    def __init__(self, path: Path, sink: EndpointSink, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, path: Path, sink: EndpointSink) -> None:
         self.source = f"file {path}"
         self._path = path
         self._sink = sink
-        self._poll_s = poll_s
         self._keys: Sequence[Path] = ()
         self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
@@ -319,7 +317,7 @@ class EndpointsFile:
                 self._loaded = stamp
                 await self._reload()
             seen = stamp
-            await asyncio.sleep(until_look_s(self._poll_s))
+            await asyncio.sleep(until_look_s(POLL_S))
 
     def _stamps(self) -> list[Stamp]:
         return [stamp_of(path) for path in (self._path, *self._keys)]

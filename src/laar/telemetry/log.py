@@ -39,22 +39,11 @@ class DecisionLog:
 
     Args:
         path: path of the file; old files are ``<path>.1`` (the newest) and so on.
-        max_bytes: size at which the file is rotated.
-        keep: number of old files kept.
         on_problem: called with a fault, or None once writing works again.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int = MAX_BYTES,
-        keep: int = KEEP,
-        on_problem: Callable[[str | None], None],
-    ) -> None:
+    def __init__(self, path: Path, *, on_problem: Callable[[str | None], None]) -> None:
         self._path = path
-        self._max_bytes = max_bytes
-        self._keep = keep
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # lines of the next piece
@@ -130,7 +119,7 @@ class DecisionLog:
     def _rotate(self) -> None:
         """Rotate the file if due. Workers share one log; one of them moves it."""
         with contextlib.suppress(FileNotFoundError):  # missing, or another worker moved it
-            if self._path.stat().st_size < self._max_bytes:
+            if self._path.stat().st_size < MAX_BYTES:
                 return
             handle = os.open(self._path, os.O_WRONLY)
             try:
@@ -141,7 +130,7 @@ class DecisionLog:
                 os.close(handle)
 
     def _move(self) -> None:
-        for number in range(self._keep, 0, -1):
+        for number in range(KEEP, 0, -1):
             source = self._numbered(number - 1)
             if source.exists():
                 source.replace(self._numbered(number))
