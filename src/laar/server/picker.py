@@ -41,9 +41,9 @@ from laar.sharing.settings import SharingSettings
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
+from laar.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
-    from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.sharer import Sharer
     from laar.server.sharing.store import Store
@@ -86,7 +86,8 @@ class Picker:
         )
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
-        self.tuner = self._tuner()
+        climb, weights = settings.tuner, settings.routing.weights
+        self.tuner = Tuner(climb.climb, weights.tunable()) if climb.enabled else None
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of an endpoint's models, or of all if the address is empty."""
@@ -201,14 +202,6 @@ class Picker:
             return None
         return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
 
-    def _tuner(self) -> TunerKeeper | None:
-        settings, weights = self.settings.tuner, self.settings.routing.weights
-        if not settings.enabled:
-            return None
-        from laar.server.admin.tuner import TunerKeeper
-
-        return TunerKeeper(settings, weights.tunable())
-
     async def ask_templates(self) -> None:
         """Probe for the models' chat templates until cancelled."""
         if self.prefixes is not None:
@@ -226,7 +219,7 @@ class Picker:
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
-            tuner=self.tuner.tuner if self.tuner else None,
+            tuner=self.tuner,
             health=self.health,
             on_fault=self._part_failed,
         )

@@ -130,7 +130,7 @@ class _Scrape:
     @cached_property
     def tuning(self) -> Any:
         tuner = self._picker.tuner
-        return SimpleNamespace(**tuner.shown()) if tuner else None
+        return SimpleNamespace(**tuner.export()) if tuner else None
 
     # -- sharing -------------------------------------------------------------------------------
 
