@@ -9,6 +9,7 @@ even if the picker does not start.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec
+from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
 from laar.datalayer.fetching import options_for
@@ -40,7 +42,6 @@ from laar.telemetry.problems import PASSWORD
 
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
-_AT_ONCE = 20
 _MAX_SHOWN = 5
 _SERVER_FAULT = 500
 _ASLEEP = "asleep, so it was not asked to answer"
@@ -141,18 +142,21 @@ class Doctor:
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
         declared = self._declared()
-        specs = declared[:_MAX_ENDPOINTS]
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate, answers = asyncio.Semaphore(MAX_UNDER_WAY), []
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
-                return await _endpoint(http, spec, self._key, self._served)
+                found = await _endpoint(http, spec, self._key, self._served)
+                if found[-1].what != _ASLEEP:
+                    answers.append((spec, await ask(session, spec, time.monotonic)))
+                return found
 
-        parts = await asyncio.gather(*(one(spec) for spec in specs))
-        awake = [spec for spec, part in zip(specs, parts, strict=True) if part[-1].what != _ASLEEP]
-        parts = [await answer_findings(awake, self._key), *parts]
-        not_asked = _not_asked(self._settings, len(declared))
-        return [*not_asked, *(finding for part in parts for finding in part)]
+        async with new_session() as session:
+            session.headers.update(self._key)
+            parts = await asyncio.gather(*(one(spec) for spec in declared[:_MAX_ENDPOINTS]))
+        answers.sort(key=lambda answer: answer[0].address)  # not in the order of their arrival
+        parts = [[*_not_asked(self._settings, len(declared))], answer_findings(answers), *parts]
+        return [finding for part in parts for finding in part]
 
     def _declared(self) -> list[EndpointSpec]:
         file = self._settings.endpoints_file
