@@ -155,7 +155,6 @@ class Picker:
         self.pools.settings = settings.flow.admission
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
-        self.observability.apply(settings)
 
     def check_artifact(self) -> None:
         """Report an artifact that does not fit the served models and adapters."""

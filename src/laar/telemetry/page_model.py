@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -67,7 +67,7 @@ class HitRates:
 
 
 class PageModel:
-    """Builds frames for the page; the owner may modify `about`: version, mode, policy."""
+    """Builds frames for the page; `about` returns version, policy and sharing."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PageModel:
         memory: DecisionMemory,
         problems: Problems,
         hit_rates: HitRates,
-        about: dict[str, object],
+        about: Callable[[], dict[str, object]],
     ) -> None:
         self._director = director
         self._table = director.table
@@ -96,7 +96,7 @@ class PageModel:
         """Return the endpoints and the problems, without the decisions."""
         records = list(self._memory.latest(_RECENT))
         return {
-            "about": self._about,
+            "about": self._about(),
             "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
             "problems": dict(islice(self._problems.items(), _PROBLEMS)),
@@ -114,7 +114,7 @@ class PageModel:
         self._last = (now, memory.decided_total)
         rate = (memory.decided_total - total) / (now - before) if now > before else math.nan
         return {
-            "about": self._about,
+            "about": self._about(),
             "rate": rate,
             "decisions_total": memory.decided_total,
             "fleet": self._fleet(now, records),

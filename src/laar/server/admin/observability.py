@@ -26,7 +26,6 @@ from laar.server.admin.answers import as_json
 from laar.server.admin.explain import explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import begin, spans_of
-from laar.settings import Settings
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
@@ -99,34 +98,24 @@ class Observability:
             max_decisions=kept.remember,
         )
         self.version = version("laar")
-        self._about: dict[str, object] = {"version": self.version}
         self._clock = clock
         self.page = PageModel(director, self.memory, picker.problems, self.hit_rates, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
-        self.feed = Feed(self._frame)
+        self.feed = Feed(lambda: self.page.frame(clock()))
         self.sessions = None if picker.admission is None else picker.admission.shown
         """Lists the sessions with a cache place and those waiting; None without flow control."""
-        self.apply(settings)
-
-    def apply(self, settings: Settings) -> None:
-        """Show the policy and the share of new settings."""
-        self._about |= {
-            "policy": settings.routing.director.policy,
-            "enforced": settings.routing.enforcement.share,
-        }
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
         self.feed.close()
         logging.getLogger("laar").removeHandler(self.page.events)
 
-    def _frame(self) -> dict[str, object]:
-        self._update_about()
-        return self.page.frame(self._clock())
-
-    def _update_about(self) -> None:
-        picker = self._picker
-        self._about |= {
+    def _about(self) -> dict[str, object]:
+        picker, routing = self._picker, self._picker.settings.routing
+        return {
+            "version": self.version,
+            "policy": routing.director.policy,
+            "enforced": routing.enforcement.share,
             "calibrated": picker.learning.calibrated(picker.table.models),
             "sharing": picker.sharer.shown() if picker.sharer else None,
         }
@@ -143,7 +132,6 @@ class Observability:
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
-        self._update_about()
         return as_json(self.page.fleet(self._clock()))
 
     async def _show_history(self, _request: Request) -> Response:
