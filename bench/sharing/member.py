@@ -139,14 +139,14 @@ class Member:
         driven.idle_share = (time.process_time() - cpu) / (time.monotonic() - began)
         driven.ages_ms.clear()
         driven.waits_ms.clear()
-        sent = sharer.sent_bytes if sharer else 0
+        sent = sharer.bytes["sent"] if sharer else 0
         cpu, began = time.process_time(), time.monotonic()
         await self._drive(began)
         driven.cpu_s, driven.took_s = time.process_time() - cpu, time.monotonic() - began
         await asyncio.sleep(0.2)
         if sharer is not None:
-            driven.sent_bytes = sharer.sent_bytes - sent
-            driven.unknown = sharer.sharing.unknown_prefixes
+            driven.sent_bytes = sharer.bytes["sent"] - sent
+            driven.unknown = sharer.sharing.lost["unknown-prefix"]
             await sharer.stop()
         await self._tasks.cancel()
         return driven

@@ -68,7 +68,7 @@ def test_a_killed_pickers_reservations_end_with_its_lease():
     q.poll(4.2)
     assert not any(counted(q).values())
     assert not q.director.engines.traffic.ahead_s.any()
-    assert q.peers.ended_by_lease == 1
+    assert q.lost["lease"] == 1
 
 
 def test_a_picker_that_leaves_counts_no_more_at_once():
@@ -90,7 +90,7 @@ def test_a_lost_load_is_made_good_by_the_next_full_one():
     for step in range(8):
         net.exchange(1.1 + step)
     assert not any(counted(q).values())
-    assert q.missed == 1
+    assert q.lost["missed"] == 1
 
 
 def test_a_duplicate_record_counts_once():
@@ -101,7 +101,7 @@ def test_a_duplicate_record_counts_once():
     channel.append(channel[0])
     net.deliver(1.02)
     assert q.online.by_model(1.02)["m"].outcomes == pytest.approx(1.0, abs=1e-3)
-    assert q.doubled == 1
+    assert q.lost["doubled"] == 1
 
 
 def test_an_endpoint_that_is_found_later_has_the_others_load():
@@ -151,7 +151,7 @@ def test_a_turn_costs_what_is_new_of_it():
         net.exchange(1.03 + turn)
     assert sizes[0] > 1500
     assert max(sizes[1:]) < 700
-    assert q.unknown_prefixes == 0
+    assert q.lost["unknown-prefix"] == 0
 
 
 def test_a_picker_that_begins_is_sent_whole_chains():
@@ -168,7 +168,7 @@ def test_a_picker_that_begins_is_sent_whole_chains():
     table = late.director.table
     chain = late.director.prefixes.chain(request(text))
     assert late.director.prefixes.match(chain, table.capacity).max() > 0.9
-    assert late.unknown_prefixes == 0
+    assert late.lost["unknown-prefix"] == 0
 
 
 def test_a_miss_is_evidence_for_all():
@@ -183,8 +183,11 @@ def test_a_miss_is_evidence_for_all():
         )
         p.director.settle(decision, end)
         net.exchange(1.5 + at)
-    assert p.prefixes.beliefs.index.disproved_blocks > 0
-    assert q.prefixes.beliefs.index.disproved_blocks == p.prefixes.beliefs.index.disproved_blocks
+    assert p.prefixes.beliefs.index.forgotten_blocks["disproved"] > 0
+    assert (
+        q.prefixes.beliefs.index.forgotten_blocks["disproved"]
+        == p.prefixes.beliefs.index.forgotten_blocks["disproved"]
+    )
 
 
 def test_a_restart_that_both_see_is_forgotten_once():
@@ -322,7 +325,7 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
     monkeypatch.setattr("laar.sharing.outbox.MAX_WAITING_BYTES", 1 << 16)
     p, q, net = pair()
     decisions = [p.director.decide(request(f"{n} " * 300), 1.0 + n / 1e3) for n in range(600)]
-    assert p.outbox.dropped > 0
+    assert p.lost["dropped"] > 0
     assert p.outbox.waiting_bytes <= 1 << 16
     net.exchange(2.0)
     assert counted(q)["in_flight"] == 600
@@ -722,7 +725,7 @@ def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
     for batch in since:
         fresh.take(batch, 3.0)
     chain = fresh.director.prefixes.chain(request(text + "again " * 200))
-    assert fresh.unknown_prefixes == 0
+    assert fresh.lost["unknown-prefix"] == 0
     assert fresh.director.prefixes.match(chain, fresh.director.table.capacity).max() > 0.9
 
 

@@ -161,7 +161,7 @@ async def test_every_settled_decision_becomes_a_line(tmp_path):
     ids = logged.decide(45)
     await logged.log.flush()
     assert lines(tmp_path / "decisions.jsonl") == ids
-    assert (logged.log.written, logged.log.dropped) == (45, 0)
+    assert tuple(logged.log.lines.values()) == (45, 0)
     assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o007 == 0
 
 
@@ -205,7 +205,7 @@ async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path
     logged = Logged(Path("/dev/full"))
     logged.decide(4)
     await logged.log.flush()
-    assert (logged.log.written, logged.log.dropped) == (0, 4)
+    assert tuple(logged.log.lines.values()) == (0, 4)
     assert "No space left on device" in logged.problems[-1]
     logged.log._path = tmp_path / "log"
     ids = logged.decide(2)
@@ -240,4 +240,4 @@ async def test_a_full_queue_drops(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
     logged = Logged(tmp_path / "other")
     logged.decide(9)
-    assert logged.log.dropped == 4
+    assert logged.log.lines["dropped"] == 4

@@ -41,6 +41,7 @@ class Outbox:
         table: the table whose counters are sent.
         engines: the engines whose counters are sent.
         origin: name of this picker.
+        lost: counts the records dropped.
         wall_clock: seconds since 1970, from which readers compute the age of a batch.
         beat_s: longest time between two batches.
         oldest_open: returns the oldest prompt entry that has not ended.
@@ -52,6 +53,7 @@ class Outbox:
         engines: Engines,
         origin: str,
         *,
+        lost: Counter[str],
         wall_clock: Callable[[], float],
         beat_s: float,
         oldest_open: Callable[[], int],
@@ -69,7 +71,7 @@ class Outbox:
         self.closed = False
         """There are no other pickers and never will be: nothing is queued."""
         self.waiting_bytes = 0
-        self.dropped = 0
+        self._lost = lost
         self.sent: Counter[str] = Counter()
         """Records by kind."""
         self.seq = 0
@@ -91,7 +93,7 @@ class Outbox:
         self._has_news(soon=record.soon)
         while self.waiting_bytes > MAX_WAITING_BYTES:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
-            self.dropped += 1
+            self._lost["dropped"] += 1
 
     def send_all_loads(self) -> None:
         """Send all loads with the next batch: some picker does not know them."""

@@ -80,7 +80,6 @@ class Peers:
         self._entries = entries
         self._peers: dict[str, Peer] = {}
         self._version = table.version
-        self.ended_by_lease = 0
 
     def __len__(self) -> int:
         """Return the number of pickers present."""
@@ -134,12 +133,16 @@ class Peers:
         if peer.entries is not None:
             peer.entries.leave()
 
-    def end_leases(self, now: float) -> None:
-        """End expired leases, and apply to new endpoints the loads received before they joined."""
+    def end_leases(self, now: float) -> int:
+        """End expired leases, and apply to new endpoints the loads received before they joined.
+
+        Return the number of leases that expired.
+        """
+        ended = 0
         for peer in list(self._peers.values()):
             silent_s = now - peer.heard_at
             if not peer.gone and silent_s > self._lease_s:
-                self.ended_by_lease += 1
+                ended += 1
                 self.leave(peer, now)
             if silent_s > FORGET_S:
                 del self._peers[peer.origin]
@@ -149,6 +152,7 @@ class Peers:
                 slot = self._table.slot_counted(address)
                 if slot >= 0:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
+        return ended
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
         """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""

@@ -98,10 +98,16 @@ class Sharing:
             director.prefixes.rekey(key)
         self.key = key
         self.key_id = key_id(key)
+        causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
+        self.lost = Counter(dict.fromkeys(causes, 0))
+        """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
+        records dropped unsent, prompts that continue one not seen here (unknown-prefix), and the
+        ends of leases and of the connection."""
         self.outbox = Outbox(
             director.table,
             director.engines,
             origin,
+            lost=self.lost,
             wall_clock=wall_clock,
             beat_s=settings.lease_s / 3.0,
             oldest_open=lambda: self.prefixes.oldest_open if self.prefixes else 0,
@@ -119,12 +125,6 @@ class Sharing:
         """Rejected batches and records, by reason."""
         self.counted: dict[str, int] = {}
         """For each picker, the last batch whose outcomes are in the restored snapshot."""
-        self.missed = 0
-        """Batches that never arrived."""
-        self.doubled = 0
-        """Batches that arrived twice, or too late."""
-        self.unknown_prefixes = 0
-        """Prompts that continue a prompt not seen here."""
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
@@ -186,10 +186,10 @@ class Sharing:
             self.refused["record"] += bad
         peer = self.peers.find(batch.origin, now)
         if batch.seq <= peer.seq:
-            self.doubled += 1
+            self.lost["doubled"] += 1
             return
         if peer.seq and batch.seq > peer.seq + 1:
-            self.missed += batch.seq - peer.seq - 1
+            self.lost["missed"] += batch.seq - peer.seq - 1
             peer.synced = False
             self._ask(now)
         peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
@@ -216,7 +216,7 @@ class Sharing:
     def poll(self, now: float) -> None:
         """End leases; call it a few times a second, whether connected or not."""
         self._at(now)
-        self.peers.end_leases(now)
+        self.lost["lease"] += self.peers.end_leases(now)
         self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def use_key(self, key: bytes) -> None:
@@ -237,7 +237,7 @@ class Sharing:
         match record:
             case Entered(_, address) if same_key and entries is not None:
                 if not entries.enter(record, slot_of(address), director.table.capacity, now):
-                    self.unknown_prefixes += 1
+                    self.lost["unknown-prefix"] += 1
                     self._ask(now)
             case Ended() if entries is not None:
                 entries.end(record)

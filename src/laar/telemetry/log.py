@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,15 +48,15 @@ class DecisionLog:
         self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # lines of the next piece
         self._torn = b""  # newline to end a line cut off by a full disk
-        self.written = 0
-        self.dropped = 0
+        self.lines = Counter(written=0, dropped=0)
+        """Lines since the start, by what became of them."""
 
     def add(self, entry: DecisionRecord | bytes) -> None:
         """Queue a settled decision, or a line, unless the queue is full."""
         if len(self._queue) < MAX_QUEUED:
             self._queue.append(entry)
         else:
-            self.dropped += 1
+            self.lines["dropped"] += 1
 
     def judged(self, decision_id: str, correct: bool) -> None:
         """Queue the outcome of a decision whose line was written earlier."""
@@ -91,10 +91,7 @@ class DecisionLog:
         return orjson.dumps(shown(entry), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:
-        if fault is None:
-            self.written += lines
-        else:
-            self.dropped += lines
+        self.lines["written" if fault is None else "dropped"] += lines
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -99,9 +100,7 @@ class Sharer:
         self.endpoints_known = asyncio.Event()
         """Set once the endpoints are known, since snapshots refer to endpoints."""
         self.connected = False
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.interruptions = 0
+        self.bytes = Counter(sent=0, taken=0)
         self.restored = 0
         """Number of prompts whose blocks were restored from a snapshot."""
         self._settings = sharing.settings
@@ -182,7 +181,7 @@ class Sharer:
                 await self._together()
             except StoreError as fault:
                 if self.connected:
-                    self.interruptions += 1
+                    self.sharing.lost["interruption"] += 1
                     pause_s = _AGAIN_S[0]
                 self.connected = False
                 self._warm.set()
@@ -237,7 +236,7 @@ class Sharer:
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.store.send(self._unsent)
-            self.sent_bytes += sum(map(len, self._unsent))
+            self.bytes["sent"] += sum(map(len, self._unsent))
             self._unsent = []
 
     async def _keep_receiving(self) -> None:
@@ -245,7 +244,7 @@ class Sharer:
         async for received in self.store.receive():
             began = self._clock()
             for data, age_s in received:
-                self.received_bytes += len(data)
+                self.bytes["taken"] += len(data)
                 self.sharing.take(data, self._clock(), age_s=age_s)
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
