@@ -19,7 +19,7 @@ from laar.health import Word
 from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
-from laar.sharing.prefixes import Entries, SharedPrefixes, key_id
+from laar.sharing.prefixes import SharedPrefixes, key_id
 from laar.sharing.records import (
     Cleared,
     Ended,
@@ -103,21 +103,8 @@ class Sharing:
         """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
         records dropped unsent, prompts that continue one not seen here (unknown-prefix), and the
         ends of leases and of the connection."""
-        self.outbox = Outbox(
-            director.table,
-            director.engines,
-            origin,
-            lost=self.lost,
-            wall_clock=wall_clock,
-            beat_s=settings.lease_s / 3.0,
-            oldest_open=lambda: self.prefixes.oldest_open if self.prefixes else 0,
-        )
-        self.peers = Peers(
-            director.table,
-            director.engines,
-            lease_s=settings.lease_s,
-            entries=lambda: Entries(self.prefixes) if self.prefixes else None,
-        )
+        self.outbox = Outbox(self)
+        self.peers = Peers(self)
         self._unseen = Unseen(director.table, director.engines, origin)
         self.taken: Counter[str] = Counter()
         """Records received, by kind."""
@@ -140,8 +127,7 @@ class Sharing:
         A backlog takes several calls, until `outbox.waiting_bytes` is 0.
         """
         self._at(now)
-        made = self.outbox.batches(now, self.settings.namespace, self.key_id)
-        return [write_batch(batch) for batch in made]
+        return [write_batch(batch) for batch in self.outbox.batches(now)]
 
     @property
     def tag(self) -> str:
