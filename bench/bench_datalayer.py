@@ -198,10 +198,9 @@ async def pods(port: int) -> None:
     gc.freeze()  # like a server after start-up: modules are never garbage
     sink = Cluster()
     collector = KubernetesEndpoints(
-        ApiAccess(url=f"http://127.0.0.1:{port}"),
+        ApiAccess(url=f"http://127.0.0.1:{port}", namespace="ml"),
         sink,
         KubernetesSource(selector={"app": "vllm"}, ports=(8000,)),
-        namespace="ml",
         clock=time.monotonic,
         rng=random.Random(1),
     )

@@ -127,7 +127,6 @@ class Collectors:
                 access,
                 self._fleet,
                 source,
-                namespace=source.namespace or access.namespace,
                 clock=self._clock,
                 rng=self._picker.rng,
             )

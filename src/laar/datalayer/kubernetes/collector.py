@@ -72,7 +72,6 @@ class KubernetesEndpoints:
         access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
         source: the settings: the pool or the selector, and what applies to the pods.
-        namespace: namespace of the pods.
         clock: monotonic seconds.
         rng: jitters the waits after failures.
     """
@@ -83,14 +82,12 @@ class KubernetesEndpoints:
         sink: KubernetesSink,
         source: KubernetesSource,
         *,
-        namespace: str,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self.source = f"kubernetes {namespace}/{source.pool or _query(source.selector)}"
+        self.source = f"kubernetes {access.namespace}/{source.pool or _query(source.selector)}"
         self._access = access
         self._sink = sink
-        self._namespace = namespace
         self._rules = source
         self._clock = clock
         self._rng = rng
@@ -144,7 +141,6 @@ class KubernetesEndpoints:
             made: Mirror[Object | str] = Mirror(
                 api,
                 resource,
-                self._namespace,
                 select=select,
                 keep=functools.partial(parse, model),
                 changed=changed,
@@ -208,7 +204,6 @@ class KubernetesEndpoints:
         self._pods = Mirror(
             api,
             PODS,
-            self._namespace,
             select={"labelSelector": _query(selector.labels)},
             keep=lambda item: pod_endpoints(item, selector.ports, self._rules),
             changed=self._changed.set,

@@ -43,7 +43,6 @@ class Mirror(Generic[Kept]):
     Args:
         api: the API server.
         resource: the kind of object.
-        namespace: namespace of the objects.
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
@@ -63,7 +62,6 @@ class Mirror(Generic[Kept]):
         self,
         api: Api,
         resource: Resource,
-        namespace: str,
         *,
         select: Mapping[str, str],
         keep: Callable[[Any], Kept | None],
@@ -78,7 +76,7 @@ class Mirror(Generic[Kept]):
         self.resource = resource
         self.lost: frozenset[str] = frozenset()
         self._api = api
-        self._namespace = namespace
+        self._path = resource.path(api.access.namespace)
         self._select = select
         self._keep = keep
         self._changed = changed
@@ -123,7 +121,7 @@ class Mirror(Generic[Kept]):
             what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self._problem(f"{error}; {self.resource.remedy(self._namespace)}")
+            self._problem(f"{error}; {self.resource.remedy(self._api.access.namespace)}")
         elif error.status != 410:
             self._problem(f"{error}; what was known before stays in use")
         return 0.0
@@ -131,9 +129,8 @@ class Mirror(Generic[Kept]):
     async def _list(self) -> None:
         objects: dict[str, Kept] = {}
         query = {**self._select, "limit": str(PAGE_OBJECTS)}
-        path = self.resource.path(self._namespace)
         while True:
-            page = await self._api.list_page(path, query)
+            page = await self._api.list_page(self._path, query)
             try:
                 for item in page["items"] or ():  # Go writes null for an empty list
                     self._put(objects, item)
@@ -141,7 +138,9 @@ class Mirror(Generic[Kept]):
                 query["continue"] = metadata.get("continue") or ""
                 version = metadata["resourceVersion"]
             except (KeyError, TypeError, AttributeError):
-                raise ApiError(0, f"{path} answered with something that is not a list") from None
+                raise ApiError(
+                    0, f"{self._path} answered with something that is not a list"
+                ) from None
             if not query["continue"]:
                 break
         self._version = version
@@ -157,17 +156,18 @@ class Mirror(Generic[Kept]):
 
     async def _watch(self) -> None:
         query = {**self._select, "resourceVersion": self._version}
-        path = self.resource.path(self._namespace)
         opened_at = self._clock()
         try:
-            async with self._api.watch(path, query) as events:
+            async with self._api.watch(self._path, query) as events:
                 self._problem(None)
                 async for event in events:
                     try:
                         self._version = self._take(event)
                     except (KeyError, TypeError, AttributeError):
                         self._version = ""
-                        raise ApiError(0, f"{path}: the watch sent a malformed event") from None
+                        raise ApiError(
+                            0, f"{self._path}: the watch sent a malformed event"
+                        ) from None
                     self._failures = 0
         finally:  # proxies also cut healthy watches that have nothing to send
             if self._clock() - opened_at > STEADY_S:
