@@ -201,8 +201,6 @@ async def pods(port: int) -> None:
         ApiAccess(url=f"http://127.0.0.1:{port}", namespace="ml"),
         sink,
         KubernetesSource(selector={"app": "vllm"}, ports=(8000,)),
-        clock=time.monotonic,
-        rng=random.Random(1),
     )
     before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     longest_s = 0.0

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +39,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resolver(sink: Any, names: Names) -> Resolver:
-    return Resolver(sink, clock=time.monotonic, lookup=names.lookup)
+    return Resolver(sink, lookup=names.lookup)
 
 
 async def test_literals_pass_at_once_names_follow(recorder: Any, start: Any, until: Any) -> None:

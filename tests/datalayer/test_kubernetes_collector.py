@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,6 @@ async def cluster(serve: Any, start: Any, sink: Any) -> Any:
             ApiAccess(url=server.url, namespace="ml", **access),  # type: ignore[attr-defined]
             sink,
             source,
-            clock=time.monotonic,
-            rng=random.Random(1),
         )
         start(collector.run())
         return collector
@@ -569,8 +566,6 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
         access,
         sink,
         VLLM,
-        clock=time.monotonic,
-        rng=random.Random(1),
     )
     start(collector.run())
     await until(lambda: len([text for text in sink.past_problems if "not a list" in text]) >= 2)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
-from laar.datalayer.interface import GONE, Clock, EndpointSink
+from laar.datalayer.interface import GONE, EndpointSink
 from laar.datalayer.visits import LOOK_S, cancel, until_look_s
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
@@ -51,13 +52,11 @@ class Resolver:
 
     Args:
         sink: receives the resolved endpoints, with the name of their source.
-        clock: monotonic seconds.
         lookup: resolves a name.
     """
 
-    def __init__(self, sink: EndpointSink, *, clock: Clock, lookup: Lookup = system_lookup) -> None:
+    def __init__(self, sink: EndpointSink, *, lookup: Lookup = system_lookup) -> None:
         self._sink = sink
-        self._clock = clock
         self._lookup = lookup
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
@@ -75,7 +74,7 @@ class Resolver:
             self._addresses.pop(gone, None)
             self._sink.problem(f"dns {gone}", GONE)
         for name in names - self._due_at.keys():
-            self._due_at[name] = self._clock()
+            self._due_at[name] = time.monotonic()
         self._hand_on(source)
 
     def problem(self, source: str, message: str | None) -> None:
@@ -86,7 +85,7 @@ class Resolver:
         """Look up names until cancelled."""
         try:
             while True:
-                now = self._clock()
+                now = time.monotonic()
                 for name, due_at in self._due_at.items():
                     if due_at <= now and name not in self._under_way:
                         self._due_at[name] = now + INTERVAL_S
@@ -123,7 +122,7 @@ class Resolver:
         if not found:
             self._failed(name, "the name has no address")
             return
-        self._due_at[name] = self._clock() + INTERVAL_S
+        self._due_at[name] = time.monotonic() + INTERVAL_S
         addresses = tuple(sorted(found)[:MAX_ADDRESSES])
         over = len(found) - len(addresses)
         self._sink.problem(
@@ -139,7 +138,7 @@ class Resolver:
     def _failed(self, name: str, reason: str) -> None:
         if name not in self._due_at:
             return
-        self._due_at[name] = self._clock() + min(RETRY_S, INTERVAL_S)
+        self._due_at[name] = time.monotonic() + min(RETRY_S, INTERVAL_S)
         kept = self._addresses.get(name)
         last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
         self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")

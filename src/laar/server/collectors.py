@@ -59,7 +59,7 @@ class Collectors:
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
         self._woken_until: dict[str, tuple[float, float]] = {}
-        self.resolver = Resolver(fleet, clock=self._clock)
+        self.resolver = Resolver(fleet)
 
     def declare(self, settings: Settings) -> None:
         """Use the endpoints listed in the settings."""
@@ -123,13 +123,7 @@ class Collectors:
 
         names: Counter[str] = Counter()
         for source, access in self._clusters:
-            cluster = KubernetesEndpoints(
-                access,
-                self._fleet,
-                source,
-                clock=self._clock,
-                rng=self._picker.rng,
-            )
+            cluster = KubernetesEndpoints(access, self._fleet, source)
             # Sources with other ports, or of other clusters, can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:

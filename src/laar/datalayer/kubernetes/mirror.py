@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from laar.datalayer.interface import Clock
 from laar.datalayer.kubernetes.api import Api, ApiError
 from laar.datalayer.kubernetes.resources import Resource
 
@@ -47,8 +47,6 @@ class Mirror(Generic[Kept]):
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
         problem: called with each fault, and with None when there is none.
-        clock: monotonic seconds.
-        rng: jitters the waits.
         optional: treat a kind that isn't installed as one without objects.
 
     Attributes:
@@ -67,8 +65,6 @@ class Mirror(Generic[Kept]):
         keep: Callable[[Any], Kept | None],
         changed: Callable[[], None],
         problem: Callable[[str | None], None],
-        clock: Clock,
-        rng: random.Random,
         optional: bool = False,
     ) -> None:
         self.objects: dict[str, Kept] = {}
@@ -81,8 +77,6 @@ class Mirror(Generic[Kept]):
         self._keep = keep
         self._changed = changed
         self._problem = problem
-        self._clock = clock
-        self._rng = rng
         self._optional = optional
         self._version = ""  # empty: list before watching
         self._failures = 0
@@ -103,7 +97,7 @@ class Mirror(Generic[Kept]):
     def _back_off_s(self) -> float:
         self._failures += 1
         wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures - 1, 16))
-        return wait_s * self._rng.uniform(0.5, 1.0)
+        return wait_s * random.uniform(0.5, 1.0)
 
     def _failed(self, error: ApiError) -> float:
         """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
@@ -116,7 +110,7 @@ class Mirror(Generic[Kept]):
             else:
                 self._replace({}, self.lost.union(self.objects))
                 self._problem(None)
-            return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
+            return ABSENT_WAIT_S * random.uniform(0.5, 1.0)
         if error.status == 404:
             what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
@@ -156,7 +150,7 @@ class Mirror(Generic[Kept]):
 
     async def _watch(self) -> None:
         query = {**self._select, "resourceVersion": self._version}
-        opened_at = self._clock()
+        opened_at = time.monotonic()
         try:
             async with self._api.watch(self._path, query) as events:
                 self._problem(None)
@@ -170,7 +164,7 @@ class Mirror(Generic[Kept]):
                         ) from None
                     self._failures = 0
         finally:  # proxies also cut healthy watches that have nothing to send
-            if self._clock() - opened_at > STEADY_S:
+            if time.monotonic() - opened_at > STEADY_S:
                 self._failures = 0
 
     def _take(self, event: Any) -> str:
