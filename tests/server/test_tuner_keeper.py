@@ -74,14 +74,14 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     settings = Accuracy(state_file=tmp_path / "state.json")
     with monkeypatch.context() as patch:
         patch.setattr("os.open", refused)
-        Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+        Learning(settings, clock=float, problems=Problems()).restore()
     assert caplog.text.count("Permission denied") == 1
 
 
 async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
     problems = Problems()
     settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
-    await Learning(settings, clock=float, wall_clock=float, problems=problems).save()
+    await Learning(settings, clock=float, problems=problems).save()
     assert "state.json" in problems["accuracy.state_file"]
 
 

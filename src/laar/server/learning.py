@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
 from math import isfinite
@@ -56,7 +57,6 @@ class Learning:
 
     Args:
         clock: monotonic seconds.
-        wall_clock: seconds since 1970, for the age of a saved state.
         problems: receives a problem if the state file cannot be written.
 
     Raises:
@@ -68,12 +68,10 @@ class Learning:
         settings: Accuracy,
         *,
         clock: Callable[[], float],
-        wall_clock: Callable[[], float],
         problems: Problems,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._wall_clock = wall_clock
         self._problems = problems
         self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
@@ -222,7 +220,7 @@ class Learning:
         now, saved_at_s = self._clock(), state.get("saved_at_s")
         away_s = 0.0
         if isinstance(saved_at_s, int | float) and isfinite(saved_at_s):
-            away_s = max(0.0, self._wall_clock() - saved_at_s)
+            away_s = max(0.0, time.time() - saved_at_s)
         cells = 0
         if self.online is not None:
             cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
@@ -245,7 +243,7 @@ class Learning:
         return orjson.dumps(
             {
                 "schema": STATE_SCHEMA,
-                "saved_at_s": self._wall_clock(),
+                "saved_at_s": time.time(),
                 "outcomes": self.online.state(self._clock()) if self.online is not None else None,
                 "tokens": self.assessor.tokens.state(),
             }
