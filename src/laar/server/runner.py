@@ -88,7 +88,7 @@ class Runner:
         self.processor = ExternalProcessor(self.picker, self._flow)
         self._stopping = asyncio.Event()
         self._undrained = False
-        self._changed = asyncio.Event()
+        self._is_warm = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -171,8 +171,8 @@ class Runner:
             for name, part in picker.sharer.tasks().items():
                 tasks.spawn(name, part)
             await picker.sharer.warmed()
+        self._is_warm = True
         self._set_ready()
-        tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
@@ -240,17 +240,11 @@ class Runner:
             self.picker.check_artifact()
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)
-        self._changed.set()
-
-    async def _follow_readiness(self) -> None:
-        while True:
-            self._set_ready()
-            await self._changed.wait()
+        self._set_ready()
 
     def _set_ready(self) -> None:
         """Report ready if an endpoint is known, or if flow control holds requests until then."""
-        self._changed.clear()
-        if not self._stopping.is_set():
+        if self._is_warm and not self._stopping.is_set():
             holds = self._flow is not None and self._flow.by_load
             self.health.set_ready(len(self.picker.table) > 0 or holds)
 
