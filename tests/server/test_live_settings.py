@@ -499,13 +499,13 @@ def picker(path, paths):
 
 
 @pytest.mark.parametrize("setting", LIVE)
-def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
+async def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
     (tmp_path / OTHER["routing.weights_file"]).write_text("weights: {k_rtt: 0.25}")
     (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
     path = tmp_path / "laar.yaml"
     changed = picker(path, ())
     before = in_force(changed)
     fresh = picker(path, {setting})
-    changed.reloader._take(changed.reloader._read(path), changed.apply)
+    await changed.reloader._reload(path, changed.apply)
     assert in_force(changed) == in_force(fresh)
     assert in_force(changed) != before, "declared as live, and nothing goes by it"
