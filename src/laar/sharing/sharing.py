@@ -92,9 +92,7 @@ class Sharing:
         self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
-            self.prefixes = SharedPrefixes(
-                director.prefixes, director.table, lambda record: self.outbox.add(record)
-            )
+            self.prefixes = SharedPrefixes(self, director.prefixes)
             director.prefixes.rekey(key)
         self.key = key
         self.key_id = key_id(key)
@@ -115,6 +113,7 @@ class Sharing:
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
+        """The time of the last call with one, for prefixes, whose watcher is called without."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
@@ -126,7 +125,7 @@ class Sharing:
 
         A backlog takes several calls, until `outbox.waiting_bytes` is 0.
         """
-        self._at(now)
+        self.now = now
         return [write_batch(batch) for batch in self.outbox.batches(now)]
 
     @property
@@ -160,7 +159,7 @@ class Sharing:
             now: seconds, monotonic.
             age_s: time it spent in the store; loads of old batches are ignored.
         """
-        self._at(now)
+        self.now = now
         try:
             batch, bad = read_batch(self.settings.namespace, data)
         except Unreadable as fault:
@@ -201,7 +200,7 @@ class Sharing:
 
     def poll(self, now: float) -> None:
         """End leases; call it a few times a second, whether connected or not."""
-        self._at(now)
+        self.now = now
         self.lost["lease"] += self.peers.end_leases(now)
         self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
@@ -306,8 +305,3 @@ class Sharing:
             return False
         self.outbox.add(Judged(decision_id, correct, reporter))
         return True
-
-    def _at(self, now: float) -> None:
-        self.now = now
-        if self.prefixes is not None:
-            self.prefixes.now = now
