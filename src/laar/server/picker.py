@@ -56,7 +56,6 @@ class Picker:
     """Everything that makes decisions, learns from them or reports them.
 
     Args:
-        problems: receives the problems of all parts; None to create one.
         seed: seed of all random draws; None for a random seed.
         clock: monotonic seconds.
         snapshot: file for snapshots of learned state if the settings name neither a store nor a
@@ -69,14 +68,13 @@ class Picker:
     def __init__(
         self,
         settings: Settings,
-        problems: Problems | None = None,
         *,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         snapshot: Path | None = None,
     ) -> None:
         self.settings = settings
-        self.problems = problems if problems is not None else Problems()
+        self.problems = Problems()
         self.clock = clock
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()

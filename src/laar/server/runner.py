@@ -27,7 +27,6 @@ from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings, remarks
-from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.server.tls import ServerTls
@@ -69,20 +68,19 @@ class Runner:
         worker: Worker | None = None,
     ) -> None:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
-        problems = Problems()
         self._worker = worker
         snapshot = worker.snapshot if worker else None
-        self.picker = Picker(loaded.settings, problems, seed=seed, snapshot=snapshot)
-        self.reloader = SettingsReloader(loaded, problems=problems)
+        self.picker = Picker(loaded.settings, seed=seed, snapshot=snapshot)
+        self.reloader = SettingsReloader(loaded, problems=self.picker.problems)
         self.picker.reloader = self.reloader
         self.health = HealthService()
         self.ports = Ports()
-        self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
+        self.admin = AdminPort(self.picker, self.health)
         self.fleet = FleetState(self.picker, on_change=self._endpoints_changed)
         self.collectors = Collectors(self.picker, self.fleet)
         self._loaded = loaded
         self._tls: ServerTls | None = None
-        self.tasks = Tasks(problems)
+        self.tasks = Tasks(self.picker.problems)
         admission = self.picker.admission
         self._flow = None if admission is None else FlowControl(self.picker, admission)
         self.processor = ExternalProcessor(self.picker, self._flow)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,21 +29,15 @@ TOKENS_S = 5.0
 
 
 class AdminPort:
-    """The admin port of a picker; `shown` returns the content of `/config`.
+    """The admin port of a picker.
 
     Raises:
         SettingError: a token file cannot be used.
     """
 
-    def __init__(
-        self,
-        picker: Picker,
-        health: HealthService,
-        shown: Callable[[], Mapping[str, object]],
-    ) -> None:
+    def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
         self._health = health
-        self._shown = shown
         self._viewers_token = viewers_token(picker.settings)
         self.outcomes_tokens = reporter_tokens(picker.settings)
         self._auth: AdminAuth | None = None
@@ -94,7 +87,7 @@ class AdminPort:
             return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
 
         async def config(_request: Request) -> Response:
-            return as_json(self._shown())
+            return as_json(picker.reloader.shown() if picker.reloader else {})
 
         routes = [
             Route("/metrics", metrics),
