@@ -100,14 +100,7 @@ class Picker:
         )
         self.observability = Observability(self)
         self._watch()
-        self.context = ContextHooks(
-            settings,
-            clock=clock,
-            rng=rng,
-            degraded=self.director.degraded,
-            problems=self.problems,
-            sharing=self.sharer.sharing if self.sharer is not None else None,
-        )
+        self.context = ContextHooks(self)
         self.enforced = settings.routing.enforcement.draw
         """Selects the requests whose decisions are enforced; None for all."""
         self.sampler = Sampler(
