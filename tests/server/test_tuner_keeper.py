@@ -16,10 +16,9 @@ from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import routes
-from laar.server.learning import Learning
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy, Tuning, load
+from laar.settings import Settings, Tuning, load
 from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
@@ -31,6 +30,12 @@ INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 def tuner(**settings):
     return Tuner(Tuning(enabled=True, **settings).climb, INITIAL)
+
+
+def learning(state):
+    """Return a picker that keeps what it learns in a file."""
+    accuracy = {"state_file": str(state)}
+    return Picker(Settings.model_validate({"endpoints_file": "e.yaml", "accuracy": accuracy}))
 
 
 def serve_windows(tuner, count, seconds):
@@ -71,18 +76,17 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     def refused(path, *_, **__):  # as in another user's directory; root may read there
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    settings = Accuracy(state_file=tmp_path / "state.json")
+    made = learning(tmp_path / "state.json")
     with monkeypatch.context() as patch:
         patch.setattr("os.open", refused)
-        Learning(settings, clock=float, problems=Problems()).restore()
+        made.learning.restore()
     assert caplog.text.count("Permission denied") == 1
 
 
 async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
-    problems = Problems()
-    settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
-    await Learning(settings, clock=float, problems=problems).save()
-    assert "state.json" in problems["accuracy.state_file"]
+    made = learning(tmp_path / "nowhere" / "state.json")
+    await made.learning.save()
+    assert "state.json" in made.problems["accuracy.state_file"]
 
 
 async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ class Picker:
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
         self.table = EndpointTable()
-        self.learning = Learning(settings.accuracy, clock=clock, problems=self.problems)
+        self.learning = Learning(self)
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
         climb, weights = settings.tuner, settings.routing.weights

@@ -99,7 +99,9 @@ class Observability:
         )
         self.version = version("laar")
         self._clock = clock
-        self.page = PageModel(director, self.memory, picker.problems, self.hit_rates, self._about)
+        self.page: PageModel = PageModel(
+            director, self.memory, picker.problems, self.hit_rates, self._about
+        )
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(lambda: self.page.frame(clock()))
         self.sessions = None if picker.admission is None else picker.admission.shown
