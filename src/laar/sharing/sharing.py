@@ -103,7 +103,7 @@ class Sharing:
         ends of leases and of the connection."""
         self.outbox = Outbox(self)
         self.peers = Peers(self)
-        self._unseen = Unseen(director.table, director.engines, origin)
+        self._unseen = Unseen(self)
         self.taken: Counter[str] = Counter()
         """Records received, by kind."""
         self.refused: Counter[str] = Counter()
