@@ -57,8 +57,9 @@ def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
     assert memory.decided_total == 5
 
 
-def test_bytes_are_bounded_whatever_the_size_of_the_fleet():
-    made, memory = remembering(500, max_bytes=1 << 20)
+def test_bytes_are_bounded_whatever_the_size_of_the_fleet(monkeypatch):
+    monkeypatch.setattr("laar.telemetry.decisions.MAX_BYTES", 1 << 20)
+    made, memory = remembering(500)
     for _ in range(100):
         made.settle(made.decide(request(), 0.0), END)
     assert memory.held_bytes <= 1 << 20

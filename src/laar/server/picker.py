@@ -158,7 +158,7 @@ class Picker:
 
     def reading(self, address: str, reading: Reading) -> None:
         """Record a reading of an endpoint's metrics page, after the table is updated."""
-        self.observability.hit_rates.read(address, reading)
+        self.observability.page.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)

@@ -233,7 +233,7 @@ class Runner:
                 known.set()
             elif not known.is_set():
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
-        self.picker.observability.hit_rates.keep(spec.key for spec in table.specs())
+        self.picker.observability.page.hit_rates.keep(spec.key for spec in table.specs())
         if self.collectors.have_listed():
             self.picker.check_artifact()
         if self._flow is not None:

@@ -74,14 +74,13 @@ class PageModel:
         director: Director,
         memory: DecisionMemory,
         problems: Problems,
-        hit_rates: HitRates,
         about: Callable[[], dict[str, object]],
     ) -> None:
         self._director = director
         self._table = director.table
         self._memory = memory
         self._problems = problems
-        self._hit_rates = hit_rates
+        self.hit_rates = HitRates()
         self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
@@ -165,7 +164,7 @@ class PageModel:
                     "waiting": float(table.waiting[slot]),
                     "running": float(table.running[slot]),
                     "kv_usage": float(table.kv_usage[slot]),
-                    "hit_rate": self._hit_rates.of(spec.key),
+                    "hit_rate": self.hit_rates.of(spec.key),
                     "probability": float(probability[slot]),
                     "answers": 1.0 if learned is None else learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),

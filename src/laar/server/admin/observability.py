@@ -29,7 +29,7 @@ from laar.server.otlp import begin, spans_of
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
-from laar.telemetry.page_model import HitRates, PageModel
+from laar.telemetry.page_model import PageModel
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker
@@ -72,7 +72,6 @@ class Observability:
             self.page.answered(judged)
 
         reports.on_answered = answered
-        self.hit_rates = HitRates()
         self.log = (
             DecisionLog(kept.log, on_problem=partial(picker.problems.report, "decision log"))
             if kept.log is not None
@@ -99,9 +98,7 @@ class Observability:
         )
         self.version = version("laar")
         self._clock = clock
-        self.page: PageModel = PageModel(
-            director, self.memory, picker.problems, self.hit_rates, self._about
-        )
+        self.page: PageModel = PageModel(director, self.memory, picker.problems, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(lambda: self.page.frame(clock()))
         self.sessions = None if picker.admission is None else picker.admission.shown
