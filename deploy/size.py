@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_584,
-    "statements": 32_196,
-    "modules": 230,
-    "lines loaded": 35_327,
+    "lines": 53_053,
+    "statements": 32_024,
+    "modules": 229,
+    "lines loaded": 35_007,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

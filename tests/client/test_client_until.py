@@ -19,8 +19,8 @@ from laar.client import (
     until_correct,
     until_correct_sync,
 )
-from laar.client.loop import MAX_WAIT_S, Reply, Send, Wait, attempts
-from laar.client.wire import Completion, Deltas, NotACompletion
+from laar.client.loop import MAX_WAIT_S
+from laar.client.wire import Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion
 
@@ -205,45 +205,46 @@ async def test_questions_are_asked_where_a_loop_runs() -> None:
     assert [a.status for a in outcome.attempts] == [0]
 
 
-def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
-    steps = attempts(MESSAGES, lambda text: {}[text], max_attempts=2)  # type: ignore[index]
-    reply = Reply(status=200, latency_s=1.0, completion=Completion(text="hm", model="m"))
-    assert isinstance(next(steps), Send)
-    assert isinstance(steps.send(reply), Send)
-    with pytest.raises(StopIteration) as end:
-        steps.send(reply)
-    outcome: Outcome = end.value.value
+async def test_a_check_that_raises_has_not_found_the_answer_correct(serve: Any) -> None:
+    def check(text: str) -> bool:
+        return {}[text]  # type: ignore[index]
+
+    fleet = await serve(lambda *_: completion("hm"))
+    outcome = await until_correct(MESSAGES, check, base_url=fleet.url, max_attempts=2)
     assert outcome.censored
-    assert outcome.ttca_s == 2.0
-    assert "KeyError" in (outcome.attempts[0].error or "")
+    assert outcome.ttca_s == sum(attempt.latency_s for attempt in outcome.attempts)
+    assert ["KeyError" in (attempt.error or "") for attempt in outcome.attempts] == [True, True]
+
+
+async def pauses(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str, max_attempts: int
+) -> list[float]:
+    """Return the seconds paused before each further attempt, without the time passing."""
+    fleet = await serve(lambda *_: web.Response(status=503, headers={"retry-after": asked}))
+    real_sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _s: real_sleep(0))
+    outcome = await until_correct(MESSAGES, bool, base_url=fleet.url, max_attempts=max_attempts)
+    spent = [attempt.waited_s + attempt.latency_s for attempt in outcome.attempts]
+    assert outcome.ttca_s == pytest.approx(sum(spent))
+    assert outcome.attempts[0].waited_s == 0.0
+    return [attempt.waited_s for attempt in outcome.attempts[1:]]
 
 
 @pytest.mark.parametrize("asked", ["999999999999", "-1", "soon", "", "٣", "1e9"])
-def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
-    steps = attempts(MESSAGES, bool, max_attempts=12)
-    refusal = Reply(status=503, latency_s=0.0, headers={"retry-after": asked})
-    step: Send | Wait = next(steps)
-    waits = []
-    while True:
-        try:
-            step = steps.send(refusal if isinstance(step, Send) else None)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            break
-        if isinstance(step, Wait):
-            waits.append(step.duration_s)
+async def test_pauses_are_bounded_whatever_the_endpoint_asks(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    waits = await pauses(serve, monkeypatch, asked, 12)
     assert len(waits) == 11
     assert all(0 < wait <= MAX_WAIT_S for wait in waits)
-    assert outcome.ttca_s == pytest.approx(sum(waits))
 
 
-def test_a_pause_may_be_asked_for_by_a_date() -> None:
-    steps = attempts(MESSAGES, bool, max_attempts=2)
-    next(steps)
+async def test_a_pause_may_be_asked_for_by_a_date(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at = formatdate(time.time() + 20, usegmt=True)
-    step = steps.send(Reply(status=503, latency_s=0.0, headers={"retry-after": at}))
-    assert isinstance(step, Wait)
-    assert 10 < step.duration_s <= 20
+    [wait] = await pauses(serve, monkeypatch, at, 2)
+    assert 10 < wait <= 20
 
 
 @shapes
@@ -451,13 +452,9 @@ async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str
     assert 0.4 <= attempt.ttft_s < 1.0
 
 
-async def test_an_outcome_is_reported_where_a_loop_runs() -> None:
+async def test_an_outcome_is_reported_where_a_loop_runs(serve: Any) -> None:
     """As in a notebook, which has one of its own."""
-    steps = attempts(MESSAGES, bool)
-    next(steps)
-    headers = {"x-laar-decision-id": "d"}
-    completion = Completion(text="42", model="m")
-    reply = Reply(status=200, latency_s=1.0, headers=headers, completion=completion)
-    with pytest.raises(StopIteration) as end:
-        steps.send(reply)
-    assert report_outcome_sync(end.value.value, "http://127.0.0.1:9") is False
+    fleet = await serve(lambda *_: completion("42", {"x-laar-decision-id": "d"}))
+    outcome = await until_correct(MESSAGES, bool, base_url=fleet.url)
+    assert outcome.correct
+    assert report_outcome_sync(outcome, "http://127.0.0.1:9") is False

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_lookup
@@ -32,9 +33,13 @@ def spec(address: str, *models: str) -> EndpointSpec:
     return EndpointSpec(address=address, models=models or ("tiny",))
 
 
-def resolver(sink: Any, names: Names, **options: Any) -> Resolver:
-    options = {"interval_s": 0.01, **options}
-    return Resolver(sink, clock=time.monotonic, lookup=names.lookup, **options)
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.datalayer.dns.INTERVAL_S", 0.01)
+
+
+def resolver(sink: Any, names: Names) -> Resolver:
+    return Resolver(sink, lookup=names.lookup)
 
 
 async def test_literals_pass_at_once_names_follow(recorder: Any, start: Any, until: Any) -> None:
@@ -87,11 +92,12 @@ async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
 
 
 async def test_a_hanging_lookup_is_a_problem_holds_one_place_and_may_still_answer(
-    recorder: Any, start: Any, until: Any
+    recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
     names = Names(gpu=["10.0.0.1"])
     names.hang.clear()
-    under_test = resolver(recorder, names, timeout_s=0.02)
+    under_test = resolver(recorder, names)
     under_test.replace("file", [spec("gpu:8000"), *(spec(f"n{i}:1") for i in range(20))])
     start(under_test.run())
     await until(lambda: len(recorder.problems) >= MAX_AT_ONCE)

@@ -76,10 +76,10 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
             "e.yaml:4: endpoints[0].engine: 'triton' is not known here",
         ),
         (ONE + "    metrics_url: /metrics\n", "is not an http or https URL"),
-        (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),
+        (TWO.replace("0.8", "0.7"), "endpoints: [1] has the address 10.0.0.7:8000 of [0]"),
         (
             TWO.replace("10.0.0.7", "https://a").replace("10.0.0.8", "https://a"),
-            "endpoints[1] has the address a:8000 of endpoints[0]",
+            "endpoints: [1] has the address a:8000 of [0]",
         ),
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),
@@ -140,11 +140,16 @@ def test_an_address_splits_into_host_and_port(address: str, expected: tuple[str,
     assert split_address(address) == expected
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.datalayer.endpoints_file.POLL_S", 0.01)
+
+
 async def test_changes_are_followed_and_a_bad_file_changes_nothing(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     path = write(tmp_path / "e.yaml", ONE)
-    file = EndpointsFile(path, recorder, poll_s=0.01)
+    file = EndpointsFile(path, recorder)
     file.load()
     assert recorder.addresses == ["10.0.0.7:8000"]
     start(file.run())
@@ -172,7 +177,7 @@ async def test_a_config_map_mount_that_swaps_its_link_is_followed(
         write(tmp_path / version / "e.yaml", text)
     (tmp_path / "..data").symlink_to("1")
     (tmp_path / "e.yaml").symlink_to("..data/e.yaml")
-    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    start(EndpointsFile(tmp_path / "e.yaml", recorder).run())
     await until(lambda: len(recorder.addresses) == 1)
     (tmp_path / "..tmp").symlink_to("2")
     (tmp_path / "..tmp").replace(tmp_path / "..data")
@@ -182,7 +187,7 @@ async def test_a_config_map_mount_that_swaps_its_link_is_followed(
 async def test_a_missing_file_is_a_problem_and_not_an_end(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
-    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    start(EndpointsFile(tmp_path / "e.yaml", recorder).run())
     await until(lambda: recorder.problems)
     write(tmp_path / "e.yaml", ONE)
     await until(lambda: recorder.addresses)
@@ -202,7 +207,7 @@ async def test_an_unchanged_file_is_not_read_again(
         return stat(self, **options)
 
     monkeypatch.setattr(Path, "stat", counting)
-    start(EndpointsFile(path, recorder, poll_s=0.002).run())
+    start(EndpointsFile(path, recorder).run())
     await until(lambda: looks > 20)
     assert recorder.replaced == 1
 

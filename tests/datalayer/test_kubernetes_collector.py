@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +50,9 @@ async def cluster(serve: Any, start: Any, sink: Any) -> Any:
 
     def follow(source: KubernetesSource, **access: Any) -> KubernetesEndpoints:
         collector = KubernetesEndpoints(
-            ApiAccess(url=server.url, **access),  # type: ignore[attr-defined]
+            ApiAccess(url=server.url, namespace="ml", **access),  # type: ignore[attr-defined]
             sink,
             source,
-            namespace="ml",
-            clock=time.monotonic,
-            rng=random.Random(1),
         )
         start(collector.run())
         return collector
@@ -565,14 +561,11 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
     async def handle(_: web.Request) -> web.Response:
         return web.Response(body=next(answers, b'{"metadata":{"resourceVersion":"1"},"items":[]}'))
 
-    access = ApiAccess(url="http://" + await serve(handle))
+    access = ApiAccess(url="http://" + await serve(handle), namespace="ml")
     collector = KubernetesEndpoints(
         access,
         sink,
         VLLM,
-        namespace="ml",
-        clock=time.monotonic,
-        rng=random.Random(1),
     )
     start(collector.run())
     await until(lambda: len([text for text in sink.past_problems if "not a list" in text]) >= 2)

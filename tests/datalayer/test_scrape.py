@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from statistics import mean
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
@@ -206,17 +206,26 @@ class Busy:
             self.now -= 1
 
 
-def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: float) -> Visits:
-    return Visits(
-        lambda: specs, busy.visit, left.append, headers={}, kind="visit", problems=QUIET,
-        interval_s=interval_s, clock=time.monotonic, rng=random.Random(1),
-    )  # fmt: skip
+class Visiting(Visits):
+    """Visits that do what a test says."""
+
+    kind = "visit"
+    headers: ClassVar = {}
+
+    def __init__(self, visit: Any, specs: list[EndpointSpec], **options: Any) -> None:
+        options = {"interval_s": 0.01, "clock": time.monotonic, **options}
+        super().__init__(lambda: specs, options.pop("sink", QUIET), rng=random.Random(1), **options)
+        self.visit = visit
+        self.gone: list[str] = []
+
+    def left(self, address: str) -> None:
+        self.gone.append(address)
 
 
 async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, until: Any) -> None:
     busy = Busy()
     specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
-    start(visits(busy, specs, [], 0.01).run())
+    start(Visiting(busy.visit, specs).run())
     await until(lambda: busy.now == 64)
     await asyncio.sleep(0.05)
     assert len(busy.started) == len(set(busy.started)) == 64
@@ -227,13 +236,13 @@ async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, unti
 
 async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, until: Any) -> None:
     busy = Busy()
-    left: list[str] = []
     specs = [spec("a:1"), spec("b:1")]
-    start(visits(busy, specs, left, 0.01).run())
+    visits = Visiting(busy.visit, specs)
+    start(visits.run())
     await until(lambda: busy.now == 2)
     specs.pop()
     await until(lambda: busy.now == 1)
-    assert left == ["b:1"]
+    assert visits.gone == ["b:1"]
     specs.append(spec("b:1"))
     await until(lambda: busy.now == 2)
 
@@ -248,14 +257,9 @@ async def test_a_defect_in_a_visit_fails_that_visit_alone(
         if one.address == "a:1":
             raise ZeroDivisionError
 
-    under_test = Visits(
-        lambda: [spec("a:1"), spec("b:1")], visit, lambda _: None, headers={},
-        kind="scrape", problems=recorder, interval_s=0.01, clock=time.monotonic,
-        rng=random.Random(1),
-    )  # fmt: skip
-    start(under_test.run())
+    start(Visiting(visit, [spec("a:1"), spec("b:1")], sink=recorder).run())
     await until(lambda: min(seen["a:1"], seen["b:1"]) >= 3)
-    assert recorder.problems == {"scrape a:1": "failed with ZeroDivisionError; see the log"}
+    assert recorder.problems == {"visit a:1": "failed with ZeroDivisionError; see the log"}
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
@@ -265,11 +269,7 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
     busy.go_on.set()
     now = 0.0
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
-    under_test = Visits(
-        lambda: specs, busy.visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
-        interval_s=0.01, clock=lambda: now, rng=random.Random(1),
-    )  # fmt: skip
-    start(under_test.run())
+    start(Visiting(busy.visit, specs, clock=lambda: now).run())
     while len(busy.started) <= 2000:  # how many steps that takes is up to the machine
         now += 0.5
         allowed = 200 * now + 64
@@ -305,10 +305,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
         started[one.address].append(now)
 
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
-    under_test = Visits(
-        lambda: specs, visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
-        interval_s=interval_s, clock=lambda: now, rng=random.Random(1),
-    )  # fmt: skip
+    under_test = Visiting(visit, specs, interval_s=interval_s, clock=lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(_OverError):
         await under_test.run()

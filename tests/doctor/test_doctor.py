@@ -18,6 +18,7 @@ from laar.cli import app
 from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
 from laar.cli.terminal import MIN_TABLE_WIDTH
 from laar.core.endpoints import Reading
+from laar.datalayer.asking import new_session
 from laar.doctor import Doctor, Finding, Level, admin_url, show_findings
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -101,6 +102,28 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     assert by_address[gone].level is Level.ERROR
     assert "no answer at" in by_address[gone].what
     assert "ca_file" in by_address[gone].remedy
+
+
+async def test_many_endpoints_that_hang_do_not_use_up_the_time_of_a_good_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(new_session, "__defaults__", (0.5,))
+    good, *hanging = (f"127.0.0.{number}" for number in range(1, 20))
+
+    async def answer(request):
+        if request.method == "GET":
+            return web.json_response({"data": [{"id": "m"}]})
+        if request.host.startswith(f"{good}:"):
+            choice = {"message": {"content": "1"}, "finish_reason": "stop"}
+            return web.json_response({"model": "m", "choices": [choice]})
+        return await asyncio.Event().wait()
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(application, host="0.0.0.0", shutdown_timeout=0.1) as server:
+        addresses = [f"{host}:{server.port}" for host in (*hanging, good)]
+        listed = [(address, "m", {"metrics_url": ""}) for address in addresses]
+        _, found = await examine(settings(tmp_path, *listed))
+    faulty = {f.where.removeprefix("endpoint ") for f in found if f.level is Level.ERROR}
+    assert faulty == {*addresses[:-1]}
 
 
 async def test_an_engine_that_sleeps_is_no_fault_and_is_not_asked(tmp_path):

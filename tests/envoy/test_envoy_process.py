@@ -85,8 +85,9 @@ async def test_leaving_the_block_ends_the_process(options, tmp_path):
     await envoy.stop()  # harmless
 
 
-async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path):
-    async with EnvoyProcess(rendered("sidecar", options), tmp_path, stop_timeout_s=0.1) as envoy:
+async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.envoy.process.STOP_TIMEOUT_S", 0.1)
+    async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         pid = envoy.pid
         os.kill(pid, signal.SIGSTOP)  # SIGTERM stays pending
     assert not is_envoy(pid)
@@ -99,8 +100,9 @@ async def test_a_refused_bootstrap_shows_envoys_log(options, tmp_path):
         await EnvoyProcess(bootstrap, tmp_path).__aenter__()
 
 
-async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_path):
-    envoy = EnvoyProcess(rendered("sidecar", options), tmp_path, start_timeout_s=0.0)
+async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.envoy.process.START_TIMEOUT_S", 0.0)
+    envoy = EnvoyProcess(rendered("sidecar", options), tmp_path)
     with pytest.raises(LaarError, match="not ready after 0 s"):
         await envoy.__aenter__()
     with pytest.raises(RuntimeError):

@@ -61,13 +61,13 @@ class Known:
 class Picker:
     """A director with the memory and the log of `laar serve`."""
 
-    def __init__(self, path: Path, *, max_bytes: int = 1 << 30) -> None:
+    def __init__(self, path: Path) -> None:
         settings = DirectorSettings()
         table = EndpointTable()
         models = {"10.0.0.1:80": "clever", "10.0.0.2:80": "simple"}
         table.replace("test", [EndpointSpec(address=a, models=(m,)) for a, m in models.items()])
         self.now = 0.0
-        self.log = DecisionLog(path, max_bytes=max_bytes, on_problem=lambda problem: None)
+        self.log = DecisionLog(path, on_problem=lambda problem: None)
         memory = DecisionMemory(
             table, wall_clock=lambda: 1.7e9 + self.now, on_settled=[self.log.add]
         )
@@ -113,9 +113,10 @@ def fleet(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> Path:
+async def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("laar.telemetry.log.MAX_BYTES", 1)
     path = tmp_path / "decisions.jsonl"
-    await Picker(path, max_bytes=1).serve(9)
+    await Picker(path).serve(9)
     assert (tmp_path / "decisions.jsonl.2").exists()
     return path
 

@@ -258,7 +258,7 @@ def test_two_reported_misses_forget_what_is_older_and_keep_what_was_just_compute
     assert index.match(old).tolist() == [0]
     for kept in (first, between, second, young):
         assert index.match(kept).tolist() == [len(kept)]
-    assert index.disproved_blocks == len(old)
+    assert index.forgotten_blocks["disproved"] == len(old)
 
 
 def test_one_reported_miss_leaves_what_other_prompts_have_proven() -> None:
@@ -329,7 +329,7 @@ def test_the_end_of_the_oldest_prompt_leaves_first() -> None:
     index.settle(index.insert(0, second))
     assert index.match(first).tolist() == [2048 // 64]
     assert index.match(second).tolist() == [len(second)]
-    assert index.evicted_capacity_blocks == 2048 // 64
+    assert index.forgotten_blocks["capacity"] == 2048 // 64
 
 
 def test_one_prompt_larger_than_the_cache_keeps_its_beginning() -> None:
@@ -395,6 +395,6 @@ def test_churn_stays_within_the_memory_it_was_given(monkeypatch: pytest.MonkeyPa
         grown = tracemalloc.get_traced_memory()[0] - base
     finally:
         tracemalloc.stop()
-    assert index.evicted_memory_blocks > 0
+    assert index.forgotten_blocks["memory"] > 0
     assert index.size_bytes <= limit
     assert grown < 1.2 * limit

@@ -10,9 +10,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from laar.datalayer.endpoints_file import is_loopback
 from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
-from laar.server.browsers import BrowserGuard, host_of, is_loopback
+from laar.server.browsers import BrowserGuard, host_of
 from laar.server.ports import ports_in_use
 from laar.settings import Listen
 from support import eventually, free_port

@@ -20,9 +20,8 @@ from laar.context.guard import GainGuard
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
-from laar.server.context_hooks import ContextHooks
+from laar.server.picker import Picker
 from laar.settings import Settings
-from laar.telemetry.problems import Problems
 from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
@@ -532,13 +531,7 @@ async def test_reported_outcomes_reach_the_guard(place):
 
 def test_an_order_is_learned_after_its_messages_and_before_the_next_body():
     settings = Settings.model_validate({"context": {"routes": [ON]}, "endpoints_file": "e.yaml"})
-    hooks = ContextHooks(
-        settings,
-        clock=lambda: 0.0,
-        rng=random.Random(1),
-        degraded=Counter(),
-        problems=Problems(),
-    )
+    hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     due = []
     hooks.later = due.append
     names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
@@ -564,8 +557,7 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)
     routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
     settings = Settings.model_validate(routes)
-    clock, chance = lambda: 0.0, random.Random(1)
-    hooks = ContextHooks(settings, clock=clock, rng=chance, degraded=Counter(), problems=Problems())
+    hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
     plain = dict.fromkeys(names, "")
     head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)

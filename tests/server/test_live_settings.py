@@ -15,6 +15,8 @@ import yaml
 
 from laar.core.request import Api, Request
 from laar.datalayer.visits import cancel
+from laar.server.learning import artifact_of
+from laar.server.picker import Picker
 from laar.server.reload import SettingsReloader
 from laar.server.runner import Runner
 from laar.settings import Applies, Settings, leaves, load
@@ -222,6 +224,22 @@ def artifact(mean):
     )
     known["models"]["phi3-mini"] |= {"mean": mean, "cells": []}
     return orjson.dumps(known)
+
+
+def test_an_artifact_of_other_models_is_named_by_the_file_in_use(tmp_path):
+    def given(name):
+        (tmp_path / name).write_bytes(artifact(0.9))
+        endpoints = [{"address": "127.0.0.1:1", "model": "strange"}]
+        capability = {"capability": tmp_path / name}
+        return Settings.model_validate({"endpoints": endpoints, "accuracy": capability})
+
+    picker = Picker(given("first.json"))
+    picker.table.replace("settings", picker.settings.listed())
+    picker.check_artifact()
+    assert "first.json knows no model" in picker.problems["accuracy.capability"]
+    changed = given("second.json")
+    picker.apply(changed, artifact_of(changed.accuracy))
+    assert "second.json knows no model" in picker.problems["accuracy.capability"]
 
 
 async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay(gateway, http):
@@ -499,13 +517,13 @@ def picker(path, paths):
 
 
 @pytest.mark.parametrize("setting", LIVE)
-def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
+async def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
     (tmp_path / OTHER["routing.weights_file"]).write_text("weights: {k_rtt: 0.25}")
     (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
     path = tmp_path / "laar.yaml"
     changed = picker(path, ())
     before = in_force(changed)
     fresh = picker(path, {setting})
-    changed.reloader._take(changed.reloader._read(path), changed.apply)
+    await changed.reloader._reload(path, changed.apply)
     assert in_force(changed) == in_force(fresh)
     assert in_force(changed) != before, "declared as live, and nothing goes by it"

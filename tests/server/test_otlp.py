@@ -174,7 +174,7 @@ async def test_the_environment_says_where_and_who_as_everywhere(
 
 def test_the_services_name_is_the_environments(monkeypatch):
     def name():
-        return tracing.resource("1").attributes["service.name"]
+        return tracing.resource().attributes["service.name"]
 
     assert name() == "laar"
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=one")
@@ -284,7 +284,7 @@ async def test_what_a_collector_refuses_is_logged_and_not_sent_again(
 
 
 def test_clients_headers_that_are_wrong_are_not_logged(caplog):
-    tracing.Spans("http://127.0.0.1:1/v1/traces", "1").join((), SAMPLED, "not a state" * 100)
+    tracing.Spans("http://127.0.0.1:1/v1/traces").join((), SAMPLED, "not a state" * 100)
     assert not caplog.records
 
 

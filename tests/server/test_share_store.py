@@ -25,6 +25,7 @@ from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.records import Entered
 from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs
@@ -54,16 +55,21 @@ class Member:
         )
         secret, origin = secret_of(share), new_origin()
         settings = part(SharingSettings, share)
-        self.sharer = Sharer(
+        sharing = Sharing(
             self.director,
-            share,
-            Store(share, settings, origin=origin, secret=secret) if share.url else None,
-            snapshot_file=share.snapshot_file,
+            settings,
             origin=origin,
             key=secret or key,
+            wall_clock=time.time,
+            online=OnlineOutcomes(),
+        )
+        self.sharer = Sharer(
+            sharing,
+            Store(share, settings, origin=origin, secret=secret) if share.url else None,
+            snapshot_file=share.snapshot_file,
+            has_secret=secret is not None,
             clock=time.monotonic,
             problems=self.problems,
-            online=OnlineOutcomes(),
         )
         self.sharer.endpoints_known.set()
         self.tasks = Tasks(self.problems)
@@ -156,7 +162,7 @@ async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
     tries = p.problems.counts["share"]
     await eventually(lambda: p.problems.counts["share"] >= tries + 2, what="more tries")
     assert f"'{forbidden}'" in p.problems["share"]
-    assert p.sharer.interruptions == 0
+    assert p.sharer.sharing.lost["interruption"] == 0
     await server.ask("ACL", "SETUSER", "default", f"+{forbidden}")
     await eventually(lambda: not p.problems, what="the end of the problem")
     q = await members(2)
@@ -218,7 +224,7 @@ async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, mem
     p = await members(secret_file=tmp_path / "secret")
     await eventually(lambda: p.problems.counts["share"] >= 3, what="some tries")
     assert "maxmemory" in p.problems["share"]
-    assert p.sharer.interruptions == 0
+    assert p.sharer.sharing.lost["interruption"] == 0
 
 
 async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, members):
@@ -235,7 +241,7 @@ async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, me
     await eventually(lambda: q.in_flight == 1)
     await p.kill()
     await eventually(lambda: q.in_flight == r.in_flight == 0, what="the end of the lease")
-    assert q.sharer.sharing.peers.ended_by_lease == 1
+    assert q.sharer.sharing.lost["lease"] == 1
     await eventually(lambda: not p.problems, what="the end of the problem")
     assert not q.problems
 
@@ -275,7 +281,7 @@ async def test_each_goes_on_alone_and_all_merge_when_the_store_is_back(server, m
     await eventually(lambda: all(q.held(text) > 0.9 for text in texts), what="the prompts")
     await eventually(lambda: not p.problems, what="the end of the problem")
     assert not q.problems
-    assert p.sharer.interruptions == 1
+    assert p.sharer.sharing.lost["interruption"] == 1
     for decision in open_ones[10:]:
         p.settle(decision)
     await eventually(lambda: q.in_flight == 0)
@@ -320,7 +326,7 @@ async def test_a_store_without_room_for_a_snapshot_carries_records(
     assert "memory" in p.problems["share.snapshot"]
     await asyncio.sleep(3.0)
     assert p.sharer.connected
-    assert p.sharer.interruptions == 0
+    assert p.sharer.sharing.lost["interruption"] == 0
 
 
 @pytest.mark.slow
@@ -372,7 +378,7 @@ async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
     p = await members(1)
     ((last, _),) = await server.ask("XREVRANGE", "laar:{laar}:records", "+", "-", "COUNT", 1)
     place = place.format(last_ms=last.decode().partition("-")[0])
-    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False, place=place)
+    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False, place=place)
     await server.ask("SET", "laar:{laar}:snapshot", write())
     q = await members(2)
     p.decide()
@@ -417,7 +423,7 @@ async def test_pickers_that_both_send_hear_all_in_order(server, members):
     await eventually(lambda: p.in_flight == q.in_flight == 0)
     for each in (p, q):
         sharing = each.sharer.sharing
-        assert sharing.missed == sharing.doubled == sharing.unknown_prefixes == 0
+        assert not any(sharing.lost[it] for it in ("missed", "doubled", "unknown-prefix"))
 
 
 async def test_an_idle_picker_sends_signs_of_life_and_no_more(server, members):
@@ -430,7 +436,7 @@ async def test_an_idle_picker_sends_signs_of_life_and_no_more(server, members):
     await asyncio.sleep(1.5)
     assert 0 < len(made) < 20  # it looks four times a second whether one is due
     assert len(q.sharer.sharing.peers) == 1
-    assert q.sharer.sharing.peers.ended_by_lease == 0
+    assert q.sharer.sharing.lost["lease"] == 0
 
 
 async def test_a_password_is_read_from_a_file(server, members, tmp_path):
@@ -492,7 +498,7 @@ async def test_three_pickers_under_load_lose_no_count_while_one_after_the_other_
         sharing, table = each.sharer.sharing, each.director.table
         await eventually(lambda sharing=sharing: len(sharing.peers) == 2)
         await eventually(lambda table=table: not table.counted.any(), what="counts of zero")
-        assert sharing.missed == sharing.doubled == 0
+        assert sharing.lost["missed"] == sharing.lost["doubled"] == 0
         assert not sum(sharing.refused.values())
 
 
@@ -508,7 +514,7 @@ async def test_a_slow_store_delays_what_others_hear_and_nothing_else(server, mem
     for decision in decisions:
         p.settle(decision)
     await eventually(lambda: q.in_flight == 0)
-    assert q.sharer.sharing.missed == 0
+    assert q.sharer.sharing.lost["missed"] == 0
 
 
 class Wire:
@@ -569,7 +575,7 @@ async def test_a_backlog_comes_through_a_slow_link(server, members, tmp_path):
     await wire.heal()
     await eventually(lambda: q.sharer.sharing.taken["entered"] == 1000, timeout_s=15)
     assert p.sharer.connected
-    assert p.sharer.interruptions == q.sharer.interruptions == 1
+    assert p.sharer.sharing.lost["interruption"] == q.sharer.sharing.lost["interruption"] == 1
     for each in (p, q):
         await each.kill()
     await wire.cut()
@@ -583,7 +589,7 @@ async def test_a_large_snapshot_keeps_no_picker_from_the_others(
     await server.start()
     p = await members(1)
     p.settle(p.decide("remember me " * 60))
-    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False)
+    write = snapshot(p.sharer.sharing, time.monotonic(), with_key=False)
     body = write().partition(b"\n")[2].removesuffix(b"}") + b',"more":"' + b"x" * size_bytes + b'"}'
     digest = blake2b(body, digest_size=32).hexdigest().encode()
     await server.ask("SET", "laar:{laar}:snapshot", digest + b"\n" + body)

@@ -8,9 +8,10 @@ from laar.telemetry.problems import Problems
 from support import eventually
 
 
-async def test_a_part_that_fails_starts_again():
+async def test_a_part_that_fails_starts_again(monkeypatch):
+    monkeypatch.setattr("laar.server.tasks.RESTART_S", 0.05)
     problems = Problems()
-    tasks = Tasks(problems, restart_s=0.05)
+    tasks = Tasks(problems)
     began = []
 
     async def part():

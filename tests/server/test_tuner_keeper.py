@@ -15,12 +15,12 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
-from laar.server.admin.tuner import TunerKeeper, routes
-from laar.server.learning import Learning
+from laar.server.admin.tuner import routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy, Tuning, load
+from laar.settings import Settings, Tuning, load
 from laar.telemetry.problems import Problems
+from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
 from support import eventually
@@ -28,8 +28,14 @@ from support import eventually
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 
-def keeper(**settings):
-    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL)
+def tuner(**settings):
+    return Tuner(Tuning(enabled=True, **settings).climb, INITIAL)
+
+
+def learning(state):
+    """Return a picker that keeps what it learns in a file."""
+    accuracy = {"state_file": str(state)}
+    return Picker(Settings.model_validate({"endpoints_file": "e.yaml", "accuracy": accuracy}))
 
 
 def serve_windows(tuner, count, seconds):
@@ -45,8 +51,8 @@ def serve_windows(tuner, count, seconds):
 
 
 def test_the_page_gets_the_path_of_the_weights_and_the_objective():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
+    kept = tuner(window=20)
+    serve_windows(kept, 3, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
         shown = client.get("/tuner").json()
     assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
@@ -56,12 +62,12 @@ def test_the_page_gets_the_path_of_the_weights_and_the_objective():
 
 
 def test_freezing_serves_the_best_and_ends_the_climb():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
+    kept = tuner(window=20)
+    serve_windows(kept, 12, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
-    assert dict(kept.tuner.weights(0.0).values) == best
+    assert dict(kept.weights(0.0).values) == best
 
 
 def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
@@ -70,18 +76,17 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     def refused(path, *_, **__):  # as in another user's directory; root may read there
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    settings = Accuracy(state_file=tmp_path / "state.json")
+    made = learning(tmp_path / "state.json")
     with monkeypatch.context() as patch:
         patch.setattr("os.open", refused)
-        Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+        made.learning.restore()
     assert caplog.text.count("Permission denied") == 1
 
 
 async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
-    problems = Problems()
-    settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
-    await Learning(settings, clock=float, wall_clock=float, problems=problems).save()
-    assert "state.json" in problems["accuracy.state_file"]
+    made = learning(tmp_path / "nowhere" / "state.json")
+    await made.learning.save()
+    assert "state.json" in made.problems["accuracy.state_file"]
 
 
 async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_path, monkeypatch):
@@ -99,8 +104,8 @@ async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_pat
 
 
 async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
+    kept = tuner(window=20)
+    serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
         server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
         running = asyncio.create_task(server.run_until_stopped())
@@ -122,9 +127,9 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
 
 async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
     monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
-    lives = [keeper(window=20), keeper(window=20)]
+    lives = [tuner(window=20), tuner(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
-        serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
+        serve_windows(life, windows, lambda weights: 1.0 + weights["k_rtt"])
     port, told, waiting = 0, [], None
     for life in lives:
         server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
@@ -136,7 +141,7 @@ async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch)
         seen = len(told)
         await eventually(lambda seen=seen: len(told) > seen, what="news")
         if life is lives[-1]:
-            life.tuner.freeze()
+            life.freeze()
             assert (await waiting)["frozen"] is True
         server.should_exit = True
         await running

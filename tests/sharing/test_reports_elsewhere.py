@@ -36,7 +36,7 @@ def decided(picker, number):
 
 
 def outcomes(picker, now):
-    return {name: round(known.outcomes, 3) for name, known in picker._online.by_model(now).items()}
+    return {name: round(known.outcomes, 3) for name, known in picker.online.by_model(now).items()}
 
 
 def test_a_report_reaches_the_picker_that_decided_and_moves_all():
@@ -61,7 +61,7 @@ def test_a_reporter_that_lies_is_outvoted_wherever_it_reports():
     net.exchange(1.01)
     net.exchange(1.02)
     for picker in (p, q):
-        weights = picker._online.reporter_weights()
+        weights = picker.online.reporter_weights()
         assert weights.keys() == {"a", "b", "c", "liar"}
         assert weights["liar"] < 0.1 < 0.9 < weights["a"]
 

@@ -68,7 +68,7 @@ def test_a_killed_pickers_reservations_end_with_its_lease():
     q.poll(4.2)
     assert not any(counted(q).values())
     assert not q.director.engines.traffic.ahead_s.any()
-    assert q.peers.ended_by_lease == 1
+    assert q.lost["lease"] == 1
 
 
 def test_a_picker_that_leaves_counts_no_more_at_once():
@@ -90,18 +90,18 @@ def test_a_lost_load_is_made_good_by_the_next_full_one():
     for step in range(8):
         net.exchange(1.1 + step)
     assert not any(counted(q).values())
-    assert q.missed == 1
+    assert q.lost["missed"] == 1
 
 
 def test_a_duplicate_record_counts_once():
     p, q, net = pair()
-    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
     net.flush(p, 1.01)
     channel = net.channels["p/1", "q/1"]
     channel.append(channel[0])
     net.deliver(1.02)
-    assert q._online.by_model(1.02)["m"].outcomes == pytest.approx(1.0, abs=1e-3)
-    assert q.doubled == 1
+    assert q.online.by_model(1.02)["m"].outcomes == pytest.approx(1.0, abs=1e-3)
+    assert q.lost["doubled"] == 1
 
 
 def test_an_endpoint_that_is_found_later_has_the_others_load():
@@ -151,7 +151,7 @@ def test_a_turn_costs_what_is_new_of_it():
         net.exchange(1.03 + turn)
     assert sizes[0] > 1500
     assert max(sizes[1:]) < 700
-    assert q.unknown_prefixes == 0
+    assert q.lost["unknown-prefix"] == 0
 
 
 def test_a_picker_that_begins_is_sent_whole_chains():
@@ -168,7 +168,7 @@ def test_a_picker_that_begins_is_sent_whole_chains():
     table = late.director.table
     chain = late.director.prefixes.chain(request(text))
     assert late.director.prefixes.match(chain, table.capacity).max() > 0.9
-    assert late.unknown_prefixes == 0
+    assert late.lost["unknown-prefix"] == 0
 
 
 def test_a_miss_is_evidence_for_all():
@@ -183,8 +183,11 @@ def test_a_miss_is_evidence_for_all():
         )
         p.director.settle(decision, end)
         net.exchange(1.5 + at)
-    assert p.prefixes.beliefs.index.disproved_blocks > 0
-    assert q.prefixes.beliefs.index.disproved_blocks == p.prefixes.beliefs.index.disproved_blocks
+    assert p.prefixes.beliefs.index.forgotten_blocks["disproved"] > 0
+    assert (
+        q.prefixes.beliefs.index.forgotten_blocks["disproved"]
+        == p.prefixes.beliefs.index.forgotten_blocks["disproved"]
+    )
 
 
 def test_a_restart_that_both_see_is_forgotten_once():
@@ -322,7 +325,7 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
     monkeypatch.setattr("laar.sharing.outbox.MAX_WAITING_BYTES", 1 << 16)
     p, q, net = pair()
     decisions = [p.director.decide(request(f"{n} " * 300), 1.0 + n / 1e3) for n in range(600)]
-    assert p.outbox.dropped > 0
+    assert p.lost["dropped"] > 0
     assert p.outbox.waiting_bytes <= 1 << 16
     net.exchange(2.0)
     assert counted(q)["in_flight"] == 600
@@ -556,10 +559,10 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
         took = Completion(status=200, cause="complete", latency_s=0.5, ttft_s=0.3)
         p.director.answering(decision, 1.3 + at)
         p.director.settle(decision, took)
-    p._online.observe("m", Features("en", 1024, "qa"), True, 30.0)
-    told = read_snapshot(snapshot(p, p._online, 40.0, with_key=True)(), "laar")
+    p.online.observe("m", Features("en", 1024, "qa"), True, 30.0)
+    told = read_snapshot(snapshot(p, 40.0, with_key=True)(), "laar")
     fresh = sharing_picker("fresh/1", (B, A))
-    assert restore(fresh, fresh._online, told, 1.0) > 0
+    assert restore(fresh, told, 1.0) > 0
     for text in texts:
         held = []
         for picker in (p, fresh):
@@ -571,7 +574,7 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
         assert held[0] == held[1]
     mine, theirs = (x.director.engines._models["m"].constants() for x in (p, fresh))
     assert theirs == pytest.approx(mine)
-    assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
+    assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(1.0, abs=0.01)
     one, other = (x.prefixes.beliefs.index for x in (p, fresh))
     assert (one.uses, one.blocks) == (other.uses, other.blocks)
     assert one._segments.by_first.keys() == other._segments.by_first.keys()
@@ -594,7 +597,7 @@ def test_orders_of_conversations_reach_the_others_with_the_same_key_and_those_th
     net.exchange(0.0)
     p.orders.tell(7, b"[]")
     net.exchange(1.0)
-    told = read_snapshot(snapshot(q, None, 2.0, with_key=False)(), "laar")
+    told = read_snapshot(snapshot(q, 2.0, with_key=False)(), "laar")
     told["orders"] += [
         None,
         ["m", -1, "W10="],
@@ -603,7 +606,7 @@ def test_orders_of_conversations_reach_the_others_with_the_same_key_and_those_th
         ["a", "", "", ""],
     ]
     for picker in (late, other):
-        restore(picker, None, told, 3.0)
+        restore(picker, told, 3.0)
     kept = [list(picker.orders.latest()) for picker in (p, q, late, other)]
     assert kept == [[], [(7, b"[]")], [(7, b"[]")], []]
     assert q.taken["moved"] == 1
@@ -623,9 +626,9 @@ def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_siz
         p.director.settle(p.director.decide(request(text), 2.0 + at), OK)
     before = p.prefixes.beliefs.index
     assert before.held_bytes[0] > 4_100_000
-    told = read_snapshot(snapshot(p, None, 200.0, with_key=True)(), "laar")
+    told = read_snapshot(snapshot(p, 200.0, with_key=True)(), "laar")
     fresh = sharing_picker("fresh/1", (B, A))
-    restore(fresh, None, told, 1.0)
+    restore(fresh, told, 1.0)
     slot, index = fresh.director.table.slot(A), fresh.prefixes.beliefs.index
     assert index.held_bytes[slot] == before.held_bytes[0]
     fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # as the engine reports
@@ -638,24 +641,24 @@ def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_siz
 def test_sizes_that_make_no_sense_are_left_out(sizes):
     p, _, _ = pair(A)
     p.director.settle(p.director.decide(request(), 1.0), OK)
-    told = read_snapshot(snapshot(p, None, 2.0, with_key=True)(), "laar")
+    told = read_snapshot(snapshot(p, 2.0, with_key=True)(), "laar")
     fresh = sharing_picker("fresh/1", (B, A))
-    assert restore(fresh, None, told | {"sizes": sizes}, 1.0) == 1
+    assert restore(fresh, told | {"sizes": sizes}, 1.0) == 1
     assert set(fresh.prefixes.beliefs.index.room_bytes.tolist()) == {2_000_000}
 
 
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
 def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
-    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=True)(), "laar")
+    p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")
     fresh = sharing_picker("fresh/1", (B, A))
     fresh.wall_clock = lambda: 1e9 + HALF_LIFE_S
     told["at_s"] = at_s
-    restore(fresh, fresh._online, told, 1.0)
-    assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
+    restore(fresh, told, 1.0)
+    assert fresh.online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
-    assert read_snapshot(snapshot(p, None, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
+    assert read_snapshot(snapshot(p, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
 
 
 @pytest.mark.parametrize(
@@ -665,48 +668,48 @@ def test_the_fresher_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
     """One that is fresher by little does not: what came since comes from the others as well."""
     p, _, _ = pair()
     for _ in range(40):
-        p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+        p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, 1.0, with_key=False)(), "laar")
     file = OnlineOutcomes()
     for model in ("m", "forgotten there"):
         for _ in range(10):
             file.observe(model, Features("en", 1024, "qa"), False, 1.0)
     fresh = sharing_picker("fresh/1", (A, B), wall_clock=lambda: 120.0)
-    fresh._online.restore(file.state(1.0), 5.0, away_s=120.0 + file_age_s)
-    restore(fresh, fresh._online, told, 5.0)
-    found = fresh._online.by_model(5.0)
+    fresh.online.restore(file.state(1.0), 5.0, away_s=120.0 + file_age_s)
+    restore(fresh, told, 5.0)
+    found = fresh.online.by_model(5.0)
     assert found["m"].correct == pytest.approx(correct, abs=0.2)
     assert found["forgotten there"].outcomes > 4.0
 
 
 def test_what_a_picker_learned_alone_is_not_replaced_by_an_older_snapshot():
     p, _, _ = pair()
-    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
-    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+    p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, 1.0, with_key=False)(), "laar")
     late = sharing_picker("late/1", (A, B))
     for _ in range(5):
-        late._online.observe("m", Features("en", 1024, "qa"), True, 2.0)
-    restore(late, late._online, told, 2.1)
-    assert late._online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
+        late.online.observe("m", Features("en", 1024, "qa"), True, 2.0)
+    restore(late, told, 2.1)
+    assert late.online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
 
 
 def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_come():
     p, q, net = pair()
     sent = []
     for at in range(1, 5):
-        p._online.observe("m", Features("en", 1024, "qa"), True, float(at))
-        q._online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        p.online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        q.online.observe("m", Features("en", 1024, "qa"), True, float(at))
         for picker in (p, q):
             net.flush(picker, float(at))
         sent += [*net.channels["p/1", "q/1"], *net.channels["q/1", "p/1"]]
         net.deliver(float(at))
         if at == 2:
-            told = read_snapshot(snapshot(p, p._online, 2.0, with_key=False)(), "laar")
+            told = read_snapshot(snapshot(p, 2.0, with_key=False)(), "laar")
     late = sharing_picker("late/1", (A, B))
-    restore(late, late._online, told, 5.0)
+    restore(late, told, 5.0)
     for batch in sent:  # those since the hub has asked for the snapshot
         late.take(batch, 5.0)
-    assert late._online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
+    assert late.online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
 
 def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
@@ -714,22 +717,22 @@ def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
     text = "some words of a long prompt " * 100
     p.director.settle(p.director.decide(request(text), 1.0), OK)
     net.exchange(1.01)
-    told = read_snapshot(snapshot(p, None, 2.0, with_key=False)(), "laar")
+    told = read_snapshot(snapshot(p, 2.0, with_key=False)(), "laar")
     p.director.settle(p.director.decide(request(text + "again " * 200), 2.1), OK)
     since = p.batches(2.2)
     fresh = sharing_picker("fresh/1", (A, B))
-    restore(fresh, None, told, 3.0)
+    restore(fresh, told, 3.0)
     for batch in since:
         fresh.take(batch, 3.0)
     chain = fresh.director.prefixes.chain(request(text + "again " * 200))
-    assert fresh.unknown_prefixes == 0
+    assert fresh.lost["unknown-prefix"] == 0
     assert fresh.director.prefixes.match(chain, fresh.director.table.capacity).max() > 0.9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])
 def test_a_damaged_snapshot_is_not_read(damage):
     p, _, _ = pair()
-    data = snapshot(p, None, 1.0, with_key=False)()
+    data = snapshot(p, 1.0, with_key=False)()
     if damage == "flip":
         data = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
     elif damage != "namespace":

@@ -12,7 +12,7 @@ SAMPLED = f"00-{TRACE}-{PARENT}-01"
 
 
 def spans():
-    return Spans("http://127.0.0.1:1/v1/traces", "1")
+    return Spans("http://127.0.0.1:1/v1/traces")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
@@ -59,7 +59,7 @@ class Collectors:
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
         self._woken_until: dict[str, tuple[float, float]] = {}
-        self.resolver = Resolver(fleet, clock=self._clock)
+        self.resolver = Resolver(fleet)
 
     def declare(self, settings: Settings) -> None:
         """Use the endpoints listed in the settings."""
@@ -91,7 +91,7 @@ class Collectors:
             tasks.spawn("endpoints file", self._file.run)
         if self._clusters:
             self._start_clusters(tasks)
-        self._start_visits(self._picker.settings, tasks)
+        self._start_visits(tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", partial(keep_asking, self._to_ask))
         tasks.spawn("compare", partial(keep_asking, self._to_compare, most=_MAX_COMPARED))
@@ -123,14 +123,7 @@ class Collectors:
 
         names: Counter[str] = Counter()
         for source, access in self._clusters:
-            cluster = KubernetesEndpoints(
-                access,
-                self._fleet,
-                source,
-                namespace=source.namespace or access.namespace,
-                clock=self._clock,
-                rng=self._picker.rng,
-            )
+            cluster = KubernetesEndpoints(access, self._fleet, source)
             # Sources with other ports, or of other clusters, can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:
@@ -142,32 +135,19 @@ class Collectors:
         """Return whether every cluster has listed its endpoints at least once."""
         return self._fleet.has_all_of(self._listed_by)
 
-    def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
-        readings = settings.readings
-        scraper = Scraper(
-            self._targets,
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(readings.scrape_interval_s, STALE_S),
-        )
-        tasks.spawn("scrape", scraper.run)
-        names = ServedNames(
-            lambda: [*self._targets(), *self._fleet.nameless()],
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-        )
-        tasks.spawn("models", names.run)
-        self._picker.doubt_names = names.doubt
-        prober = Prober(
-            self._targets,
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(readings.probe_interval_s, STALE_AFTER_S),
-        )
-        tasks.spawn("probe", prober.run)
+    def _start_visits(self, tasks: Tasks) -> None:
+        picker, fleet, readings = self._picker, self._fleet, self._picker.settings.readings
+        common: dict[str, Any] = {"clock": self._clock, "rng": picker.rng}
+        names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
+        picker.doubt_names = names.doubt
+        scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
+        probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
+        for visits in (
+            Scraper(self._targets, fleet, interval_s=scrape_s, **common),
+            names,
+            Prober(self._targets, fleet, interval_s=probe_s, **common),
+        ):
+            tasks.spawn(visits.kind, visits.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return the seconds between visits to an endpoint: those set, or more while idle.

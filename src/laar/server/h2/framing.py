@@ -32,7 +32,6 @@ class Code(IntEnum):
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
-    UNAVAILABLE = 14
 
 
 class CallError(Exception):
