@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_053,
-    "statements": 32_024,
+    "lines": 53_464,
+    "statements": 32_122,
     "modules": 229,
-    "lines loaded": 35_007,
-    "settings": 148,
+    "lines loaded": 35_208,
+    "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 
