@@ -84,7 +84,7 @@ class TestAdvise:
     def test_it_says_where_it_has_nothing_to_say_or_no_picker_answers(self):
         words = ["context", "advise"]
         few = CliRunner().invoke(app, [*words, "-"], "\n".join(self.bodies(5)))
-        assert "nothing to say yet" in few.output
+        assert "no advice yet" in few.output
         none = CliRunner().invoke(app, [*words, "--url", "127.0.0.1:1"])
         assert none.exit_code == 2
         assert "no picker's admin port" in none.output

@@ -142,4 +142,4 @@ async def test_the_picker_itself_is_no_engine(serve: Any) -> None:
     body = orjson.dumps(catalog(table, ["auto"]))
     found, remarks = await _remarks(serve, ("/v1/models", web.Response(body=body)))
     assert found.models == ()
-    assert "is a laar, not an engine" in remarks
+    assert "is a laar picker, not an engine" in remarks

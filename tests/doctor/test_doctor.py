@@ -638,7 +638,7 @@ async def test_a_laar_given_as_an_engine_is_an_error(tmp_path):
     listed = {"/v1/models": json.dumps(own, separators=(",", ":"))}
     async with serving(listed) as address:
         _, found = await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
-    [loop] = [finding for finding in found if "is a laar, not an engine" in finding.what]
+    [loop] = [finding for finding in found if "is a laar picker, not an engine" in finding.what]
     assert loop.level is Level.ERROR
 
 

@@ -19,7 +19,7 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
     assert not run.failed
     assert run.undecided, "the kills reached the picker"
     assert run.in_a_row > 0, "and the next one decides"
-    assert (tmp_path / "laar.log").read_text().count("it starts again in") == 2
+    assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
 
 
 async def test_a_killed_envoy_ends_the_command_which_names_the_status(

@@ -259,7 +259,7 @@ def test_an_engine_of_another_task_is_left_out_for_that():
     director = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.2:80", "e", embeds))
     director.table.read("10.0.0.2:80", Reading(waiting=500.0), 0.0)
     [row] = told(director, request("auto"))["filtered"]
-    assert row["why"] == "writes no text"
+    assert row["why"] == "generates no text"
     [row] = told(director, embedding)["filtered"]
     assert row["why"] == "generates text, but the request needs none"
     only = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.3:80", "a"))

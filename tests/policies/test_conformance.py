@@ -125,12 +125,12 @@ def test_the_suite_finds_a_filter_and_a_picker_that_are_none() -> None:
         def order(self, scores: Any, view: View) -> Any:
             return [0] * len(scores)
 
-    with pytest.raises(AssertionError, match="give truth values"):
+    with pytest.raises(AssertionError, match="return booleans"):
         check_all(Numbers)
-    with pytest.raises(AssertionError, match="not each of them once"):
+    with pytest.raises(AssertionError, match="not each exactly once"):
         check_all(First)
     policy = Policy(name="x", scorers=[(Scores(by_place), 1.0)], picker=First())
-    with pytest.raises(AssertionError, match="not each of them once"):
+    with pytest.raises(AssertionError, match="not each exactly once"):
         check_all(lambda: policy)
 
 

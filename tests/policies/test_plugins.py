@@ -125,18 +125,18 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         (scorers("nope"), "routing.policies: p: unknown scorer `nope`; known: laar, queue,"),
         (scorers("gone"), "entry point `gone = parts:Gone` of some-parts 1.0, group laar.scorers, "
          "cannot be loaded: AttributeError"),
-        (scorers("missing"), "No module named 'no_such_module'; install what it needs, or another "
-         "version of some-parts 1.0, or take `missing` out of the settings"),
+        (scorers("missing"), "No module named 'no_such_module'; install what it needs or another "
+         "version of some-parts 1.0, or remove `missing` from the settings"),
         (scorers("number"), "is a int; it must name a class or function"),
         (scorers("picky"), "laar.yaml:6: routing.policies.p: scorer `picky` (entry point `picky = "
          "parts:picky` of some-parts 1.0): cannot be made: ValueError: size is too small; check"),
         (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
         (scorers("even", value="a"), "`value` is 'a'; give a finite number"),
         (scorers("even", top=1.5), "`top` is 1.5; give a whole number"),
-        (scorers("even", name=1), "`name` is 1; give a text"),
+        (scorers("even", name=1), "`name` is 1; give a string"),
         (scorers("even", on=1), "`on` is 1; give true or false"),
         (scorers("broken"), "give its parameter `how`"),
-        (scorers("broken", how=[1]), "`how` is [1]; give a text, a finite number, or true or"),
+        (scorers("broken", how=[1]), "`how` is [1]; give a string, a finite number, or true"),
         ({"policy": "twice"}, "the packages more-parts 1.0 and some-parts 1.0 both have one"),
         ({"policy": "even"}, "policy `even` (entry point `even = parts:Even` of some-parts 1.0): "
          "makes a Even; it must make a `laar.Policy`"),

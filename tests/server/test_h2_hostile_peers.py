@@ -86,7 +86,7 @@ async def test_a_peer_that_says_nothing_is_closed(monkeypatch, caplog):
         await peer.send(PREFACE[:10])
         await peer.closed()
         await nothing_left(served)
-    assert "has not greeted within 0.1 s" in caplog.text
+    assert "sent no preface within 0.1 s" in caplog.text
 
 
 @pytest.mark.parametrize(

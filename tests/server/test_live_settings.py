@@ -343,7 +343,7 @@ async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
         return bool(writing)
 
     try:
-        while b"picking for" not in await picker.stderr.readline():
+        while b"endpoints on port" not in await picker.stderr.readline():
             pass
         (tmp_path / "pipe").replace(path)
         (tmp_path / "pipe").symlink_to(path)
@@ -377,9 +377,9 @@ async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
         log = b""
         while line := await picker.stderr.readline():
             log += line
-            if b"picking for" in line:
+            if b"endpoints on port" in line:
                 break
-        assert b"picking for 1 endpoints" in log
+        assert b"serving 1 endpoints" in log
     finally:
         with contextlib.suppress(ProcessLookupError):
             picker.terminate()

@@ -441,7 +441,7 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
         await browser.open(url)
         assert await browser.text("#fleet") == ""
         await browser.type("#token", "wrong" + ENTER)
-        await shows(browser, "main", "That is not the token.")
+        await shows(browser, "main", "That token is wrong.")
         await keep(browser, "token")
         await browser.type("#token", "let-me-look-please" + ENTER)
         await shows(browser, "#link", "live")

@@ -147,7 +147,7 @@ async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, st
     envoy = await gateway.envoy()
     status, said = await post(http, envoy, chat("a prompt"))
     assert (status, engine.woken) == (503, 0)
-    assert b"asleep until it is woken" in said
+    assert b"asleep and must be woken" in said
     engine.awake.set()  # somebody woke it
 
     async def answers():
@@ -183,7 +183,7 @@ async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway,
     assert "POST /wake_up answers 404" in problems[source]
     for _ in range(3):
         status, said = await post(http, envoy, chat("another prompt"))
-        assert (status, b"asleep until it is woken" in said) == (503, True)
+        assert (status, b"asleep and must be woken" in said) == (503, True)
     assert (asleep.asked, asleep.woken) == (1, 1)
     asleep.awake.set()  # somebody woke it
     assert (await waiting)[0] == 200

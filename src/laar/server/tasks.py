@@ -46,7 +46,7 @@ class Tasks:
                 await part()
                 return
             except Exception:  # noqa: BLE001 - any task is restarted
-                _LOG.exception("%s failed; it starts again in %g s", name, self._restart_s)
+                _LOG.exception("%s failed; restarting it in %g s", name, self._restart_s)
                 self._problems.report(name, "stopped by a fault; see the log")
             await asyncio.sleep(self._restart_s)
             self._problems.report(name, None)

@@ -204,7 +204,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
     for name, remedy in remedies.items():
         path = value_at(settings, name)
         if path is not None and not path.is_file():
-            yield name, f"{path} is not a file; {remedy}, or take the setting out"
+            yield name, f"{path} is not a file; {remedy}, or remove the setting"
 
 
 def _origin(written: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:

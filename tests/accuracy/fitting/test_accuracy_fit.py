@@ -223,7 +223,7 @@ def test_models_measured_on_different_queries_are_fitted() -> None:
     apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
     made = fitted(apart)
     assert made.evaluation.retries.attempts == 0
-    assert "No held-out question was put to each" in made.evaluation.worth
+    assert "No held-out question was answered by" in made.evaluation.worth
 
 
 def test_too_few_outcomes_are_refused() -> None:
