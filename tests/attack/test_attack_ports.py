@@ -116,7 +116,7 @@ async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
-async def test_a_flood_of_the_ext_proc_port_costs_its_own_connection(
+async def test_a_flood_on_the_ext_proc_port_closes_only_its_own_connection(
     target: Attacked, judge: Judge, name: str
 ) -> None:
     before = target.memory_bytes()
@@ -146,7 +146,7 @@ async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int,
 
 
 @pytest.mark.parametrize("name", ["rapid reset", "CONTINUATION", "window overflow", "random bytes"])
-async def test_a_short_flood_is_cut(target: Attacked, judge: Judge, name: str) -> None:
+async def test_a_short_flood_is_cut_off(target: Attacked, judge: Judge, name: str) -> None:
     sent = await flood(target, FLOODS[name](), 0.3)
     decided = [await target.decides() for _ in range(3)]
     judge("3 of 3 decided after it", f"{sum(decided)}, {sent} sent", all(decided))

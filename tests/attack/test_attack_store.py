@@ -87,7 +87,7 @@ def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
         "bad UTF-8",
     ],
 )
-async def test_foreign_entries_do_not_stop_sharing(
+async def test_foreign_entries_in_the_store_do_not_stop_sharing(
     shared: Attacked, judge: Judge, name: str
 ) -> None:
     from redis.asyncio import Redis
@@ -119,7 +119,7 @@ async def test_foreign_entries_do_not_stop_sharing(
 
 
 @pytest.mark.parametrize("name", ["wrong types", "FLUSHALL", "maxmemory"])
-async def test_a_store_that_is_spoilt_fails_no_request(
+async def test_a_corrupted_store_fails_no_request(
     shared: Attacked, judge: Judge, name: str
 ) -> None:
     from redis.asyncio import Redis
