@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from laar.cli import app
 
 
-def test_brackets_of_addresses_and_names_are_shown(tmp_path, monkeypatch):
+def test_brackets_in_addresses_and_names_are_printed(tmp_path, monkeypatch):
     """Of [fd00::12]:8000, as pods of an IPv6 cluster have it, the table showed the port alone."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laar.yaml").write_text(

@@ -20,7 +20,7 @@ def commands(group, *path):
 
 
 @pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
-def test_no_sentence_of_the_help_is_broken_before_the_line_is_full(words, monkeypatch):
+def test_help_texts_are_wrapped_only_at_the_full_line_width(words, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [*words, "--help"]).output.partition("\u256d")[0]
     lines = [line.strip() for line in shown.splitlines()]
