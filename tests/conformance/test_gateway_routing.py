@@ -114,7 +114,7 @@ async def test_gateway_destination_endpoint_served(gateway, http):
         assert headers[SERVED] == headers[SELECTED] == headers["x-upstream"] == address
 
 
-async def test_the_test_headers_mean_nothing_unless_they_are_turned_on(gateway, http):
+async def test_the_test_headers_have_no_effect_unless_enabled(gateway, http):
     addresses, envoy = await pool(gateway, conformance_headers=False)
     status, headers = await ask(http, envoy, **{SELECTION: "10.9.9.9"})
     assert status == 200
@@ -134,12 +134,12 @@ async def test_epp_health_services(gateway, service):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_report_names_each_test_here_and_no_other():
+def test_the_report_names_exactly_the_tests_in_this_file():
     report = (Path(__file__).parents[2] / "docs/reference/conformance.md").read_text()
     source = Path(__file__).read_text()
     here = set(re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE))
     assert set(re.findall(r"test_\w+", report)) == here - {
-        "test_the_report_names_each_test_here_and_no_other"
+        "test_the_report_names_exactly_the_tests_in_this_file"
     }
     rows = re.findall(r"^\| ([A-Z]\w+) \| ([^|]+) \| ([^|]+) \|$", report, re.MULTILINE)
     run = [case for case, result, _ in rows if result != "no"]
