@@ -22,7 +22,7 @@ print(sorted(affinity.likely(docs[:40], 300.0)[0].items()))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names kernels of x86-64")
-def test_scores_are_the_same_on_every_processor():
+def test_scores_are_equal_on_all_processors():
     # Pickers that share orders break ties alike, and the lab's numbers can be made again elsewhere.
     seen = {
         subprocess.run(
