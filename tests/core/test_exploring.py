@@ -80,7 +80,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
 
 
 @pytest.mark.long
-def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
+def test_a_small_share_of_requests_explores_the_least_known_model() -> None:
     chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
     assert chosen["slow"] == 0  # its answer would take thirty times as long
@@ -104,7 +104,7 @@ def test_a_retry_and_a_request_with_an_objective_never_explore(
         ({"known": 1.0}, {"policy": "least-loaded"}),
     ],
 )
-def test_nothing_is_explored_where_nothing_is_learned_by_it(
+def test_nothing_is_explored_if_no_outcomes_are_reported(
     reported: dict[str, float] | None, settings: dict[str, object]
 ) -> None:
     d = director(reported, **settings)
@@ -113,7 +113,7 @@ def test_nothing_is_explored_where_nothing_is_learned_by_it(
         assert d.preview(request, 0.0).reason != "explore"
 
 
-def test_the_explanation_says_what_is_known() -> None:
+def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
     d = director({"known": 1.0, "thin": 2.0})
     while True:
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)

@@ -17,7 +17,7 @@ def after(samples_s: list[float], start_s: float = UNKNOWN) -> float:
     return start_s
 
 
-def test_the_first_sample_is_taken_as_it_is() -> None:
+def test_the_first_sample_is_used_unchanged() -> None:
     assert smooth_rtt(UNKNOWN, 0.456) == 0.456
 
 
@@ -46,7 +46,7 @@ def test_a_mean_under_a_millisecond_still_learns() -> None:
     assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
 
 
-def test_jitter_leaves_the_mean_where_it_is() -> None:
+def test_jitter_does_not_move_the_mean() -> None:
     rng = random.Random(1)
     means, mean_s = [], UNKNOWN
     for _ in range(3000):
@@ -57,7 +57,7 @@ def test_jitter_leaves_the_mean_where_it_is() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
-def test_a_mean_is_unknown_or_positive_whatever_comes(samples_s: list[float]) -> None:
+def test_a_mean_is_unknown_or_positive_for_any_samples(samples_s: list[float]) -> None:
     mean_s = after(samples_s)
     if any(0 < sample_s < math.inf for sample_s in samples_s):
         assert 0 < mean_s < math.inf
@@ -65,7 +65,7 @@ def test_a_mean_is_unknown_or_positive_whatever_comes(samples_s: list[float]) ->
         assert math.isnan(mean_s)
 
 
-def test_old_and_missing_means_are_unknown_and_not_zero() -> None:
+def test_old_and_missing_means_are_unknown_instead_of_zero() -> None:
     now = 1000.0
     rtt_s = np.array([0.1, 0.2, UNKNOWN, 0.3])
     measured_s = np.array([now - 1, now - STALE_AFTER_S, UNKNOWN, now + 50])
