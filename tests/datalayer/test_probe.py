@@ -35,7 +35,7 @@ class Moving:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # with and without aiohttp's session
 @pytest.mark.parametrize("keep_alive", [True, False])
-async def test_a_round_trip_counts_the_answer_and_never_the_connection(
+async def test_a_round_trip_excludes_connection_setup(
     recorder: Any,
     start: Any,
     until: Any,
@@ -76,7 +76,7 @@ async def test_a_round_trip_counts_the_answer_and_never_the_connection(
 
 
 @pytest.mark.parametrize(("status", "alive"), [(200, True), (404, True), (405, True), (503, False)])
-async def test_any_answer_is_a_round_trip_but_a_dead_engines(
+async def test_any_response_is_a_round_trip_except_that_of_a_dead_engine(
     recorder: Any, start: Any, until: Any, serve: Any, status: int, alive: bool
 ) -> None:
     async def health(_: web.Request) -> web.Response:

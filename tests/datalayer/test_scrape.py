@@ -117,7 +117,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
 
 
-async def test_a_huge_page_is_cut_off_and_reported_and_what_came_counts(
+async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0
@@ -159,7 +159,7 @@ async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
     await until(lambda: recorder.problems == {})
 
 
-async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
+async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachable(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def late(_: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
     assert found == {("127.0.0.1:1", math.inf)}
 
 
-async def test_an_endpoint_without_a_page_is_left_alone(
+async def test_an_endpoint_without_a_page_is_skipped(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def metrics(_: web.Request) -> web.Response:
@@ -213,7 +213,9 @@ def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: f
     )  # fmt: skip
 
 
-async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, until: Any) -> None:
+async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
+    start: Any, until: Any
+) -> None:
     busy = Busy()
     specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
     start(visits(busy, specs, [], 0.01).run())
@@ -225,7 +227,7 @@ async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, unti
     assert busy.most <= 64
 
 
-async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, until: Any) -> None:
+async def test_the_visit_to_an_endpoint_that_leaves_is_cancelled(start: Any, until: Any) -> None:
     busy = Busy()
     left: list[str] = []
     specs = [spec("a:1"), spec("b:1")]
@@ -238,7 +240,7 @@ async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, unt
     await until(lambda: busy.now == 2)
 
 
-async def test_a_defect_in_a_visit_fails_that_visit_alone(
+async def test_an_unexpected_error_fails_only_its_own_visit(
     recorder: Any, start: Any, until: Any, caplog: Any
 ) -> None:
     seen: Counter[str] = Counter()
@@ -286,7 +288,7 @@ class _OverError(Exception):
 
 
 @pytest.mark.parametrize(("count", "interval_s"), [(1, 1.0), (100, 1.0), (100, 5.0), (1000, 5.0)])
-async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
+async def test_visits_start_in_small_groups_and_none_is_late(
     monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
 ) -> None:
     """In virtual time, which passes where the collector sleeps."""
@@ -323,7 +325,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
         assert mean(moments.values()) > 3
 
 
-async def test_engines_of_several_kinds_are_read_side_by_side(
+async def test_engines_of_several_kinds_are_read_together(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     pages = {
