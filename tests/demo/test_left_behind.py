@@ -50,7 +50,7 @@ def is_alive(pid: int) -> bool:
         pytest.param(UP, signal.SIGKILL, -9, id="up-kill"),
     ],
 )
-async def test_nothing_is_left_of_a_command_that_is_ended(
+async def test_an_ended_command_leaves_no_process_behind(
     arguments: Sequence[str], number: signal.Signals, status: int
 ) -> None:
     process = await start(*arguments)
@@ -72,7 +72,7 @@ async def test_nothing_is_left_of_a_command_that_is_ended(
 
 
 @pytest.mark.slow
-async def test_a_fleet_that_is_up_ends_with_its_command() -> None:
+async def test_a_running_fleet_ends_with_its_command() -> None:
     process = await start(*UP)
     said = b""
 

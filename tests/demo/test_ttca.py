@@ -20,7 +20,7 @@ def query(language: str, length: int) -> Query:
     return Query(id="", language=language, length_tokens=length, key="", answer="")
 
 
-def test_each_attempt_adds_its_time_for_those_who_still_needed_it() -> None:
+def test_each_attempt_adds_its_time_for_unanswered_questions() -> None:
     tally = Tally(
         "laar",
         [
@@ -38,7 +38,7 @@ def test_each_attempt_adds_its_time_for_those_who_still_needed_it() -> None:
     ]
 
 
-def test_improvement_is_the_share_of_the_baselines_time_saved_in_each_cell(tmp_path: Path) -> None:
+def test_improvement_is_the_share_of_the_baseline_time_saved_in_each_cell(tmp_path: Path) -> None:
     ours = Tally(
         "laar",
         [
@@ -90,7 +90,7 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
+def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
     rng = random.Random(5)
 
     def draw() -> float:
@@ -107,7 +107,7 @@ def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
     assert 1 <= alarms <= 20
 
 
-def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
+def test_a_run_with_other_engine_settings_disagrees() -> None:
     asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=15)
 
     def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:
@@ -128,7 +128,7 @@ def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
     assert {one.figure: one.agrees for one in found}["ttca_s"] is False
 
 
-def test_chance_changes_the_order_inside_a_cell_only() -> None:
+def test_chance_changes_the_order_only_within_a_cell() -> None:
     asked = queries(languages=["en", "ja"], lengths_tokens=[4096], per_cell=20)
     orders = [in_order(asked, seed) for seed in ("1", "1", "2")]
     assert orders[0] == orders[1] != orders[2]
@@ -140,7 +140,7 @@ def test_chance_changes_the_order_inside_a_cell_only() -> None:
 @pytest.mark.slow
 @pytest.mark.envoy
 @pytest.mark.usefixtures("envoy_binary")
-async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
+async def test_envoy_and_the_lab_make_the_same_decisions(tmp_path: Path) -> None:
     figures = tmp_path / "ttca.json"
     ran = await run_beside(
         *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.2),
