@@ -39,7 +39,7 @@ def copied() -> list[tuple[list[str], str]]:
     return [(names[:-1], names[-1]) for names in found]
 
 
-def test_it_pins_its_base_and_ends_unprivileged() -> None:
+def test_the_image_pins_its_base_and_runs_unprivileged() -> None:
     [user] = said(FINAL, "USER")
     assert all(int(part) > 0 for part in user.split(":"))
     objects = render(ROOT / "deploy" / "overlays" / "standalone")
@@ -53,13 +53,13 @@ def test_it_pins_its_base_and_ends_unprivileged() -> None:
     assert {line.split()[0] for line in said(LINES, "FROM")} == {"${BASE}"}
 
 
-def test_it_has_the_packages_of_all_that_a_picker_can_do() -> None:
+def test_the_image_has_the_packages_for_all_features_of_a_picker() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     others = {"all", "bench", "bench-proxies", "envoy", "fit", "lab"}
     assert set(image.EXTRAS) == set(project["optional-dependencies"]) - others
 
 
-def test_its_packages_are_those_that_are_tested_each_by_its_hashes() -> None:
+def test_the_packages_of_the_image_are_the_tested_ones_with_hashes() -> None:
     tested = re.findall(r"(?m)^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text())
     versions = {re.sub("[-_.]+", "-", name.lower()): version for name, version in tested}
     locked = re.findall(r"(?m)^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
@@ -71,7 +71,7 @@ def test_its_packages_are_those_that_are_tested_each_by_its_hashes() -> None:
         assert name in {each for each, *_ in locked}, "run: python deploy/image.py lock"
 
 
-def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
+def test_the_name_of_the_image_is_written_to_overlays_and_chart(tmp_path: Path) -> None:
     for path in ("overlays", "base", "components", "chart"):
         shutil.copytree(ROOT / "deploy" / path, tmp_path / "deploy" / path)
     digest = f"sha256:{'0' * 64}"
@@ -92,7 +92,7 @@ def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
         image.put_name("registry.test:5000/laar", tmp_path)
 
 
-async def test_a_container_that_is_stopped_while_it_starts_ends_at_once(tmp_path: Path) -> None:
+async def test_a_container_stopped_during_startup_ends_at_once(tmp_path: Path) -> None:
     """The kernel discards signals that PID 1 has no handler for yet."""
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     trial = await asyncio.create_subprocess_exec(*namespace, "true")
@@ -133,7 +133,9 @@ def run(command: str, where: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -> None:
+async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probes(
+    tmp_path: Path,
+) -> None:
     """Run the build's own commands on this machine, with its directories moved to a temporary one.
 
     Skips where packages can't be installed.
@@ -159,7 +161,7 @@ async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_debians_tools_make_the_image(tmp_path: Path) -> None:
+def test_the_image_can_be_built_with_debian_tools(tmp_path: Path) -> None:
     """Ten minutes, most of them writing files: base, image, and a container that runs laar."""
     if os.geteuid() or not (shutil.which("buildah") and shutil.which("mmdebstrap")):
         pytest.skip("needs root: apt-get install buildah mmdebstrap")

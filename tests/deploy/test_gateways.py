@@ -18,7 +18,7 @@ def objects(name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["istio", "envoy-gateway"])
-def test_route_gateway_and_pool_name_each_other(name: str) -> None:
+def test_route_gateway_and_pool_refer_to_each_other(name: str) -> None:
     found = objects(name)
     [parent] = found["HTTPRoute"]["spec"]["parentRefs"]
     assert parent["name"] == found["Gateway"]["metadata"]["name"]
