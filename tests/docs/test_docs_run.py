@@ -254,7 +254,7 @@ def shell(site):
 
 
 @pytest.mark.parametrize("page", list(dict.fromkeys(fence.page.name for fence in BLOCKS)))
-def test_the_shell_blocks_of_a_page_do_what_it_says(site, shell, page):
+def test_the_shell_blocks_of_a_page_work_as_described(site, shell, page):
     """In the page's order: one block may read the file that an earlier one writes."""
     for fence in (fence for fence in BLOCKS if fence.page.name == page):
         site.write_files(site.directory, fence.page)
@@ -270,7 +270,7 @@ def test_the_shell_blocks_of_a_page_do_what_it_says(site, shell, page):
         assert ran.stdout or ">" in text, fence
 
 
-def test_the_quick_start_shows_the_headers_and_columns_that_there_are(site, shell):
+def test_the_quick_start_shows_the_actual_headers_and_columns(site, shell):
     page = (DOCS / "quick-start.md").read_text()
     site.write_files(site.directory)
     chat = '{"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}'
@@ -314,7 +314,7 @@ def test_every_block_that_is_not_run_is_listed():
     [f for f in fences(DOCS / "reference/python-client.md") if f.language == "python"],
     ids=str,
 )
-def test_the_client_does_what_its_page_says(site, fence):
+def test_the_client_works_as_its_page_describes(site, fence):
     names = {}
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     pending = eval(compile(site.here(fence.text), str(fence), "exec", flags=flags), names)

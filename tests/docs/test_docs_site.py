@@ -55,7 +55,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", OUTSIDE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_pages_outside_the_site_lead_somewhere(page):
+def test_links_of_pages_outside_the_site_are_valid(page):
     for target in _LINK.findall(page.read_text()):
         if not target.startswith(("http://", "https://")):
             name, _, anchor = target.partition("#")
@@ -64,7 +64,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
             assert not anchor or anchor in anchors(found), target
 
 
-def test_every_picture_is_shown_and_taken_by_the_script():
+def test_every_picture_is_used_and_is_taken_by_the_script():
     source = (ROOT / "docs" / "screenshots.py").read_text()
     texts = "".join(page.read_text() for page in PAGES)
     for picture in (ROOT / "docs" / "images").iterdir():

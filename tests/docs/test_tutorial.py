@@ -62,7 +62,7 @@ def script():
     return "\n".join(parts)
 
 
-def test_every_command_of_the_tutorial_does_what_it_says(tmp_path, envoy_binary, monkeypatch):
+def test_every_command_of_the_tutorial_works_as_described(tmp_path, envoy_binary, monkeypatch):
     alone = ["unshare", "-rn"]
     probe = subprocess.run([*alone, "ip", "link", "set", "lo", "up"], capture_output=True)
     if probe.returncode != 0:
