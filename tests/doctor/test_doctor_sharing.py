@@ -20,7 +20,7 @@ WELL = {"connected": True, "pickers": 2, "age_s": 0.004, "waiting_bytes": 0, "re
         (WELL | {"refused": {"schema": 1}}, {Level.WARNING: "schema", Level.OK: "4 ms"}),
     ],
 )
-def test_findings_about_other_pickers(shown, said):
+def test_sharing_yields_findings_about_other_pickers(shown, said):
     findings = {finding.level: finding.what for finding in sharing_findings("picker", shown)}
     assert findings.keys() == said.keys()
     for level, text in said.items():
