@@ -235,7 +235,7 @@ def told(answer):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
+async def test_every_answer_equals_that_of_the_engine(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:
         differ = []
@@ -297,7 +297,7 @@ async def converse(behind, talks, turns, *, seed, at_once=4):
         pytest.param(True, 1, 1, id="one at a time"),
     ],
 )
-async def test_what_is_believed_cached_is_what_the_engines_find(
+async def test_prefixes_believed_cached_are_found_by_the_engines(
     events, at_once, points, gateway, request
 ):
     name = request.node.callspec.id
@@ -312,7 +312,7 @@ async def test_what_is_believed_cached_is_what_the_engines_find(
 
 
 @pytest.mark.parametrize("kind", ["ids", "messages"])
-async def test_by_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
+async def test_with_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
     rng = random.Random(kind)
     talks = [[] for _ in range(16)]
     async with gateway() as behind:
@@ -345,7 +345,7 @@ async def test_by_events_other_kinds_of_prompts_are_believed_as_well(kind, gatew
 
 
 @pytest.mark.parametrize("events", [False, True], ids=["text alone", "text and events"])
-async def test_each_data_parallel_rank_is_believed_by_itself(events, gateway, model, tmp_path):
+async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, model, tmp_path):
     (port,) = free_ports(1)
     sockets = 20_000 + port % 10_000  # each rank takes the next port for each of its sockets
     engine = Engine(port, sockets, sockets + 10)
@@ -369,7 +369,7 @@ def prefixes(runner):
     return tuple(metric(runner, name) for name in names)
 
 
-async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_again(
+async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_correct_again(
     gateway, model, tmp_path
 ):
     engine = Engine(*free_ports(3))
@@ -413,7 +413,7 @@ async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_agai
 # -- stored responses ----------------------------------------------------------------------------
 
 
-async def test_stored_responses_go_on_where_they_are_kept(gateway):
+async def test_stored_responses_continue_at_the_endpoint_that_stores_them(gateway):
     async with gateway() as behind:
         used = set()
 
@@ -447,7 +447,7 @@ async def test_stored_responses_go_on_where_they_are_kept(gateway):
 # -- documents -----------------------------------------------------------------------------------
 
 
-async def test_documents_in_another_order_are_found_cached(gateway):
+async def test_documents_in_another_order_are_found_in_the_cache(gateway):
     rng = random.Random(11)
     topics = [[words(rng, 80) for _ in range(5)] for _ in range(6)]
     questions = [(rng.sample(rng.choice(topics), 5), words(rng, 8)) for _ in range(144)]
@@ -475,7 +475,7 @@ async def test_documents_in_another_order_are_found_cached(gateway):
     assert on >= 3.0 * off
 
 
-async def test_predictions_of_the_first_token_come_true(gateway):
+async def test_predictions_of_the_first_token_are_accurate(gateway):
     rng = random.Random(5)
     # Streamed: of other answers the first byte comes with the last token.
     streamed = {"model": "tiny", "max_tokens": 8, "stream": True}

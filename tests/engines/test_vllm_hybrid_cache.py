@@ -31,7 +31,7 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
         pytest.param(420, 5, id="evictions"),
     ],
 )
-def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
+def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated_correctly(
     blocks: int, points: int, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("vllm_hybrid_cache.py")
