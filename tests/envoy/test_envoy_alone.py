@@ -31,7 +31,7 @@ async def ejected(http, envoy):
         return "failed_outlier_check" in await response.text()
 
 
-async def test_the_picker_may_send_to_an_endpoint_that_envoy_would_leave_out(fleet, http):
+async def test_the_picker_may_choose_an_endpoint_that_envoy_has_ejected(fleet, http):
     """Only one of them may judge, and the picker knows more."""
     bad, good = await fleet.upstreams(2)
     bad.default_answer = Answer(status=503)

@@ -22,7 +22,7 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
     assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
 
 
-async def test_a_killed_envoy_ends_the_command_which_names_the_status(
+async def test_a_killed_envoy_ends_the_command_with_its_status(
     tmp_path: Path, envoy_binary: Path
 ) -> None:
     """As the kernel kills it that runs out of memory: then its log says nothing."""
