@@ -212,7 +212,7 @@ def test_every_choice_follows_the_rules(seed, overlap):
     ),
     now=st.floats(-20, 20),
 )
-def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
+def test_a_bag_finds_the_same_minimum_as_an_exhaustive_search(steps, now):
     bag: Bag[int] = Bag()
     plain: dict[int, tuple[float, float]] = {}
     for key, comes, offset_s, rate in steps:
@@ -234,7 +234,7 @@ def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
 
 @settings(max_examples=examples(100))
 @given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=80))
-def test_a_crowd_knows_its_largest_tenant_and_its_newest_request(steps):
+def test_the_largest_tenant_and_its_newest_request_are_found(steps):
     crowd: Crowd[int] = Crowd()
     plain: dict[str, list[int]] = {}
     for key, (tenant, comes) in enumerate(steps):
