@@ -156,7 +156,7 @@ Promises.TestCase.settings = budget(
 TestPromises = Promises.TestCase
 
 
-def test_one_in_ten_is_left_to_its_price():
+def test_an_endpoint_that_fails_one_in_ten_is_only_priced():
     rng = random.Random(1)
     breaker, now = Breaker(Rules(SETTINGS, random.Random(1))), 0.0
     opened = sent = 0
@@ -177,7 +177,7 @@ def test_one_in_ten_is_left_to_its_price():
     assert 0.6 < breaker.answers(now) < 1.0
 
 
-def test_a_failure_is_forgotten():
+def test_a_failure_is_forgotten_over_time():
     breaker = Breaker(Rules(SETTINGS, random.Random(1)))
     breaker.record_failure(None, Kind.STATUS, 1.0, 10.0)
     assert breaker.answers(10.0) < 0.7

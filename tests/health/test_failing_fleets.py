@@ -51,7 +51,7 @@ def sound():
         pytest.param(hangs(since=5.0), 12, id="silence after a while"),
     ],
 )
-def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, sound):
+def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, seed, sound):
     fleet = VirtualFleet(behave={0: behaviour}, seed=seed, probes=True)
     seen = fleet.run(REQUESTS)
     assert len(seen.failed) <= at_most
@@ -62,7 +62,7 @@ def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
+def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
     """Envoy repeats none of these, so neither a price that falls nor a trial may cost a client."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
     fleet.run(10**6, until=90.0)
@@ -73,7 +73,7 @@ def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
-def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
+def test_a_failing_endpoint_gets_no_requests_under_any_policy(policy):
     assert policy in POLICY_NAMES
     fleet = VirtualFleet(behave={0: refuses(503)}, policy=policy, probes=True)
     assert len(fleet.run(REQUESTS).failed) <= 8
@@ -81,13 +81,13 @@ def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("since", [0.0, 5.0])
-def test_one_that_is_ten_times_as_slow_is_hardly_felt(since, seed, sound):
+def test_an_endpoint_that_is_ten_times_slower_hardly_matters(since, seed, sound):
     seen = VirtualFleet(behave={0: slow(10.0, since)}, seed=seed, probes=True).run(REQUESTS)
     assert not seen.failed
     assert seen.p95() <= 1.2 * sound(seed).p95()
 
 
-def test_none_is_singled_out_where_all_are_slow():
+def test_no_endpoint_is_excluded_if_all_are_slow():
     """A fleet that slows down as a whole keeps its balance."""
     fleet = VirtualFleet(behave={n: slow(10.0, 5.0) for n in range(5)}, probes=True)
     seen = fleet.run(600)
@@ -96,7 +96,7 @@ def test_none_is_singled_out_where_all_are_slow():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_a_500_for_want_of_room_takes_no_endpoint_out():
+def test_a_500_for_lack_of_memory_excludes_no_endpoint():
     """Every endpoint refuses the longest prompts: they fail, and everything else goes on."""
     fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
     seen = fleet.run(REQUESTS)
@@ -106,7 +106,7 @@ def test_a_500_for_want_of_room_takes_no_endpoint_out():
     assert seen.reasons == {"laar": REQUESTS}
 
 
-def test_one_endpoint_with_less_room_stays_in():
+def test_an_endpoint_with_less_memory_stays_in_use():
     fleet = VirtualFleet(behave={0: no_room(1500)}, probes=True)
     seen = fleet.run(REQUESTS)
     assert fleet.health.of(0).breaker.openings == 0
@@ -124,7 +124,7 @@ def test_a_healed_endpoint_regains_its_share_within_a_minute_and_its_probes_fail
     assert len(seen.failed) <= 10
 
 
-def test_without_probes_trials_are_few_and_further_and_further_apart():
+def test_without_probes_trials_are_few_and_increasingly_rare():
     fleet = VirtualFleet(behave={0: refuses(503)}, clients=6)
     fleet.run(10**6, until=120.0)
     late = [at for at in fleet.seen.failed if at > 2.0]
@@ -133,7 +133,7 @@ def test_without_probes_trials_are_few_and_further_and_further_apart():
     assert gaps[-1] > 5.0 * gaps[0]
 
 
-def test_where_all_fail_all_are_tried():
+def test_if_all_endpoints_fail_all_are_tried():
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(5)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) == 500
@@ -142,21 +142,21 @@ def test_where_all_fail_all_are_tried():
     assert seen.statuses == {503: 500}
 
 
-def test_four_of_five_that_refuse_leave_the_work_to_the_fifth():
+def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
     """However high its price, one that refuses and is kept in would be idle, and so be chosen."""
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) <= 25
 
 
-def test_all_that_are_full_are_still_asked():
+def test_full_endpoints_still_get_requests_if_all_are_full():
     fleet = VirtualFleet(behave={n: refuses(429, retry_after_s=5.0) for n in range(5)}, think_s=0.1)
     seen = fleet.run(500)
     assert seen.statuses == {429: 500}
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_denials_that_all_give_are_the_clients():
+def test_denials_from_all_endpoints_are_the_fault_of_clients():
     fleet = VirtualFleet(behave={n: refuses(401) for n in range(5)}, think_s=0.1, probes=True)
     fleet.run(500)
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
@@ -174,7 +174,7 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
 
 
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
-def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_most):
+def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
     """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
 
     def denies(_fleet, job, _now, ordinary):
@@ -215,7 +215,7 @@ def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
     assert fleet.probes <= 30 * 5 * 2
 
 
-def test_where_the_probe_is_rejected_everywhere_it_proves_nothing():
+def test_a_probe_that_is_rejected_everywhere_proves_nothing():
     """A base model without a chat template rejects each chat, with which the picker probes."""
 
     def rejects(_fleet, job, _now, ordinary):
@@ -229,7 +229,7 @@ def test_where_the_probe_is_rejected_everywhere_it_proves_nothing():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_a_replica_that_rejects_everything_is_back_soon_after_it_is_mended():
+def test_a_replica_that_rejected_everything_returns_soon_after_it_is_fixed():
     fleet = VirtualFleet(behave={0: refuses(400, since=5.0, until=20.0)}, probes=True, clients=8)
     fleet.run(10**6, until=80.0)
     assert max(fleet.seen.failed) < 21.0
@@ -237,14 +237,14 @@ def test_a_replica_that_rejects_everything_is_back_soon_after_it_is_mended():
     assert fleet.health.of(0).breaker.state == "closed"
 
 
-def test_without_probes_clients_faults_count_for_nothing():
+def test_without_probes_client_errors_have_no_effect():
     for status in (400, 409, 413, 415, 422, 501):
         fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
         fleet.run(300)
         assert fleet.health.of(0).failures == {}
 
 
-def test_a_newcomer_starts_slowly_and_is_not_starved():
+def test_a_new_endpoint_starts_slowly_and_is_not_starved():
     fleet = VirtualFleet(endpoints=5, clients=12)
     fleet.join(fleet.addresses[:4])
     fleet.call(30.0, lambda: fleet.join(fleet.addresses))
@@ -258,7 +258,7 @@ def test_a_newcomer_starts_slowly_and_is_not_starved():
     assert gained[4] >= 0.8 * sum(gained.values()) / 5
 
 
-def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
+def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
     fleet = VirtualFleet(behave={0: refuses(503)})
     fleet.run(200)
     slot = fleet.table.slot(fleet.addresses[0])
@@ -275,7 +275,7 @@ def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
     assert fleet.health.of(slot).failures == {}
 
 
-def test_a_far_endpoint_is_not_a_slow_one():
+def test_a_distant_endpoint_does_not_count_as_slow():
     """Its round trip has a price of its own, and a weight that is low on purpose."""
     rtt_s = 0.5
 

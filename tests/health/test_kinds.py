@@ -37,5 +37,5 @@ FULL_TEXT = b'{"error":{"message":"The request queue is full","code":503}}'
         ),
     ],
 )
-def test_whose_fault_it_is(reply, verdict):
+def test_replies_are_classified_by_whose_fault_they_are(reply, verdict):
     assert judge(reply) == verdict
