@@ -17,7 +17,7 @@ from laar_lab.live.processes import free_ports
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 5])
-async def test_every_answer_is_read_whole(tmp_path: Path, chunks: int | None) -> None:
+async def test_every_answer_is_read_completely(tmp_path: Path, chunks: int | None) -> None:
     async with endpoints(tmp_path, 1) as (port,):
         load = Load(f"http://127.0.0.1:{port}", bodies(2_000, stream=True), chunks)
         assert len(await load.closed(20, 4)) == 20
@@ -28,7 +28,7 @@ async def test_every_answer_is_read_whole(tmp_path: Path, chunks: int | None) ->
         load.close()
 
 
-def test_bodies_have_the_size_asked_for_and_share_half() -> None:
+def test_bodies_have_the_requested_size_and_share_half() -> None:
     one, other, *_ = bodies(10_000, stream=False)
     same = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     assert 9_990 <= len(one) <= 10_010
@@ -36,7 +36,7 @@ def test_bodies_have_the_size_asked_for_and_share_half() -> None:
 
 
 @pytest.mark.slow
-async def test_another_picker_is_measured_beside_laar() -> None:
+async def test_another_picker_is_measured_next_to_laar() -> None:
     module = f"{sys.executable} -m bench.noop_picker"
     other = peer(f"other={module} --port {{port}} --endpoint {{endpoints}}")
     figures, costs = Figures(), Costs()
@@ -53,7 +53,7 @@ async def test_another_picker_is_measured_beside_laar() -> None:
 @pytest.mark.envoy
 @pytest.mark.parametrize("service", ["", "inference-extension"])
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_peer_has_its_health_elsewhere_or_nowhere(
+async def test_another_picker_may_have_its_health_service_on_another_port_or_none(
     tmp_path: Path, service: str, asked: bool
 ) -> None:
     """As llm-d's picker: Envoy must not ask its ext_proc port for laar's own service."""
@@ -71,6 +71,6 @@ async def test_a_peer_has_its_health_elsewhere_or_nowhere(
         load.close()
 
 
-def test_a_peer_needs_a_name_and_a_command() -> None:
+def test_another_picker_requires_a_name_and_a_command() -> None:
     with pytest.raises(SettingError, match="NAME=VALUE"):
         peer("epp --port 1")

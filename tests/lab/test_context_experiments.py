@@ -28,7 +28,7 @@ def test_prompts_share_whole_blocks_up_to_their_last_common_document(common):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
+def test_the_production_hook_orders_the_simulated_prompts(hooked):
     load = [[1, 2, 3, 4], [4, 3, 2, 1], [9, 1, 3, 2]]
     site = Site(name="one", model="model", engine=load_profile("qwen2.5-7b-a100"))
     fleet = VirtualFleet([site], FleetSettings(), seed=1)
@@ -48,7 +48,7 @@ def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
     assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # the note
 
 
-def test_prefill_is_faster_where_documents_are_shared():
+def test_prefill_is_faster_if_documents_are_shared():
     received, hook = (run_load("same documents", way, 150, 1) for way in (RECEIVED, HOOK))
     assert hook["hit_rate"] > 2 * received["hit_rate"]
     assert hook["tokens_per_s"] > 1.05 * received["tokens_per_s"]
@@ -56,7 +56,7 @@ def test_prefill_is_faster_where_documents_are_shared():
 
 
 @pytest.mark.slow
-def test_the_hook_finds_more_and_piles_nothing_up():
+def test_the_hook_finds_more_cached_without_overloading_endpoints():
     experiment = find_experiment("context-hits")
     found = experiment.run(experiment.scope(1, quick=True)).evidence
     for claim in experiment.claims:
@@ -65,7 +65,7 @@ def test_the_hook_finds_more_and_piles_nothing_up():
             assert (value < claim.bound) == (claim.direction == "below"), (claim.name, value)
 
 
-def test_round_robin_loses_part_of_what_reordering_finds():
+def test_round_robin_loses_part_of_the_gain_of_reordering():
     received, routed, unrouted = (
         context_endpoints.run_fleet("topic", (4, 750), way, 1000)["hit"]
         for way in ("as received, by prefix", "hook, by prefix", "hook, round-robin")
@@ -73,7 +73,7 @@ def test_round_robin_loses_part_of_what_reordering_finds():
     assert received < unrouted < 0.9 * routed
 
 
-def test_turns_send_fewer_tokens_and_repeat_none_twice():
+def test_later_turns_send_fewer_tokens_and_repeat_no_document():
     """De-duplication takes out some of what 40 % repeats bring; order alone takes out nothing."""
     received, noted = (
         context_turns.run_conversations(way, 6, 1)

@@ -20,7 +20,7 @@ EXITS = {0, 3, 4}
 """Of `laar lab run`: all shown, not all shown, no verdict."""
 
 
-def test_no_claim_is_without_a_criterion() -> None:
+def test_every_claim_has_a_criterion() -> None:
     for name, experiment in all_experiments().items():
         assert bool(experiment.claims) != (name in JUDGES_NOTHING), name
         for claim in experiment.claims:
@@ -67,7 +67,7 @@ def either(source: str) -> Iterator[int]:
         ("if one.outcome in ('contrary', 'open'):\n    assert one.why", False),
     ],
 )
-def test_an_assert_that_takes_either_verdict_is_found(source: str, found: bool) -> None:
+def test_an_assertion_that_accepts_either_verdict_is_detected(source: str, found: bool) -> None:
     assert bool(list(either(source))) == found
 
 

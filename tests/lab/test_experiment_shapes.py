@@ -83,7 +83,7 @@ SLOW = {"gorgo-rtt", "laar-ladder"}
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(KNOWN)],
 )
-def test_an_experiment_hands_back_what_its_claims_are_about(
+def test_an_experiment_returns_the_evidence_for_its_claims(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in list(sys.modules.values()):

@@ -16,7 +16,9 @@ BY_HAND = [
 ]
 
 
-def test_scores_are_those_worked_by_hand_and_the_lowest_is_the_far_one_with_the_prefix() -> None:
+def test_scores_match_a_hand_calculation_and_the_distant_endpoint_with_the_prefix_is_lowest() -> (
+    None
+):
     rtt_ms, uncached, queued, expected = np.array(BY_HAND, float).T
     scores = gorgo_score(rtt_ms, uncached, queued, **PUBLISHED_WEIGHTS)
     assert scores == pytest.approx(expected)
@@ -38,6 +40,6 @@ def test_scaling_every_term_scales_the_score(
     assert scaled == pytest.approx(plain * factor)
 
 
-def test_an_unknown_round_trip_gives_an_unknown_score() -> None:
+def test_an_unknown_round_trip_yields_an_unknown_score() -> None:
     one, unknown = np.array([1.0]), np.array([np.nan])
     assert np.isnan(gorgo_score(unknown, one, one, 1.0, 1.0)).all()

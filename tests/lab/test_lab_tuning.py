@@ -56,7 +56,7 @@ def climb(arrivals, max_windows=6, fleet=None, on_end=lambda _a, _e: None):
     )
 
 
-def test_it_goes_on_with_the_trace_until_the_windows_are_full():
+def test_the_trace_is_repeated_until_the_windows_are_full():
     seen = []
     tuner = climb(trace(30), on_end=lambda arrival, _exchange: seen.append(arrival))
     assert tuner.frozen
@@ -66,7 +66,7 @@ def test_it_goes_on_with_the_trace_until_the_windows_are_full():
     assert max(times) > 30 * 0.05  # several passes, one after the other
 
 
-def test_a_second_pass_shares_within_itself_and_nothing_with_the_first():
+def test_a_second_pass_shares_no_prefixes_with_the_first():
     cached = {}
 
     def ended(arrival, exchange):
@@ -83,7 +83,7 @@ def test_a_trace_without_requests_is_reported():
         climb([])
 
 
-def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
+def test_a_trace_with_only_failures_keeps_the_initial_weights():
     tuner = climb(trace(40, tokens=6400), fleet=sites(num_blocks=300))
     export = tuner.export()
     assert export["weights"] == {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
@@ -91,7 +91,7 @@ def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
     assert all(window["failure_share"] == 1.0 for window in export["windows"])
 
 
-def test_what_is_exported_are_the_best_weights_and_not_the_last_tried(tmp_path):
+def test_the_best_weights_are_exported_instead_of_the_last_tried(tmp_path):
     tuner = climb(trace(30), max_windows=8)
     export = tuner.export()
     won = [w for w in export["windows"] if w["outcome"] == "accepted"]
@@ -113,7 +113,7 @@ def test_what_is_exported_are_the_best_weights_and_not_the_last_tried(tmp_path):
         ("[]", "weights"),
     ],
 )
-def test_a_weights_file_that_makes_no_sense_is_refused_by_name(tmp_path, text, told):
+def test_an_invalid_weights_file_is_rejected_by_name(tmp_path, text, told):
     path = tmp_path / "weights.yaml"
     path.write_text(text)
     with pytest.raises(SettingError, match=told) as refused:
@@ -157,7 +157,7 @@ def test_the_command_tunes_a_trace_file_and_writes_weights_numbers_and_a_figure(
     assert "<svg" in (tmp_path / "path.svg").read_text()
 
 
-def test_the_command_says_what_is_missing(tmp_path):
+def test_the_command_reports_what_is_missing(tmp_path):
     app = typer.Typer()
     app.command()(command)
     outcome = CliRunner().invoke(app, [str(tmp_path / "no.jsonl")])
