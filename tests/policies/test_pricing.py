@@ -60,7 +60,7 @@ BY_HAND = {
 }
 
 
-def test_each_price_has_the_name_of_what_it_is():
+def test_each_field_of_a_price_matches_a_hand_calculation():
     priced = price(INPUTS)
     assert priced._fields == tuple(BY_HAND)
     for name, seconds in BY_HAND.items():
@@ -89,6 +89,6 @@ FULL = replace(ENGINE, slots=each(2))
         ({"rate": 2.0}, "others_s", 5.3 + 1.5 * 2.4 * 2 * (0.25 * 1.3 + 0.25 * 1.2)),
     ],
 )
-def test_each_input_goes_where_its_name_says(changed, name, seconds):
+def test_each_input_is_passed_under_its_own_name(changed, name, seconds):
     priced = price(replace(INPUTS, **changed))
     assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)
