@@ -79,7 +79,7 @@ def found(template, one, other):
 
 
 @pytest.mark.parametrize("template", TOLD)
-def test_the_order_of_a_template_is_found_by_its_tokenizer(template):
+def test_the_tokenizer_reveals_the_order_of_a_template(template):
     learned = told(template)
     assert learned._replace(tools_weight=1.0) == TOLD[template]
     assert 0.5 < learned.tools_weight < 1.5
@@ -117,7 +117,7 @@ def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
     assert templates.of("alias", ("a", "b", "c")) == Template()
 
 
-async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again(caplog):
+async def test_engines_are_asked_once_even_without_a_tokenizer(caplog):
     caplog.set_level("INFO", "laar.datalayer.chat_templates")
     asked = []
 
