@@ -20,7 +20,7 @@ def test_each_session_header_names_the_session(header):
     assert read_head({header: " abc "}).session == "abc"
 
 
-def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
+def test_the_laar_header_takes_precedence_and_a_sub_agent_is_a_separate_session():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
     assert read_head(main).session == "s"
@@ -31,13 +31,13 @@ def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
     assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
 
 
-def test_a_codex_sub_agent_is_a_session_of_its_own():
+def test_a_codex_sub_agent_is_a_separate_session():
     root = {"session-id": "s", "thread-id": "s"}
     assert read_head(root).session == "s"
     assert read_head({**root, "thread-id": "t"}).session == "t"
 
 
-def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine():
+def test_session_headers_of_agents_reach_the_picker_as_attributes_and_are_forwarded():
     attributes = attributes_read()
     for header in SESSION_HEADERS:
         assert f"request.headers['{header}']" in attributes
@@ -150,7 +150,7 @@ def test_the_next_turn_of_an_agent_is_believed_cached(attribution_block):
     assert share == pytest.approx(found, abs=0.05)
 
 
-def test_a_line_elsewhere_in_a_prompt_still_counts():
+def test_an_attribution_line_elsewhere_in_a_prompt_still_counts():
     def body(number):
         text = f"x-anthropic-billing-header: cch={number};\n" + "words " * 900
         message = {"role": "user", "content": text}
@@ -159,7 +159,7 @@ def test_a_line_elsewhere_in_a_prompt_still_counts():
     assert believed(body(1), body(2)) < 0.05
 
 
-def test_the_simulated_engine_leaves_the_attribution_out_as_vllm_does():
+def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
     one, two = (
         read_in_engine(MessagesBody, body).to_prompt().text
         for body in (

@@ -75,14 +75,14 @@ def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
         (Answers.NONE, "a", set()),
     ],
 )
-def test_which_headers_clients_get(answers, tenant, shown):
+def test_clients_get_the_headers_that_the_settings_allow(answers, tenant, shown):
     headers = told(director(), tenant=tenant, answers=answers)
     assert set(headers) - {"x-laar-exhausted"} == shown
     assert ("x-laar-exhausted" in headers) is bool(shown)
 
 
 @pytest.mark.parametrize("by_tenant", [False, True])
-def test_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_apart(by_tenant):
+def test_the_cost_reveals_prompts_of_other_tenants_unless_prefixes_are_separated(by_tenant):
     there = director()
     prompt = "a secret of many words " * 3000
     settings = {"answers": Answers.ALL, "by_tenant": by_tenant, "prompt": prompt}
@@ -98,7 +98,7 @@ def test_the_cost_tells_of_another_tenants_prompt_unless_prefixes_are_kept_apart
     assert (others > 2 * again) is by_tenant
 
 
-def test_ids_of_decisions_are_not_guessed_from_one_another():
+def test_decision_ids_cannot_be_guessed_from_each_other():
     """None is another with a few bits changed, as counters are."""
     made = [told(director_, tenant="a")["x-laar-decision-id"] for director_ in [director()] * 50]
     numbers = [int(one, 16) for one in made]

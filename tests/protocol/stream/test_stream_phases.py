@@ -137,7 +137,7 @@ def answered(director, action, rng):
 
 
 @pytest.mark.long
-def test_every_move_in_the_table_happens_and_no_other(director):
+def test_exactly_the_transitions_in_the_table_occur(director):
     table = {
         (phase, kind, after)
         for phase, row in TRANSITIONS.items()
@@ -154,7 +154,7 @@ def test_every_move_in_the_table_happens_and_no_other(director):
     assert table - seen == set()
 
 
-def test_every_phase_has_a_row_and_every_row_leads_to_phases_of_its_half():
+def test_every_phase_has_a_row_that_leads_to_phases_of_its_half():
     assert set(TRANSITIONS) == {*RequestPhase, *ResponsePhase}
     for phase, row in TRANSITIONS.items():
         for nexts in row.values():

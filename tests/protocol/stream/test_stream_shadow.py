@@ -99,7 +99,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("body", [BODY, *BAD])
-def test_a_native_request_goes_on_as_it_came(body):
+def test_a_native_request_in_shadow_is_unchanged(body):
     driven = Driven()
     first = untouched(driven.feed(ev.RequestHeaders(HEADERS, end=False, shape=ev.Shape.NATIVE)))
     then = untouched(driven.feed(ev.RequestBody(body, end=True)))
@@ -115,7 +115,9 @@ def test_a_native_request_goes_on_as_it_came(body):
     trailers=st.booleans(),
     limit=st.sampled_from((1, 50, 1 << 20)),
 )
-def test_in_full_duplex_every_byte_comes_back_once_and_in_order(body, cuts, trailers, limit):
+def test_in_full_duplex_every_byte_in_shadow_is_returned_once_and_in_order(
+    body, cuts, trailers, limit
+):
     driven = Driven(max_body_bytes=limit)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[a:b] for a, b in pairwise(edges)]
@@ -136,7 +138,7 @@ def test_in_full_duplex_every_byte_comes_back_once_and_in_order(body, cuts, trai
 
 
 @pytest.mark.parametrize("shape", list(ev.Shape))
-def test_a_request_without_a_body_goes_on(shape):
+def test_a_request_without_a_body_in_shadow_is_forwarded(shape):
     driven = Driven()
     headers = {":path": "/v1/models", ":method": "GET"}
     (answer,) = untouched(driven.feed(ev.RequestHeaders(headers, end=True, shape=shape)))
@@ -187,7 +189,7 @@ def test_nothing_is_learned_without_a_known_endpoint(served):
 
 
 @pytest.mark.long
-def test_a_share_is_enforced_by_session_so_that_none_flaps():
+def test_a_share_is_enforced_by_session_so_that_no_session_flaps():
     director = a_director()
 
     def enforced(session, share):
