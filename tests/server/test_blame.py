@@ -110,7 +110,7 @@ def states(runner):
 
 
 @pytest.mark.parametrize(("shape", "how"), crossed(SHAPES, ["500", "reset"]))
-async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
+async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engines(
     gateway, http, shape, how
 ):
     engines = [await gateway.enter(Engine(how)) for _ in range(4)]
@@ -146,7 +146,7 @@ async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_that_refused_a_burst_has_its_share_again(gateway, http, shape):
+async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, shape):
     # Answers this slow pile up on any machine, so that the small engine has to refuse.
     small = await gateway.enter(Engine(most=4, took_s=0.5))
     large = await gateway.enter(Engine(took_s=0.5))

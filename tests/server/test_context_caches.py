@@ -87,7 +87,7 @@ async def engine():
     await endpoint.stop()
 
 
-async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine, http):
+async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
     async with http.get(engine.url + "/kv_event_sources") as answer:
         (source,) = await answer.json()
     labels = {"laar.dev/kv-events": source["endpoint"]}
@@ -121,7 +121,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
     assert await there.forgot()
 
 
-async def test_an_endpoint_that_leaves_takes_its_orders_along(fleet, gateway):
+async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gateway):
     first, second = await gateway.upstream(), await gateway.upstream()
     there = await fleet({"address": first.address, "model": "m"})
     await there.learned()
@@ -150,7 +150,7 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
     assert (await there.memory())["index_documents"] < 30
 
 
-async def test_orders_go_when_other_prompts_fill_the_engines_cache(fleet, engine):
+async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, engine):
     """Of 8 KB that it holds, the prompt that goes with the order is 2."""
     there = await fleet({"address": engine.url.removeprefix("http://"), "model": "m"})
     await there.learned()

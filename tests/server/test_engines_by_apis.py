@@ -76,7 +76,9 @@ async def http():
         yield session
 
 
-async def test_the_page_says_what_laar_does(gateway, http, engines, pytestconfig):
+async def test_the_page_on_engines_matches_the_behaviour_of_laar(
+    gateway, http, engines, pytestconfig
+):
     seen = await seen_by(gateway, http, engines, "standalone")
     async with http.get(gateway.url("admin", "/fleet")) as answer:
         fleet = {row["endpoint"]: row for row in (await answer.json())["fleet"]}
@@ -98,7 +100,7 @@ async def test_the_page_says_what_laar_does(gateway, http, engines, pytestconfig
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["sidecar", "gateway", "full-duplex"])
-async def test_it_is_the_same_in_every_shape(gateway, http, engines, shape):
+async def test_the_behaviour_is_the_same_in_every_shape(gateway, http, engines, shape):
     """But for the usage of scores, which only a picker that sees every answer reads."""
     seen = await seen_by(gateway, http, engines, shape)
     usage = {"gateway": "tokens", "full-duplex": "tokens"}.get(shape, "")

@@ -67,7 +67,7 @@ async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each()
     task.cancel()
 
 
-async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
+async def test_open_pages_continue_after_a_frame_that_failed():
     frames = Frames()
 
     def faulty():
@@ -85,7 +85,7 @@ async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
     task.cancel()
 
 
-async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
+async def test_a_slow_viewer_misses_frames_and_delays_no_one():
     feed = Feed(Frames(), interval_s=0.01)
     task = await running(feed)
     slow, quick = Viewer(feed), Viewer(feed)
@@ -113,7 +113,7 @@ async def test_a_viewer_that_stops_reading_is_cut_off():
     task.cancel()
 
 
-async def test_a_viewer_that_stops_reading_fills_no_memory(http):
+async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http):
     frame = "x" * 200_000
     feed = Feed(lambda: {"n": frame}, interval_s=0.01, stalled_s=1.0)
     server = AdminServer(feed, "127.0.0.1", 0)

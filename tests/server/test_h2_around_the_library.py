@@ -159,7 +159,7 @@ def assert_the_same(frames, cuts=()):
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
 @example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then a fault
 @example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and the other way round
-def test_any_frames_cause_the_same_as_through_the_library(frames, cuts):
+def test_any_frames_have_the_same_effect_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
 
 
@@ -269,7 +269,7 @@ def spoken(steps):
     st.lists(usual, max_size=5),
     st.lists(st.integers(0, 1 << 18), max_size=4),
 )
-def test_the_life_of_streams_is_the_same_as_through_the_library(before, odd, after, cuts):
+def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts):
     """They open, end, are reset, and come again; budgets and streams are soon used up."""
     frames = spoken([*before, *odd, *after])
     assert_the_same(frames, cuts)
@@ -307,7 +307,7 @@ headers = st.lists(
 
 @settings(max_examples=examples(60))
 @given(headers, headers, st.booleans())
-def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, trailers, whole):
+def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
     """As a request's and as trailers, where other rules hold; a fault is one each time."""
     block = bytes(Encoder().encode(trailers))
     start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
@@ -317,7 +317,7 @@ def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, traile
 
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
-def test_answers_can_be_read_whatever_becomes_of_the_peers_table(sizes):
+def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
     """By a decoder that holds the sender to what RFC 7541, 4.2, asks of it."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]
@@ -385,7 +385,7 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library lets pass
     ],
 )
-def test_errors_are_the_same_errors(frames, code):
+def test_errors_are_the_same_as_from_the_library(frames, code):
     ended = assert_the_same(frames, [4, 9, 12])
     assert ended["closed"] is (code is not None)
     if code is not None:
@@ -393,7 +393,7 @@ def test_errors_are_the_same_errors(frames, code):
         assert (kind, payload[7]) == (GOAWAY, code)
 
 
-def test_a_long_message_is_given_its_window_back_and_comes_whole():
+def test_a_long_message_gets_its_window_replenished_and_arrives_whole():
     message = framed(bytes(900_000))
     sent = [frame(DATA, 0, 1, message[at : at + 16384]) for at in range(0, len(message), 16384)]
     ended = assert_the_same([opened(1), *sent], [7000])

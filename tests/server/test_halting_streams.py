@@ -58,7 +58,7 @@ async def is_answered(http, envoy, number):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_comments_do_not_keep_a_halted_endpoint_in(gateway, http, shape):
+async def test_comments_do_not_keep_a_stalled_endpoint_in_use(gateway, http, shape):
     engines = [await gateway.enter(Engine()) for _ in range(3)]
     gateway.members(*((engine.address, "m") for engine in engines))
     await gateway.picker()

@@ -76,7 +76,7 @@ async def fleet_row(http, gateway, address):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, shape):
+async def test_one_refusing_endpoint_of_three_gets_no_requests_and_is_shown(gateway, http, shape):
     # By load alone: under laar's own policy its price keeps clients away before the breaker opens.
     routing = {"policy": "least-loaded"}
     upstreams, _, envoy = await fleet(
@@ -138,9 +138,7 @@ USELESS = {
 
 
 @pytest.mark.parametrize(("shape", "kind"), crossed(SHAPES, list(USELESS)))
-async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
-    gateway, http, shape, kind
-):
+async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway, http, shape, kind):
     upstreams, _, envoy = await fleet(gateway, shape, USELESS[kind])
     bad = upstreams[0]
     labels = {"endpoint": bad.address, "kind": kind}
@@ -158,7 +156,7 @@ async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_is_no_fault(gateway, http, shape):
+async def test_a_full_queue_is_not_a_fault(gateway, http, shape):
     """The meaning of a 503 is in its body, which is read though the request was not sampled."""
     upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
     ends = await load(http, envoy.url(), 100)
@@ -169,7 +167,7 @@ async def test_a_full_queue_is_no_fault(gateway, http, shape):
     assert await metric(http, gateway, "laar_endpoint_breaker_state", endpoint=bad) == 0.0
 
 
-async def test_the_last_endpoint_is_never_out_and_its_own_error_is_seen(gateway, http):
+async def test_the_last_endpoint_is_never_excluded_and_its_own_error_is_passed_on(gateway, http):
     only = await gateway.upstream()
     only.chat_answer = Answer(status=503, body=b"the engine's own words")
     gateway.members((only.address, "m"))
@@ -179,7 +177,7 @@ async def test_the_last_endpoint_is_never_out_and_its_own_error_is_seen(gateway,
     assert len([r for r in only.asked if r.headers.get("user-agent") != "laar-trial"]) == 30
 
 
-async def test_settings_of_health_change_while_it_runs(gateway, http):
+async def test_settings_of_health_can_change_at_runtime(gateway, http):
     _, runner, envoy = await fleet(
         gateway,
         "standalone",

@@ -68,7 +68,7 @@ class Traffic:
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gateway, http, shape):
+async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "small"), (b.address, "m", "large"))
     runner = await gateway.picker()
@@ -101,7 +101,7 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
     assert not runner.picker.table.queued_tokens.any()
 
 
-async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(gateway, http):
+async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     good = gateway.settings_file.read_text()
@@ -121,7 +121,7 @@ async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(
     assert "settings" not in runner.picker.problems
 
 
-async def test_a_file_that_is_gone_changes_nothing(gateway):
+async def test_a_missing_file_changes_nothing(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"policy": "random"})
     gateway.settings_file.unlink()
@@ -132,7 +132,7 @@ async def test_a_file_that_is_gone_changes_nothing(gateway):
     await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
 
 
-async def test_a_path_that_cannot_be_looked_at_is_a_fault_of_the_file(gateway, caplog):
+async def test_an_inaccessible_path_is_reported_as_a_fault(gateway, caplog):
     """As in a directory that this user may not enter."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
@@ -144,7 +144,7 @@ async def test_a_path_that_cannot_be_looked_at_is_a_fault_of_the_file(gateway, c
     assert "starts again" not in caplog.text
 
 
-async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http):
+async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})
     running = gateway.settings.listen.admin
@@ -172,7 +172,7 @@ async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http)
 
 
 @pytest.mark.envoy
-async def test_what_envoy_was_rendered_for_waits_for_a_restart(gateway, http):
+async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
     """The tenant would be unknown, and Envoy would wait for no held request, until it is too."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -201,7 +201,7 @@ async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
     assert runner.picker.director.settings.policy == "laar"
 
 
-async def test_endpoints_in_the_settings_come_and_go(gateway):
+async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
     def endpoint(port):
         return {"address": f"127.0.0.1:{port}", "model": "m", "metrics_url": ""}
 
@@ -224,7 +224,7 @@ def artifact(mean):
     return orjson.dumps(known)
 
 
-async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay(gateway, http):
+async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gateway, http):
     gateway.members(("127.0.0.1:1", "phi3-mini"))
     weights, capability = gateway.directory / "w.yaml", gateway.directory / "c.json"
     weights.write_text("weights: {k_rtt: 0.5}")
@@ -263,7 +263,7 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
 
 
-async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
+async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
     """SIGHUP asks: no file that is known has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
@@ -275,7 +275,7 @@ async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
     assert runner.reloader.settings.routing.k_rtt == 0.5
 
 
-async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
+async def test_sighup_rereads_the_files_and_ends_nothing(tmp_path, http):
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     settings = {**document(()), "listen": listen, "shutdown": {"drain_s": 0, "grace_s": 0}}
     path = tmp_path / "laar.yaml"
@@ -322,7 +322,7 @@ async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
         await cancel([following])
 
 
-async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
+async def test_a_picker_can_stop_while_reading_a_file_blocks(tmp_path):
     path, listen = tmp_path / "endpoints.yaml", {}
     for name in ("ext_proc", "health", "admin"):
         listen[name] = f"127.0.0.1:{free_port()}"
@@ -359,7 +359,7 @@ async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
             await picker.communicate()
 
 
-async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
+async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
     path, whole = tmp_path / "laar.yaml", tmp_path / "whole.yaml"
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     endpoints = [{"address": "127.0.0.1:1", "models": ["m"]}]
@@ -386,7 +386,7 @@ async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
         await picker.communicate()
 
 
-async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp_path):
+async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
     """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
     document = {
         "endpoints_file": "endpoints.yaml",
@@ -429,7 +429,7 @@ def rag(**changed):
     return {"routes": [{"name": "rag", "mode": "on", "capacity_docs": 200, **changed}]}
 
 
-async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gateway):
+async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(context=rag())
     [before] = runner.picker.context.orderings
@@ -499,7 +499,7 @@ def picker(path, paths):
 
 
 @pytest.mark.parametrize("setting", LIVE)
-def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
+def test_a_reloaded_setting_has_the_same_effect_as_a_restart(tmp_path, setting):
     (tmp_path / OTHER["routing.weights_file"]).write_text("weights: {k_rtt: 0.25}")
     (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
     path = tmp_path / "laar.yaml"

@@ -140,7 +140,7 @@ async def world(directory, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, envoy_binary, shape):
+async def test_no_request_fails_when_a_picker_stops_and_returns(tmp_path, envoy_binary, shape):
     async with world(tmp_path, shape) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGTERM")
@@ -153,7 +153,7 @@ async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, en
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
+async def test_a_killed_picker_costs_at_most_the_requests_passing_through_it(
     tmp_path, envoy_binary, shape
 ):
     async with world(tmp_path, shape) as it, Load(it.url) as load:
@@ -184,7 +184,7 @@ async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_bin
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary, http, shape):
+async def test_an_answer_continues_while_the_picker_stops(tmp_path, envoy_binary, http, shape):
     async with world(tmp_path, shape) as it:
         more = asyncio.Event()
 
@@ -210,7 +210,7 @@ async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary,
 @pytest.mark.parametrize(
     ("shape", "name"), crossed(["standalone", "gateway"], ["SIGKILL", "SIGSTOP"])
 )
-async def test_an_answer_in_flight_goes_on_without_a_picker_that_is_killed_or_hangs(
+async def test_an_answer_in_flight_continues_if_the_picker_is_killed_or_hangs(
     tmp_path, envoy_binary, http, shape, name
 ):
     async with world(tmp_path, shape) as it:

@@ -76,7 +76,7 @@ async def followed_engine(gateway, http):
         yield url, direct, believed
 
 
-async def test_a_cache_is_believed_as_its_events_say(gateway, http):
+async def test_a_cache_is_estimated_from_its_events(gateway, http):
     async with followed_engine(gateway, http) as (url, direct, believed):
         bodies = [chat(story(number)) for number in range(2)]
         for body in bodies:
@@ -94,7 +94,7 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         )
 
 
-async def test_a_client_cannot_name_its_blocks_those_of_another_prompt(gateway, http):
+async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
     """The session in a body takes precedence in vLLM; a client knows the ids of its decisions."""
     async with followed_engine(gateway, http) as (url, direct, believed):
         shared, other = chat(story(1, 1200)), chat(story(2, 1200))

@@ -74,7 +74,7 @@ def let_clients_name_prefillers(bootstrap):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
+async def test_a_retry_by_envoy_names_the_same_prefiller(gateway, http, shape):
     p, d, e = [await gateway.upstream() for _ in range(3)]
     write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
     await gateway.picker(routing={"apart": "always"})

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.envoy
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_prompts_of_mixed_scripts_are_estimated_as_answers_reported(gateway, http, shape):
+async def test_prompts_of_mixed_scripts_are_estimated_from_reported_lengths(gateway, http, shape):
     """The simulated engine has a token for six signs of ASCII, and one for any other."""
     endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
     await endpoint.start()

@@ -9,7 +9,7 @@ CALLS, MOVES = 241, 28
 a usual request does not use."""
 
 
-async def test_a_usual_request_stays_within_its_budget_of_calls() -> None:
+async def test_a_typical_request_stays_within_its_budget_of_calls() -> None:
     trail = await usual_request()
     assert len(trail) <= CALLS
     assert moves(trail) <= MOVES

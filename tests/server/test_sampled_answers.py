@@ -53,9 +53,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("every_s", [0.001, 3600.0])
-async def test_answers_that_a_gateway_shows_take_nothing_from_those_that_are_sampled(
-    gateway, every_s
-):
+async def test_answers_seen_through_a_gateway_do_not_reduce_the_sample(gateway, every_s):
     gateway.members(("10.9.0.1:80", "m"))
     rarely = dict.fromkeys(("scrape_interval_s", "probe_interval_s"), 60)
     runner = await gateway.picker(

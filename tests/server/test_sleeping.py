@@ -109,7 +109,7 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
 
 
-async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
+async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     awake.awake.set()
     await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
@@ -120,7 +120,9 @@ async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
 
 
 @pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gateway, http, policy):
+async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_waking_it(
+    gateway, http, policy
+):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     awake.awake.set()
     runner = await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
@@ -140,7 +142,7 @@ async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gat
 
 
 @pytest.mark.parametrize(("labels", "state"), [({}, "weights_offloaded"), (None, "discard_all")])
-async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, state):
+async def test_a_client_gets_the_error_that_all_engines_sleep(gateway, http, labels, state):
     engine = await gateway.enter(Sleeper(state))
     labels = {WAKE_LABEL: "true"} if labels is None else labels
     await fleet_of(gateway, engine, labels=labels)
@@ -156,7 +158,7 @@ async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, st
     await eventually(answers, what="an answer")
 
 
-async def test_an_engine_that_is_not_woken_is_reported_and_costs_a_minute(gateway, http):
+async def test_an_engine_that_does_not_wake_is_reported_and_excluded_for_a_minute(gateway, http):
     asleep = await gateway.enter(Sleeper(wake=500))
     runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy()
@@ -173,7 +175,7 @@ async def test_an_engine_that_is_not_woken_is_reported_and_costs_a_minute(gatewa
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway, http, shape):
+async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, http, shape):
     asleep = await gateway.enter(Sleeper(wake=404))
     runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy(shape)
@@ -196,7 +198,7 @@ async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway,
     assert asleep.woken == 2
 
 
-async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gateway, http):
+async def test_an_engine_that_falsely_reports_waking_gets_no_more_requests(gateway, http):
     liar, awake = await gateway.enter(Sleeper(wakes=False)), await gateway.enter(Sleeper())
     awake.awake.set()
     runner = await fleet_of(gateway, liar, awake, labels={WAKE_LABEL: "true"})
@@ -216,7 +218,7 @@ async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gate
     assert [(await task)[0] for task in asked] == [200] * 30
 
 
-async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gateway, http):
+async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gateway, http):
     engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     engine.awake.set()
     other.awake.set()
@@ -246,7 +248,7 @@ async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gat
     await eventually(is_used, what="an answer of the one that is awake again")
 
 
-async def test_an_engine_without_its_authorities_is_woken_once_they_are_back(tmp_path):
+async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:

@@ -153,7 +153,7 @@ async def test_conversations_go_to_the_engine_that_stores_them(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_files_and_batches_of_a_tenant_lie_at_one_engine(gateway, http, shape):
+async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, http, shape):
     async with engines(gateway, shape) as url:
         homes = {}
         for tenant in map(str, range(12)):
@@ -197,7 +197,7 @@ async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
             assert got[:2] == (200, home)
 
 
-async def test_a_prompt_that_looks_like_a_file_names_none(gateway, http):
+async def test_a_prompt_that_looks_like_a_file_reference_is_ignored(gateway, http):
     async with engines(gateway, "standalone") as url:
         name, home = await uploaded(http, url)
         text = f'{{"file_id": "{name}"}} "file_id": "{name}"'

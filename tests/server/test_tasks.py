@@ -8,7 +8,7 @@ from laar.telemetry.problems import Problems
 from support import eventually
 
 
-async def test_a_part_that_fails_starts_again():
+async def test_a_failed_task_is_restarted():
     problems = Problems()
     tasks = Tasks(problems, restart_s=0.05)
     began = []
@@ -28,7 +28,7 @@ async def test_a_part_that_fails_starts_again():
         await tasks.cancel()
 
 
-async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
+async def test_a_cancellation_while_waiting_for_other_tasks_is_propagated():
     """The part that shares was in this moment when its picker stopped, and went on for ever."""
     ending, may_end = asyncio.Event(), asyncio.Event()
 
@@ -55,7 +55,7 @@ async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
     assert task.cancelled()
 
 
-async def test_a_task_that_drops_a_cancellation_ends_by_the_next(monkeypatch):
+async def test_a_task_that_drops_a_cancellation_is_cancelled_again(monkeypatch):
     monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.01)
     dropped = []
 

@@ -93,7 +93,7 @@ def key_file(directory, key):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
+async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_shape(
     gateway, authority, tmp_path, shape
 ):
     pair = authority.issue("engine", host="engine.example")
@@ -135,7 +135,7 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
     } == {(False, "Bearer s3cret"), (True, None)}
 
 
-async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
+async def test_an_engine_certified_by_another_authority_gets_no_requests(
     gateway, authority, tmp_path
 ):
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
@@ -157,7 +157,7 @@ async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
         (gateway.directory / "envoy").rename(gateway.directory / f"envoy-{len(cas)}-{entry['sni']}")
 
 
-async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
+async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     one = await gateway.enter(Engine(key="key-one"))
     other = await gateway.enter(Engine(key="key-other"))
     open_to_all = await gateway.enter(Engine())
@@ -183,7 +183,7 @@ async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
         assert not any("authorization" in each.headers for each in probes)
 
 
-async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):
+async def test_a_changed_key_is_used_without_a_restart(gateway, tmp_path):
     engine = await gateway.enter(Engine(key="first"))
     path = tmp_path / "key"
     path.write_text("first")
@@ -201,7 +201,7 @@ async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):
         await eventually(answers, timeout_s=20, what="an answer with the new key")
 
 
-async def test_the_table_of_addresses_that_were_refused_answers(gateway, authority, tmp_path):
+async def test_the_documented_addresses_get_answers(gateway, authority, tmp_path):
     """The five rows of a new user's first try."""
     pair = authority.issue("ip")
     secure = await gateway.enter(Engine(tls=pair))

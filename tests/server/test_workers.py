@@ -139,7 +139,7 @@ on_the_machine = pytest.mark.asyncio(loop_scope="module")
 
 
 @on_the_machine
-async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
+async def test_a_burst_at_a_new_envoy_reaches_every_worker(machine):
     """It comes before Envoy has read how many streams a connection to a worker should have."""
     asked = [machine.ask(f"the question {number}") for number in range(BURST)]
     answers = await asyncio.gather(*asked)
@@ -169,7 +169,7 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 
 @on_the_machine
-async def test_a_worker_that_hangs_is_started_again(machine):
+async def test_a_worker_that_hangs_is_restarted(machine):
     """An Envoy whose health check came to it passed all workers by for as long as it hung."""
     victim = machine.workers()[0]
     victim.send_signal(signal.SIGSTOP)
@@ -180,7 +180,7 @@ async def test_a_worker_that_hangs_is_started_again(machine):
 
 
 @on_the_machine
-async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
+async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
     before = sum([await machine.taken(index) for index in (0, 1)])
@@ -212,7 +212,7 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
-async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary):
+async def test_workers_end_when_their_parent_is_killed(tmp_path, envoy_binary):
     """Draining, they would share the port with the next ones, and answer the health checks."""
     async with AsyncExitStack() as stack:
         machine = await Machine().start(tmp_path, stack, drain_s=600)
@@ -245,7 +245,7 @@ def refused(settings):
 
 
 @pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.slow), 1])
-async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path, worker):
+async def test_invalid_settings_end_the_parent_with_one_error(tmp_path, worker):
     first = consecutive_ports()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + worker))
@@ -348,7 +348,7 @@ async def test_the_parent_waits_for_as_long_as_the_changed_settings_let_workers_
     assert (tmp_path / "finished").exists()
 
 
-async def test_a_reload_reaches_workers_that_run_and_ends_none_that_starts(tmp_path):
+async def test_a_reload_reaches_running_workers_and_ends_no_starting_one(tmp_path):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "worker.py").write_text(_STARTING_WORKER)
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
@@ -393,7 +393,7 @@ def clean_up(directory):
             path.unlink()
 
 
-async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned_up(tmp_path):
+async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_path):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "worker.py").write_text(_AGING_WORKER)
     starts = tmp_path / "starts"
@@ -409,7 +409,7 @@ async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned
         await parent.wait()
 
 
-async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_path, monkeypatch):
+async def test_a_machine_that_cannot_start_a_process_ends_no_other_worker(tmp_path, monkeypatch):
     made, start = [], asyncio.create_subprocess_exec
 
     async def crowded(*command, **options):
