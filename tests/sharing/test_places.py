@@ -79,7 +79,7 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     assert second.request.session == "y"
 
 
-def test_a_session_goes_home_whichever_picker_gets_its_next_turn():
+def test_a_session_returns_to_its_place_through_any_picker():
     one, two = Picker("one", ("a:1", "b:1")), Picker("two", ("a:1", "b:1"))
     network = Network([one.sharing, two.sharing])
     first = [one.ask(0.0, session) for session in ("x", "y")]
@@ -94,7 +94,7 @@ def test_a_session_goes_home_whichever_picker_gets_its_next_turn():
         assert decision.slot == slot
 
 
-def test_a_picker_that_dies_in_mid_turn_holds_nobody(pickers, network):
+def test_a_picker_that_dies_during_a_turn_delays_nobody(pickers, network):
     one, two = pickers
     one.ask(0.0, "x")
     network.exchange(0.1)
@@ -105,7 +105,7 @@ def test_a_picker_that_dies_in_mid_turn_holds_nobody(pickers, network):
     assert second.request.session == "y"
 
 
-def test_an_end_that_was_lost_ends_with_the_next_batch(pickers, network):
+def test_a_lost_end_is_inferred_from_the_next_batch(pickers, network):
     one, two = pickers
     first = one.ask(0.0, "x")
     network.exchange(0.1)
