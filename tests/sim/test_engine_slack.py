@@ -54,7 +54,7 @@ def job(
 
 
 @pytest.mark.parametrize("multi", [True, False])
-def test_the_papers_three_requests(multi: bool) -> None:
+def test_the_example_of_three_requests_in_the_paper_is_reproduced(multi: bool) -> None:
     """Work of 10 s at 0 and twice 0.5 s at 5: LARS meets all objectives, FCFS the long one's.
 
     The long one has 26 s here. With the paper's 16 its relative slack of 0.6 lets the shorts begin
@@ -97,7 +97,7 @@ def gaps(target: SimulatedEngine, prompt: int) -> tuple[list[float], list[int]]:
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_iterations_keep_to_the_target_whatever_the_context(stages: int) -> None:
+def test_iterations_keep_to_the_target_for_any_context(stages: int) -> None:
     """A 300k-token prefill beside a decode: p99 of the gaps within 1.2 targets; chunks shrink."""
     cost = RooflineCost(A100.hardware, A100.model, tensor=8, stages=stages)
     waits, chunks = gaps(engine(cost), 300_000)
@@ -149,7 +149,7 @@ def test_a_long_prefill_with_slack_yields_its_share() -> None:
     assert mean[True] < 0.5 * mean[False]
 
 
-def test_a_blocked_urgent_prompt_is_not_overtaken_for_ever() -> None:
+def test_a_blocked_urgent_prompt_is_not_overtaken_forever() -> None:
     """A prompt that needs most of the memory gets it under a stream of short ones."""
     target = engine(LINEAR, blocks=700)
     shorts = [job(f"s{index}", 0.05 * index, 600, 40, objective_s=50.0) for index in range(400)]
@@ -171,7 +171,7 @@ def test_a_cached_prefix_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("order", ["lars", "fcfs", "edf", "lrs", "srpt"])
-def test_every_order_serves_everybody(order: str) -> None:
+def test_every_order_serves_all_requests(order: str) -> None:
     rng = random.Random(3)
     jobs = [
         job(str(index), 0.1 * index, rng.choice([100, 1000, 60_000]), rng.randint(1, 20))

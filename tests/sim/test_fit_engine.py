@@ -52,7 +52,7 @@ def written(path: Path, profile: EngineProfile) -> Path:
     return path
 
 
-def test_measurements_made_by_the_model_itself_are_fitted_exactly() -> None:
+def test_measurements_from_the_model_itself_are_fitted_exactly() -> None:
     seen = {name: predict(TRUE, point) for name, point in fit_points(LONGEST).items()}
     fitted = fit(seen, LONGEST, FACTS)
     for group in check_points(LONGEST).values():
@@ -66,7 +66,7 @@ def test_measurements_made_by_the_model_itself_are_fitted_exactly() -> None:
         assert ours == pytest.approx(true, rel=0.1), name
 
 
-def test_hits_and_company_change_what_is_predicted() -> None:
+def test_cache_hits_and_concurrent_requests_change_predictions() -> None:
     first, _, _, whole = check_points(LONGEST)["cached share"]
     assert predict(TRUE, first).cached_tokens == 1024
     assert predict(TRUE, whole).cached_tokens == LONGEST - 32, "the last block is computed"
@@ -108,7 +108,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_path: Path) -> None:
+def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Path) -> None:
     out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
     told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]
     told += ["--repeat", "1", "--out", str(out), "--json", str(data)]
@@ -148,14 +148,14 @@ def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says:
     assert says in ran.stderr
 
 
-def test_a_model_or_a_length_that_is_not_there_is_named(endpoint: str) -> None:
+def test_a_missing_model_or_length_is_reported(endpoint: str) -> None:
     for told, says in ((["--model", "nope"], "nope"), (["--longest", "100"], "--longest 100")):
         ran = RUN.invoke(commands.app, ["fit-engine", endpoint, *told])
         assert ran.exit_code == 2
         assert says in ran.stderr
 
 
-def test_requests_of_others_are_reported(endpoint: str) -> None:
+def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
     async def asked_beside() -> Facts:
         async with aiohttp.ClientSession() as session:
             body = {"model": "sim", "prompt": [5] * 64, "max_tokens": 2000, "stream": True}
