@@ -48,7 +48,7 @@ def request(**fields):
     return Request(id="r", api=Api.CHAT, model="m", spans=("x",), question="x", chars=1, **fields)
 
 
-def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
+def test_decisions_are_found_by_id_newest_first_up_to_the_limit():
     made, memory = remembering(max_decisions=3)
     ids = [made.decide(request(), 0.0).id for _ in range(5)]
     assert [record.decision.id for record in memory.latest(9)] == ids[:1:-1]
@@ -70,7 +70,7 @@ def test_bytes_are_bounded_whatever_the_size_of_the_fleet():
     )
 
 
-def test_the_end_and_the_endpoint_that_served_are_added():
+def test_the_end_and_the_serving_endpoint_are_added():
     made, memory = remembering()
     plain, moved = made.decide(request(), 0.0), made.decide(request(), 0.0)
     picked = moved.address
@@ -164,7 +164,7 @@ async def test_every_settled_decision_becomes_a_line(tmp_path):
     assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o007 == 0
 
 
-async def test_cancelling_writes_what_is_left(tmp_path):
+async def test_cancelling_writes_the_remaining_lines(tmp_path):
     logged = Logged(tmp_path / "log")
     running = asyncio.create_task(logged.log.run())
     await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_cancelling_writes_what_is_left(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
+async def test_cancelling_while_lines_are_rendered_writes_them_all(tmp_path):
     logged = Logged(tmp_path / "log")
     ids = logged.decide(100)
     running = asyncio.create_task(logged.log.run())
@@ -187,7 +187,7 @@ async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path):
+async def test_old_files_are_numbered_and_the_oldest_is_deleted(tmp_path):
     logged = Logged(tmp_path / "log", max_bytes=1, keep=2)
     batches = []
     for _ in range(4):
@@ -211,7 +211,7 @@ async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path
     assert lines(tmp_path / "log") == ids
 
 
-async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypatch):
+async def test_a_line_truncated_by_a_full_disk_is_terminated_first(tmp_path, monkeypatch):
     logged = Logged(tmp_path / "log")
     real, left = log_module.os.write, [30]
 
@@ -233,7 +233,7 @@ async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypa
     assert json.loads(whole)["id"] == ids[0]
 
 
-async def test_a_full_queue_drops(tmp_path, monkeypatch):
+async def test_a_full_queue_drops_records(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
     logged = Logged(tmp_path / "other")
     logged.decide(9)
