@@ -85,7 +85,7 @@ def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]
 
 
 @pytest.mark.long
-def test_without_noise_it_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
+def test_without_noise_the_climb_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
     reached = [bowl(climb(tuner(max_windows=40, seed=seed), bowl)) for seed in range(20)]
     assert bowl(START) > 3.9
     assert sum(cost <= 1.2 for cost in reached) >= 17
@@ -121,14 +121,14 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_with_noise_it_ends_near_the_optimum_and_nearer_than_the_published_climb() -> None:
+def test_with_noise_the_climb_ends_nearer_to_the_optimum_than_the_published_one() -> None:
     ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
     theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]
     assert sum(cost <= 1.15 for cost in ours) >= 17
     assert statistics.mean(ours) < statistics.mean(theirs)
 
 
-def test_a_candidate_a_little_worse_or_hardly_better_is_rejected() -> None:
+def test_a_candidate_that_is_slightly_worse_or_hardly_better_is_rejected() -> None:
     for factor in (1.003, 0.997):
         tuning = tuner()
         step(tuning, lambda _: 2.0)
@@ -150,7 +150,7 @@ def test_a_win_counts_when_it_repeats() -> None:
     assert tuning.sigma > 0.7
 
 
-def test_a_lucky_window_is_found_out() -> None:
+def test_a_lucky_window_is_detected() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 1.0)
@@ -159,7 +159,7 @@ def test_a_lucky_window_is_found_out() -> None:
     assert best(tuning) == START
 
 
-def test_when_the_load_falls_everything_wins_once_but_the_incumbent_is_measured_again() -> None:
+def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 3.0)  # rejected: the incumbent's window is no longer the one before
@@ -170,7 +170,7 @@ def test_when_the_load_falls_everything_wins_once_but_the_incumbent_is_measured_
     assert best(tuning) == START
 
 
-def test_after_four_lost_trials_the_incumbent_is_measured_again() -> None:
+def test_after_four_lost_trials_the_incumbent_is_remeasured() -> None:
     tuning = tuner()
     measured = [
         step(tuning, lambda weights: 2.0 + (weights != START) / 2) == START for _ in range(6)
@@ -207,7 +207,7 @@ def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
     assert best(tuning) == START
 
 
-def test_it_says_what_is_under_way() -> None:
+def test_the_state_of_the_climb_is_shown() -> None:
     tuning = tuner()
     step(tuning, bowl)
     shown = tuning.under_way
@@ -221,7 +221,7 @@ def test_it_says_what_is_under_way() -> None:
     assert tuning.under_way == {"role": "frozen", "weights": START}
 
 
-def test_slow_requests_that_never_report_are_not_left_out() -> None:
+def test_slow_requests_without_a_report_count_as_failures() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
     decisions = fill(tuning)
@@ -258,7 +258,7 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
     assert step(tuning, lambda _: 2.0) == START
 
 
-def test_failures_that_the_incumbent_shares_stop_no_proposal() -> None:
+def test_failures_that_the_incumbent_also_has_stop_no_candidate() -> None:
     tuning = tuner(window=40)
 
     def window(failures: int, seconds: float) -> None:
@@ -272,7 +272,7 @@ def test_failures_that_the_incumbent_shares_stop_no_proposal() -> None:
     assert last(tuning)["outcome"] == "accepted"
 
 
-def test_failures_only_teach_nothing_and_end_nothing() -> None:
+def test_a_window_with_only_failures_teaches_nothing_and_ends_nothing() -> None:
     tuning = tuner()
     for _ in range(10):
         assert step(tuning, bowl, ok=False) == START
@@ -280,7 +280,7 @@ def test_failures_only_teach_nothing_and_end_nothing() -> None:
     assert tuning.sigma == 0.7
 
 
-def test_a_window_without_requests_ends_by_the_clock_and_teaches_nothing() -> None:
+def test_a_window_without_requests_ends_by_time_and_teaches_nothing() -> None:
     tuning = tuner(window_s=100.0)
     step(tuning, lambda _: 2.0)
     for minute in range(10):
@@ -310,7 +310,7 @@ def hoarding(weights: Weighting) -> tuple[float, float]:
     return 1.136 - 0.035 * share, 2.46 + 10.1 * share
 
 
-def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
+def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
     ends = {}
     for objective in ("ttft-p95", "e2e-p95", "ttft-and-e2e-p95"):
         # Small steps, each within the guard on the tail: only the objective can refuse them.
@@ -331,7 +331,7 @@ def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
     assert ends["ttft-and-e2e-p95"] > 0.5
 
 
-def test_weights_stay_between_floor_and_cap_and_a_corner_is_left() -> None:
+def test_weights_stay_within_bounds_and_leave_a_corner() -> None:
     corner = {"rtt": 10.0, "queue": 10.0}
     tuning = tuner(start={"rtt": 1e9, "queue": 10.0})
     assert best(tuning) == corner
@@ -341,7 +341,7 @@ def test_weights_stay_between_floor_and_cap_and_a_corner_is_left() -> None:
     assert sum(weights != corner for weights in seen) >= 23  # all but the re-measurements
 
 
-def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() -> None:
+def test_a_frozen_tuner_serves_and_exports_the_incumbent() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     while (live := tuning.weights(0.0)).values == START:
@@ -356,7 +356,7 @@ def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() 
     assert exported["windows"][0]["cost_s"] == pytest.approx(2.0)
 
 
-def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
+def test_a_climb_is_determined_by_its_seed() -> None:
     ends = [climb(tuner(max_windows=20, seed=seed), bowl) for seed in (1, 1, 2)]
     assert ends[0] == ends[1] != ends[2]
 
@@ -375,7 +375,7 @@ def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
         ({"tolerance": -0.1}, "tolerance"),
     ],
 )
-def test_settings_outside_their_range_are_named(options: dict[str, object], names: str) -> None:
+def test_settings_outside_their_range_are_reported(options: dict[str, object], names: str) -> None:
     with pytest.raises(SettingError, match=rf"tuner\.{names}"):
         TunerSettings(**({"bounds": BOUNDS} | options))  # type: ignore[arg-type]
 
@@ -395,7 +395,7 @@ def test_a_start_outside_the_bounds_is_clipped(start: float, edge: int) -> None:
         max_size=60,
     )
 )
-def test_nothing_that_comes_in_makes_it_raise_or_leave_the_box(
+def test_no_input_makes_the_tuner_raise_or_leave_its_bounds(
     steps: list[tuple[str, int, float]],
 ) -> None:
     tuning, tags = tuner(), [0]
