@@ -360,7 +360,7 @@ def test_a_race_runs_on_simulated_engines(tmp_path: Path) -> None:
         for router in ("laar", "round-robin")
     }
     assert cached["laar"] > cached["round-robin"], "laar keeps sessions where they are"
-    assert "laar beside round-robin is better in" in output.replace("\n", " ")
+    assert "laar, compared with round-robin, is better in" in output.replace("\n", " ")
     assert numbers["ratios"]["round-robin"].keys() == {*numbers["ratios"]["round-robin"]}
     assert "<svg" in (tmp_path / "race.svg").read_text()
 
