@@ -90,7 +90,7 @@ async def test_epp_unavailable_fail_open(gateway, http):
     assert await served(http, envoy, addresses[:1]) <= set(addresses)
 
 
-async def test_each_of_two_weighted_pools_keeps_to_its_own_endpoints(gateway, http):
+async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, http):
     """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are a gateway's.
 
     Theirs names the endpoints of both pools to each picker.

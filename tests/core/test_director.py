@@ -580,7 +580,7 @@ def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
     assert expected_ttft_s(d.preview(request(first_token_seen=False), now)) < 1.0
 
 
-def test_only_a_streamed_answer_teaches_the_time_to_the_first_token():
+def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
     """The first byte of any other comes after its last token."""
     for streamed in (False, True):
         d = director(*FLEET)

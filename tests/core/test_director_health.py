@@ -440,7 +440,7 @@ def answer(d, address, found, now, model="", tokens=None):
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
-def test_useless_answers_count_where_other_models_answer_usefully(kind):
+def test_useless_answers_count_if_other_models_answer_usefully(kind):
     d = fleet(A, B)
     for n in range(12):
         answer(d, A, kind, 1.0 + n)

@@ -68,7 +68,7 @@ def test_a_share_that_is_lower_by_chance_is_not_reported_as_a_difference():
     assert "no difference beyond chance" in text
 
 
-def test_fewer_early_answers_are_reported_beside_the_time_gained():
+def test_fewer_early_answers_are_reported_together_with_the_time_gained():
     ours = contestant("laar", early(0.2, late_s=8.0))
     theirs = contestant("other", early(0.5, late_s=40.0))
     text = soon(ours, [theirs])

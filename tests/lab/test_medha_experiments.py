@@ -64,7 +64,7 @@ def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
     assert median[NON_PREEMPTIVE] > 30 * median[MEDHA]
 
 
-def test_adaptive_chunks_keep_to_the_target_and_static_ones_do_not() -> None:
+def test_adaptive_chunks_meet_the_target_and_static_ones_do_not() -> None:
     adaptive, static = (gaps(row, 60_000, 5)["p99_ms"] for row in ("adaptive", "static 2048"))
     assert adaptive <= 1.2 * 20.0 < static
 

@@ -173,7 +173,7 @@ def test_frozen_weights_replace_those_in_the_settings(tmp_path):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
+def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
     director = Picker(load(path).settings, seed=1).director

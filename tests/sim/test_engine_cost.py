@@ -119,7 +119,7 @@ def test_kv_groups_are_added_as_the_context_grows() -> None:
     assert spread == pytest.approx(cost.attention_s(chunk(512, 2_000_000)) / 4)
 
 
-def test_kv_memory_is_what_remains_beside_the_weights() -> None:
+def test_kv_memory_is_what_the_weights_leave_free() -> None:
     tokens = RooflineCost(H100, LLAMA).kv_tokens()
     assert tokens == int((0.9 * 80e9 - 2 * LLAMA.parameters) / (2 * 32 * 8 * 128 * 2))
     with pytest.raises(SettingError, match=r"llama-3-70b does not fit 1 x h100"):
