@@ -1,4 +1,4 @@
-"""Checked-in generated code is what the sources say, and the Makefile names what is there."""
+"""Checked-in generated code matches its sources, and the Makefile refers to existing files."""
 
 import re
 import runpy

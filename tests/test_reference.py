@@ -1,4 +1,4 @@
-"""The reference pages are what the code says, and nothing in them is left unsaid."""
+"""The reference pages match the code, and describe everything."""
 
 import runpy
 from pathlib import Path

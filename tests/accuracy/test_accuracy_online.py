@@ -1,4 +1,4 @@
-"""Online outcomes: the posterior, its limits, its memory, and reports that lie."""
+"""Online outcomes: the posterior, its limits, its memory, and false reports."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: f
     now, taken = 0.0, []
     for gap in gaps:
         now += gap
-        # A flood at each moment: as much as it will take.
+        # A flood at each moment: as much as is accepted.
         while online.observe("a", QA, False, now, weight):
             taken.append(now)
     for start in taken:
@@ -154,7 +154,7 @@ def test_the_state_survives_a_restart() -> None:
     aged = OnlineOutcomes(half_life_s=HOUR)
     aged.restore(saved, 7.0, away_s=HOUR)
     assert mean_of(aged, 0.5, 7.0) == pytest.approx(mean_of(online, 0.5, 300.0 + HOUR))
-    # The hourly cap goes along: a restart does not open it again.
+    # The hourly cap is saved too: a restart does not reset it.
     full = OnlineOutcomes()
     while full.observe("a", QA, False, 0.0):
         pass
@@ -252,7 +252,7 @@ def test_evidence_about_the_artifact_survives_a_restart() -> None:
     assert again.prior_weights() == online.prior_weights()
     assert mean_of(again, 0.9, 0.0) == pytest.approx(mean_of(online, 0.9, 0.0))
     for cell in saved["cells"]:
-        del cell[-2:]  # as an earlier version wrote it: nothing is known of the prior
+        del cell[-2:]  # written by an earlier version: the prior is unknown
     older = OnlineOutcomes()
     assert older.restore(saved, 0.0) == 5
     assert older.prior_weights() == {}
@@ -302,7 +302,7 @@ WRONG, RIGHT = artifact({"a": model(3.0)}), artifact({"a": model(-1.4)})
 
 
 def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
-    """Report outcomes in several cells, of which a fifth is correct."""
+    """Report outcomes in several cells; a fifth of them are correct."""
     online.capability = capability
     for task in ("a", "b", "c", "d"):
         for number in range(30):
@@ -351,7 +351,7 @@ def test_probabilities_combine_the_prior_then_reports_then_failed_models() -> No
 
 @pytest.mark.long
 def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> None:
-    """Outcomes drawn from the conditional probability leave the unconditional one where it is."""
+    """Outcomes drawn from the conditional probability do not move the unconditional one."""
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability, cap_per_hour=1e9, half_life_s=math.inf)
     tried = ("b", "c")

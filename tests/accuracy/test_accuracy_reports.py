@@ -1,4 +1,4 @@
-"""Chains of retries against a plain re-telling of them, and token ratios across a restart."""
+"""Chains of retries compared with a simple reimplementation, and token ratios across a restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
 
 
 def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
-    """Correct ones and outcomes of each model."""
+    """Correct outcomes and all outcomes of each model."""
     by_model = online.by_model(0.0)
     return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
 
@@ -77,7 +77,7 @@ def test_exactly_the_attempts_of_a_reported_chain_count_once_each(chains, turns)
                 count = expected.setdefault(order[at], [0, 0])
                 count[0] += correct
                 count[1] += 1
-    while any(steps):  # chains of several clients run side by side
+    while any(steps):  # chains of several clients are interleaved
         step = turns.choice([left for left in steps if left]).pop(0)
         if step[0] == "decide":
             _, request, model, tried, name = step
@@ -119,7 +119,7 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request=7)
     told.moved("1", "b")
-    told.decided("2", "c", QA, ("a",), request=7)  # not the order that the answer asked for
+    told.decided("2", "c", QA, ("a",), request=7)  # not the order in which the answers arrived
     told.decided("3", "d", QA, ("b",), request=7)
     told.report("2", True, 0.0)
     assert counted(online) == {"c": (1, 1)}
@@ -195,7 +195,7 @@ def test_a_judged_answer_includes_the_attempts_and_time_since_the_first_one() ->
     told.decided("2", "b", QA, ("a",), request="q", policy="laar", now=13.0)
     told.ended("2", 4.0)
     told.report("2", True, 20.0)
-    told.report("2", True, 21.0)  # a repeat says nothing new
+    told.report("2", True, 21.0)  # a repeat has no new information
     assert seen == [Answered("laar", "qa", True, 2, 7.0)]
     told.decided("3", "b", QA, ("a",), request="another", policy="laar", now=30.0)
     told.report("3", False, 31.0)  # its first attempt was never seen, nor its end

@@ -1,4 +1,4 @@
-"""The tried-models list as a hostile header."""
+"""The list of tried models as an untrusted header."""
 
 from __future__ import annotations
 

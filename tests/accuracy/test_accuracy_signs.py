@@ -1,4 +1,4 @@
-"""Weak outcomes: what answers show of themselves moves P(correct) where nobody reports."""
+"""Weak outcomes: signs in answers change P(correct) without reports."""
 
 import random
 
@@ -17,7 +17,7 @@ LEVELS = 4  # signs of log-probabilities, after the three that have none
 
 
 def shown(right, seed, kind):
-    """Return the sign of an answer: its model is surer where it is right, or it fails in form."""
+    """Return the sign of an answer: a model's confidence if it is right, or a malformed answer."""
     if kind == "sure":
         level = seed.gauss(1.0 if right else 0.0, 1.0)
         return Sign(BROKEN_CALL + 1 + sum(level > edge for edge in (-0.3, 0.5, 1.3)), SURE)
@@ -107,7 +107,7 @@ def test_an_hour_of_bad_signs_moves_a_model_by_at_most_their_cap():
     taken = online.cells["m", CELL._replace(bucket=4096)].total.outcomes
     assert taken <= CAP_PER_HOUR / 4 * 2 + 1
     assert after > 0.8 * online.kappa / (online.kappa + taken) - 0.2
-    assert online.limited == 0  # refused signs are no fault of a client
+    assert online.limited == 0  # refused signs are not a fault of a client
     for second in range(3600, 3640):
         assert online.observe("m", CELL, True, float(second))  # reports still have room
 

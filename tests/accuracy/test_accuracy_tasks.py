@@ -1,4 +1,4 @@
-"""Tasks and cells that tenants may begin."""
+"""Tasks and cells that tenants may create."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_the_first_tasks_of_a_tenant_and_all_known_tasks_are_accepted():
     assert names.ignored == MAX_TASKS
     assert names.taken("a", "task-0", 1.0)
     assert names.taken("a", "code", 1.0)
-    assert names.taken("b", "task-40", 1.0)  # another tenant has room of its own
+    assert names.taken("b", "task-40", 1.0)  # another tenant has its own limit
 
 
 def test_an_unused_task_makes_room():
@@ -44,7 +44,7 @@ def test_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
 
     taken = [online.observe("m", cell(n), True, 0.0, tenant="a") for n in range(15)]
     assert taken == [True] * 10 + [False] * 5
-    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # what there is goes on
+    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # existing ones continue
     assert online.observe("m", cell(99), True, 1.0, tenant="b")
     assert online.refused == 5
 

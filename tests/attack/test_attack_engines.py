@@ -52,7 +52,7 @@ async def promises_more(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-GIVES = {  # what every engine answers, and the statuses that are right for the client
+GIVES = {  # each engine's answer, and the statuses that are right for the client
     "page of HTML": (response(b"<html>It works</html>", kind=b"text/html"), {200}),
     "empty body": (response(b""), {200}),
     "empty text": (good(""), {200}),
@@ -246,7 +246,7 @@ USELESS = {
 async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
     target: Attacked, judge: Judge, name: str
 ) -> None:
-    """One of three answers at once, the others in 50 ms; chance would give it a third."""
+    """One of three endpoints answers at once, the others in 50 ms; chance would give it a third."""
     bad, *others = target.own
     bad.answer = USELESS[name]
     for engine in others:

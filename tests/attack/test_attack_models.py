@@ -1,4 +1,4 @@
-"""The endpoint that answers serves the model that was asked for."""
+"""The answering endpoint serves the requested model."""
 
 import pytest
 from bench.bench_models import SHAPES, measure

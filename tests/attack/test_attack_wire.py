@@ -1,4 +1,4 @@
-"""Bytes of clients: no engine gets a request that Envoy and laar did not both read as one."""
+"""Bytes from clients: no engine gets a request that Envoy and laar read differently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunks(*parts: bytes, extension: bytes = b"", trailers: bytes = b"") -> byte
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes, the statuses that are right (0: closed), and whether one request may arrive."""
+    """Bytes, the right statuses (0: closed), and whether one request may arrive."""
 
     name: str
     sent: bytes
@@ -137,7 +137,7 @@ async def test_ambiguous_requests_are_read_in_only_one_way(
         seen += "" if request.body == BODY else f" with {request.body[:40]!r}"
         holds &= request.body in (BODY, b"") and request.line.endswith(b" HTTP/1.1")
         holds &= b"6.6.6.6" not in request.head.replace(b"host: 6.6.6.6:1", b"")
-        # Engines differ in what they make of these two; so none may see them.
+        # Engines interpret these two differently, so none may see them.
         rest = request.head.replace(b"\r\n", b"")
         holds &= b"\r" not in rest and b"\n" not in rest
     judge(case.expected, seen, holds)
@@ -235,7 +235,7 @@ OPERATORS = {path.encode() for path in DENIED if re.fullmatch(r"(/v1)?/[a-z_]+",
 async def test_no_spelling_of_an_operator_path_reaches_an_engine(
     target: Attacked, judge: Judge, path: str, method: str
 ) -> None:
-    """Engines unescape a path once, fold nothing, and know no capitals."""
+    """Engines unescape a path once, and compare case-sensitively."""
     start = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
     answer = await target.raw(start.encode("latin-1"))
     reached = [

@@ -113,7 +113,7 @@ def test_slow_requests_at_the_end_appear_in_p99():
 
 
 async def test_an_open_loop_keeps_sending_while_nothing_answers():
-    """As many requests in ten seconds' worth as are due, and no more than it may hold."""
+    """Return as many requests as are due in ten seconds, within the limit in flight."""
     done = []
 
     async def swallow(reader, writer):

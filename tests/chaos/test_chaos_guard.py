@@ -1,4 +1,4 @@
-"""Nothing that a harness starts outlives it."""
+"""No process that a harness starts outlives it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The harness itself: it must find wrong answers, and excuse nothing that it should not."""
+"""The harness itself: it must detect wrong answers, and excuse nothing that it should not."""
 
 import math
 

@@ -37,7 +37,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """A settings file, and the faults that have to be reported."""
+    """A settings file, and the faults to be reported."""
 
     name: str
     text: str
@@ -237,7 +237,7 @@ def test_each_fault_is_reported_with_file_line_key_and_remedy(
 def test_laar_serve_rejects_the_same_settings(
     case: Wrong, written: Callable[[Wrong], Path]
 ) -> None:
-    """Else `check` would be stricter than the start; files to write are tried again for ever."""
+    """Otherwise `check` would be stricter than startup; writing such files is retried forever."""
 
     async def start() -> None:
         loaded = load(path)

@@ -1,4 +1,4 @@
-"""`laar envoy` without options: what the package renders without options."""
+"""`laar envoy` without options renders the same as the package without options."""
 
 from __future__ import annotations
 

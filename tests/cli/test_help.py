@@ -10,7 +10,7 @@ from laar.cli import app
 
 
 def commands(group, *path):
-    """The words of each command of a group."""
+    """Yield the words of each command of a group."""
     for name in group.list_commands(context := typer.Context(group)):
         command = group.get_command(context, name)
         if hasattr(command, "list_commands"):

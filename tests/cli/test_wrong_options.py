@@ -1,4 +1,4 @@
-"""Options that can't be meant: a sentence and status 2, not a traceback."""
+"""Invalid options: a sentence and status 2, not a traceback."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
 
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
 async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
-    """As a user copies it from the log, or from a browser."""
+    """As copied by a user from the log or a browser."""
     asked = []
 
     async def answer(request):

@@ -1,4 +1,4 @@
-"""until_correct against real HTTP: with a session of its own, with a given one, without a loop."""
+"""until_correct over real HTTP: with its own session, a given one, and without an event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGES = [{"role": "user", "content": "what is it?"}]
 
 
 def picker(models: list[str], right: str | None) -> Any:
-    """A fleet behind the picker: the next untried model answers, and names the tried ones."""
+    """A fleet behind the picker: the next untried model answers, and reports the tried ones."""
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
         name = models[number % len(models)]
@@ -144,7 +144,7 @@ async def test_an_invalid_answer_is_a_failed_attempt(
 
 
 class _Raw(web.StreamResponse):
-    """A 200 with any bytes, even to a request for a stream."""
+    """Return a 200 with any bytes, even for a streaming request."""
 
     def __init__(self, text: str) -> None:
         super().__init__(headers={"content-type": "application/json"})
@@ -172,7 +172,7 @@ async def test_a_truncated_answer_is_a_failed_attempt(
 
 
 class _BrokenOff(web.StreamResponse):
-    """Begins a stream; then the connection ends."""
+    """Begins a stream, then closes the connection."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status=status, headers={"content-type": "text/event-stream"})
@@ -201,7 +201,7 @@ async def test_the_chat_completions_url_is_derived_from_the_base_url() -> None:
 
 
 async def test_the_sync_function_works_inside_a_running_event_loop() -> None:
-    """As in a notebook, which has one of its own."""
+    """As in a notebook, which has its own event loop."""
     url = "http://127.0.0.1:9"
     outcome = until_correct_sync(MESSAGES, bool, base_url=url, max_attempts=1)
     assert [a.status for a in outcome.attempts] == [0]
@@ -253,7 +253,7 @@ def test_a_pause_may_be_requested_by_a_date() -> None:
 async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
     serve: Any, shape: str, status: int
 ) -> None:
-    """As the only model of a fleet, for a moment too full."""
+    """Like the only model of a fleet while it is full."""
     exhausted = {"x-laar-model": "m", "x-laar-tried-models": "m", "x-laar-exhausted": "true"}
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
@@ -268,7 +268,7 @@ async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
 
 @shapes
 async def test_an_unstreamed_answer_to_a_streaming_request_is_accepted(shape: str) -> None:
-    """As of engines that do not stream, and of caches before them."""
+    """Like engines that do not stream, and caches in front of them."""
 
     async def complete(_request: web.Request) -> web.Response:
         return completion("42")
@@ -337,7 +337,7 @@ async def test_an_answer_in_parts_is_joined_to_its_text(serve: Any, stream: bool
 
 
 def _events(*texts: str) -> bytes:
-    """A stream as vLLM writes it: letters as they are, no escapes."""
+    """A stream as vLLM writes it: unescaped characters."""
     named = {"id": "chatcmpl-" + 32 * "0", "object": "chat.completion.chunk", "model": "m" * 120}
     deltas: list[dict[str, Any]] = [{"delta": {"content": text}} for text in texts]
     chunks = [*deltas, {"delta": {}, "finish_reason": "stop"}]
@@ -357,7 +357,7 @@ async def test_line_separators_within_a_text_do_not_split_events(serve: Any, sha
 
 
 class _Stream(web.StreamResponse):
-    """These bytes as a stream, with a pause between two of its parts."""
+    """These bytes as a stream, with a pause between two parts."""
 
     def __init__(self, *parts: bytes, pause_s: float = 0.0) -> None:
         super().__init__(headers={"content-type": "text/event-stream"})
@@ -365,7 +365,7 @@ class _Stream(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> Any:
         writer = await super().prepare(request)
-        with contextlib.suppress(ConnectionError):  # where the client has left
+        with contextlib.suppress(ConnectionError):  # once the client has left
             for part in self._parts:
                 await self.write(part)
                 await asyncio.sleep(self._pause_s)
@@ -394,7 +394,7 @@ def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
 
 
 def test_a_long_answer_may_have_many_tokens() -> None:
-    """As one of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
+    """Like that of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
     data = _events(*1000 * ["four"])[: -len(_events())]
     deltas = Deltas()
     for _ in range(128):
@@ -415,13 +415,13 @@ def test_a_long_stream_does_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost:8080", "127.0.0.1:8080/v1"])
 def test_an_invalid_base_url_is_rejected_at_once(url: str) -> None:
-    """It would be asked ten times, with two minutes of pauses."""
+    """It would be requested ten times, with two minutes of pauses."""
     with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
         until_correct_sync(MESSAGES, bool, base_url=url)
 
 
 async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
-    """What it returns is true of each answer, and would be reported so."""
+    """Its result is true for every answer, and would be reported so."""
 
     async def check(text: str) -> bool:
         return "42" in text
@@ -441,7 +441,7 @@ async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
     ],
 )
 async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, Any]) -> None:
-    """It comes once the prompt is read, the answer's text only after the last of the reasoning."""
+    """It arrives once the prompt is prefilled, the answer's text only after the reasoning."""
     begins = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
     events = [begins, {"choices": [{"delta": written}]}]
     parts = [b"data: %s\n\n" % orjson.dumps(event) for event in events]
@@ -454,7 +454,7 @@ async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, A
 
 
 async def test_an_outcome_can_be_reported_inside_a_running_event_loop() -> None:
-    """As in a notebook, which has one of its own."""
+    """As in a notebook, which has its own event loop."""
     steps = attempts(MESSAGES, bool)
     next(steps)
     headers = {"x-laar-decision-id": "d"}

@@ -40,7 +40,7 @@ async def ask(http, envoy, **headers):
 
 
 async def served(http, envoy, selection):
-    """A hundred requests, ten at a time, as theirs; returns who answered."""
+    """Send a hundred requests, ten at a time, like the suite; return which endpoints answered."""
     at_once = asyncio.Semaphore(10)
 
     async def one():
@@ -61,7 +61,7 @@ async def test_gateway_following_epp_routing(gateway, http):
 
 
 async def test_gateway_following_epp_routing_with_data_parallelism(gateway, http):
-    """Each port of an address is an endpoint; the address alone means all of them."""
+    """Each port of an address is an endpoint; the bare address means all of them."""
     hosts, ports = [f"127.0.0.{n}" for n in (2, 3, 4)], free_ports(3)
     ranks = {host: [f"{host}:{port}" for port in ports] for host in hosts}
     for host in hosts:
@@ -84,7 +84,7 @@ async def test_epp_unavailable_fail_open(gateway, http):
     assert await served(http, envoy, addresses[:1]) == set(addresses[:1])
     await gateway.stop_picker()
     async with asyncio.timeout(30):
-        # Each thread of Envoy learns it by a request, whose body went with the picker.
+        # Each thread of Envoy learns it by a request, whose body was sent to the picker.
         while (await ask(http, envoy))[0] != 200 or (await ask(http, envoy))[0] != 200:
             pass
     assert await served(http, envoy, addresses[:1]) <= set(addresses)

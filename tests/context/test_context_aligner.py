@@ -1,4 +1,4 @@
-"""The online aligner against brute force, and the promises it makes about every order."""
+"""The online aligner compared with brute force, and its guarantees for every order."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
     left = index.orders
-    assert 0 < left < 1000  # not all at once, for the sake of the requests that wait
+    assert 0 < left < 1000  # not all at once, for the sake of waiting requests
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
     assert (index.orders, index.forget("a")) == (1000, 0)
@@ -201,9 +201,9 @@ def test_many_requests_with_one_order_take_the_space_of_one():
 
 def test_unseen_documents_keep_the_received_order():
     index = OrderIndex()
-    assert index.align(0, 0, [5, 4, 6], 0.0).permutation == (0, 1, 2)  # no such prompt before
+    assert index.align(0, 0, [5, 4, 6], 0.0).permutation == (0, 1, 2)  # unknown prompt
     index.insert(0, 0, [1, 2, 3], 0.0)
-    assert index.align(0, 0, [9, 8, 7], 0.0).permutation == (0, 1, 2)  # no such documents
+    assert index.align(0, 0, [9, 8, 7], 0.0).permutation == (0, 1, 2)  # unknown documents
     assert index.align(0, 0, [9, 2, 8, 1], 0.0).permutation == (3, 1, 0, 2)
     assert index.align(0, 1, [9, 2, 8, 1], 0.0).permutation == (0, 1, 2, 3)  # another prompt
 

@@ -1,4 +1,4 @@
-"""Documents with ids for numbers, and answers in which the numbers take their place again."""
+"""Documents with ids instead of numbers, and answers in which numbers are restored."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored
         if not made.numbers:
             continue
         moved += 1
-        text = content(made.body)  # a document whose edge is in doubt follows the note
+        text = content(made.body)  # a document with an uncertain edge follows the note
         for i in ids:
             assert prose(i) in text
             mark = re.search(r"\b(\d{1,4})\b\D*\Z", text[: text.index(prose(i))])
             assert mark is not None
-            if len(mark[1]) < 4:  # one whose edge is in doubt keeps its number
+            if len(mark[1]) < 4:  # a document with an uncertain edge keeps its number
                 assert mark[1] == f"{ids.index(i) + first}"
                 continue
             own.setdefault(f"{i}", set()).add(mark[1])
@@ -84,7 +84,7 @@ def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored
             if form == "two marks":
                 assert f"{prose(i)}\n[END CONTEXT {mark[1]}]" in text
     assert moved > 3
-    # Two documents that may be one are one, with an id and the number between them.
+    # Two documents that may be one are treated as one, with an id and the number between them.
     assert max(len(ids) for ids in own.values()) == 1 or form != "open webui"
 
 
@@ -165,7 +165,7 @@ SAID = st.lists(
 
 
 def restored(text):
-    """What a reader of the whole would write."""
+    """Return the restored text of a whole answer."""
     return re.sub(r"(?<![\w.$])(?:4821|4822|7340)(?!\w|\.\d)", lambda m: NUMBERS[m[0]], text)
 
 

@@ -1,4 +1,4 @@
-"""Changes that the guard lets go on: by tokens saved and by outcomes reported."""
+"""The guard's decisions: by tokens saved and by reported outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def guard(**changes):
 
 
 def watching(requests, *, holdout_share, dedup):
-    """A hook whose guard judges after so few conversations."""
+    """A hook whose guard judges after only a few conversations."""
     made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
     made._guard = GainGuard(share=holdout_share, requests=requests)
     return made
@@ -39,7 +39,7 @@ def outcomes(guard_, right, *, n=400, seed=1, **arm):
 
 
 def by_chance(seeds, *, n, held_out, right):
-    """Routes that stop where both groups are right alike, looked at after each as served."""
+    """Count routes that stop although both groups are equally right, judged as in service."""
     stopped = 0
     for seed in range(seeds):
         g = guard()
@@ -73,7 +73,7 @@ class TestCorrectness:
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
-        """50 answers of 50 are right by chance, where 99 of 100 are."""
+        """50 correct answers of 50 occur by chance if 99 of 100 are correct."""
         assert by_chance(30, n=2500, held_out=0.05, right=0.99) <= 2
 
     def test_few_outcomes_prove_nothing(self):
@@ -95,7 +95,7 @@ class TestDeduplicationOnTrial:
 
     def test_outcomes_without_harm_extend_de_duplication_to_all_but_that_share(self):
         g = guard()
-        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome shows it harmless
+        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome proves it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
         assert self.share(g) == pytest.approx(0.95, abs=0.02)
@@ -151,7 +151,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
 
 
 def asked(seed, harm):
-    """Whether a route stops: of 12 contexts few are asked about most, some harder than others."""
+    """Return whether a route stops: a few of 12 contexts are popular, and some are harder."""
     rng = random.Random(seed)
     hook = ContextHook(ContextSettings(holdout_share=0.2, dedup="off"))
     right = [rng.choice((1.0, 0.5)) for _ in range(12)]

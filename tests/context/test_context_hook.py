@@ -1,4 +1,4 @@
-"""The hook as the server calls it: what it changes, what it must not, and what it remembers."""
+"""The hook as the server calls it: what it changes, what it must not change, what it remembers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def user(ids, question="What is it?"):
 
 
 def within(delimiter):
-    """Documents one of which holds a delimiter."""
+    """Documents, one of which contains a delimiter."""
     return block([4, 1, 2]).replace("</document>", f"{delimiter} text</document>", 1)
 
 
@@ -124,7 +124,7 @@ class TestDocumentsField:
 
 
 def agent(question, ids):
-    """A question, then the documents that a tool found for it."""
+    """A question, followed by the documents that a tool found for it."""
     call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     return chat(
         {"role": "user", "content": question},
@@ -463,7 +463,7 @@ class TestCommit:
             assert result.body is body
         assert result.reason is Reason.OBSERVED
         assert result.predicted_hit_bytes > 0
-        # What was only observed was never sent in that order.
+        # An order that was only observed was never sent.
         same(send(h, body), body, Reason.UNCHANGED)
 
     @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ class TestCommit:
         h = hook(capacity_docs=100)
         size = apply(h, chat(user(range(5)))).document_bytes / 5
         h.set_capacity(40 * size)
-        assert h.stats()["index_capacity"] == 100  # no document was seen yet
+        assert h.stats()["index_capacity"] == 100  # no document has been seen yet
         for i in range(60):
             send(h, chat(user(range(i, i + 5))))
         assert h.stats()["index_capacity"] == pytest.approx(40, abs=2)
@@ -554,7 +554,7 @@ def test_contexts_show_how_much_of_their_beginnings_two_prompts_share():
 
 
 def conversation(turns, seed, *, share=0.4):
-    """Turns of (documents, question, answer); `share` of a turn's documents came before."""
+    """Turns of (documents, question, answer); `share` of a turn's documents occurred before."""
     rng = random.Random(seed)
     said: list[int] = []
     for turn in range(turns):
@@ -567,13 +567,13 @@ def conversation(turns, seed, *, share=0.4):
 
 
 class TestConversation:
-    """A4: the history comes back as the client knows it and must go out as it was sent."""
+    """A4: the client resends the original history, which must be sent as before."""
 
     @pytest.mark.parametrize("dedup", ["off", "exact"])
     def test_each_turn_extends_the_previous_one_and_no_note_refers_to_missing_text(self, dedup):
         h = hook(dedup=dedup)
         rng = random.Random(9)
-        for _ in range(40):  # other users, so that there is something to align with
+        for _ in range(40):  # other users, to align with
             send(h, chat(user(rng.sample(range(60), 40), "Question 0?")))
         history, before, moved, removed = [], [], 0, 0
         for question, answer in conversation(10, seed=4):
@@ -654,7 +654,7 @@ class TestConversation:
 
 
 def check_notes(text, earlier):
-    """Every note's document is in an earlier message or earlier in this one."""
+    """Each note's document occurs in an earlier message or earlier in this one."""
     for at in range(len(text)):
         if text.startswith("(Same text as the earlier document that begins: ", at):
             head = text[at:].split("begins: ", 1)[1].split(")", 1)[0]
@@ -763,7 +763,7 @@ def test_invalid_settings_are_reported_by_name(bad):
 
 
 def test_trailing_whitespace_moves_with_its_document():
-    """Left in their places they would end the part that two prompts share."""
+    """Left in place they would end the common prefix of two prompts."""
     hook_ = hook(annotate=False)
 
     def liked(i):

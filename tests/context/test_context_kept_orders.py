@@ -58,7 +58,7 @@ def user(content):
 
 
 def begun(shape):
-    """A hook that moved the documents of a conversation, the first turn, and as it was sent."""
+    """A hook that reordered a conversation, its first turn, and the turn as sent."""
     here, rng = hook(), random.Random(3)
     for n in range(100):
         asked = [user(f"Use this.\n\n{SHAPES[shape](rng.sample(range(8), 6))}\n\nWhy, {n}?")]
@@ -86,7 +86,7 @@ def test_a_conversation_keeps_its_order_at_another_picker(shape):
     here, asked, sent = begun(shape)
     there = hook()
     handed_over(here, there)
-    for turn in range(2):  # the second finds what the first one read
+    for turn in range(2):  # the second turn finds what the first one restored
         assert send(there, [*asked, *LATER[: 2 * turn]])[0] == [*sent, *LATER[: 2 * turn]]
     again = dict(there.memo.latest())
     assert again.items() <= dict(here.memo.latest()).items()

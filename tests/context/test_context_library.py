@@ -1,4 +1,4 @@
-"""The paper's algorithms, on its worked examples and on the published program's outputs."""
+"""The paper's algorithms, with its worked examples and the outputs of the published program."""
 
 from __future__ import annotations
 

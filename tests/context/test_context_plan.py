@@ -1,4 +1,4 @@
-"""Whole batches, offline."""
+"""Offline planning of whole batches."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
 
 @pytest.mark.parametrize("least", [50, 100, 200])
 def test_a_batch_moves_the_same_documents_as_the_hook(least):
-    """The note about the order counts against the saving."""
+    """The note about the order reduces the saving."""
     chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
     body = chat((3, 1, 2, 5, 4), model="m")
     here = ContextHook(chosen).apply(body, api="chat", tenant="", route="", now=0.0, mode="on")

@@ -1,4 +1,4 @@
-"""Documents that are known because they came before, between other ones."""
+"""Documents that are recognized because they recurred between different neighbours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FRAMES = {
 
 
 def bodies(make, frame, count, seed=1):
-    """Texts with five documents of twelve, each with these documents as they are in it."""
+    """Texts with five of twelve documents, each with these documents as they occur in it."""
     gap, form = FRAMES[frame]
     rng = random.Random(seed)
     for n in range(count):
@@ -98,23 +98,23 @@ def test_documents_stay_whole_if_all_are_moved(make, frame):
 
 
 def titled(i):
-    """Forty chunks of four files below the names of their files, every tenth with the same text."""
+    """Forty chunks of four files under their file names, every tenth with the same text."""
     text = prose(i, lines=2) if i % 10 else prose(1_000, lines=2)
     return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
 
 
 def addressed(i):
-    """Forty chunks of four files below the names and addresses of their files."""
+    """Forty chunks of four files under the names and addresses of their files."""
     return f"{titled(i).partition('.pdf')[0]}.pdf\nhttps://example.org/handbook/{i % 4}\n{prose(i)}"
 
 
 def of_one_file(i):
-    """Twelve chunks of one file below its name, which has a number."""
+    """Twelve chunks of one file under its name, which has a number."""
     return f"Source: The handbook of the museum in 2015.pdf\n\n{prose(i)}"
 
 
 def differing_in_the_end(i):
-    """Twelve chunks; two pairs of them differ in nothing but the heading at their end."""
+    """Twelve chunks; two pairs differ only in the heading at their end."""
     return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
 
 
@@ -163,7 +163,7 @@ def test_other_scopes_find_no_documents():
 
 
 def test_parts_that_always_follow_each_other_are_one_document():
-    """A story told in pieces, and chunks that share a paragraph."""
+    """A story in pieces, and chunks that share a paragraph."""
     story = [prose(i) for i in range(5)]
     texts = [("Once.\n\n" + "\n\n".join(story) + f"\n\nWhat of {n}?", []) for n in range(60)]
     known = taught(texts)
@@ -271,7 +271,7 @@ def test_a_note_names_documents_whose_number_is_uncertain(unknown):
 
 
 def test_a_document_that_contains_two_others_is_not_split():
-    """Where all documents stand a blank line apart, and the two in it do not."""
+    """If all documents are separated by a blank line, and the two in it are not."""
     rng = random.Random(6)
     known = Recurrences()
     parts = [prose(i, lines=1) for i in range(12)]

@@ -1,4 +1,4 @@
-"""Texts that count as a list of documents, and texts that are refused."""
+"""Texts that count as lists of documents, and texts that are refused."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def seconds(text):
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
     small, large = (piece * (size // len(piece)) for size in (1 << 17, 1 << 20))
-    # Eight times the text: a quadratic scanner takes 64 times as long. The floor absorbs the timer.
+    # Eight times the text takes a quadratic scanner 64 times as long. The floor absorbs the timer.
     assert seconds(large) < 24 * max(seconds(small), 2e-4)
 
 
@@ -263,7 +263,7 @@ SHAPES = {
 @settings(max_examples=examples(60))
 @given(st.lists(text_st, min_size=3, max_size=6), st.data())
 def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
-    """Moves are not scanned again before they are sent; this is why that is sound."""
+    """Results are not scanned again before they are sent; this test justifies that."""
     text = SHAPES[shape](texts)
     [block] = scan(text, FREE_LABELS)
     order = data.draw(st.permutations(range(len(texts))))
@@ -278,7 +278,7 @@ def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, da
 @pytest.mark.parametrize(
     "text",
     [
-        "x ['a', 'b', 'c'] y",  # words, no texts
+        "x ['a', 'b', 'c'] y",  # words instead of texts
         "['it is', open('x'), 'so so']",
         "['a b', -'c d', 'e f']",
         "[{'a b': 1, **{}}, {'c d': 2}, {'e f': 3}]",

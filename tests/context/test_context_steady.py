@@ -1,4 +1,4 @@
-"""Tools sorted, and lines that differ by prompt put last."""
+"""Tools are sorted, and lines that differ by prompt are moved last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters are loaded where that costs least, seen from where requests go."""
+"""Requests for adapters go where they cost least."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_requests_for_an_adapter_go_where_it_is_loaded() -> None:
         decision = ask(d, name, float(turn))
         assert homes.setdefault(name, decision.address) == decision.address
         finish(d, decision)
-    assert len(set(homes.values())) == 3  # one each, as each engine has room for one
+    assert len(set(homes.values())) == 3  # one each, since each engine has room for one
 
 
 def test_a_long_queue_outweighs_a_loaded_adapter() -> None:
@@ -173,14 +173,14 @@ def test_an_alias_for_an_adapter_has_the_price_the_count_and_the_prefixes_of_the
     assert d.table.weights("support") == "sql"
     assert d.table.weights("auto") == ""
     d.table.served("b:1", Served(weights={"m": "m"}))
-    assert d.table.weights("any") == "any"  # an adapter's at one endpoint, a model's at the other
+    assert d.table.weights("any") == "any"  # an adapter at one endpoint, a model at the other
 
 
 RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
 
 
 class ByName:
-    """Estimates that know adapters by their names."""
+    """Estimates by the names of adapters."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -208,7 +208,7 @@ class ByName:
         ("auto", "other:1", [0.5, 0.7]),
         ("able", "a:1", [0.9, 0.7]),
         ("unable", "other:1", [0.2, 0.7]),
-        ("sql", "a:1", [0.5]),  # no choice: as its model
+        ("sql", "a:1", [0.5]),  # no alternative: same as its model
     ],
 )
 def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(

@@ -1,4 +1,4 @@
-"""Prefill and decode apart: the endpoint that reads, the one that answers, and their counts."""
+"""Disaggregated prefill: the prefilling endpoint, the answering one, and their counts."""
 
 import random
 from dataclasses import replace
@@ -67,7 +67,7 @@ def read_by(decision):
 
 
 def busy(director, *addresses, count=20):
-    """Answers are under way at these: a prompt that is read there holds all of them up."""
+    """Add answers in flight at these endpoints: a prompt prefilled there delays them all."""
     for address in addresses:
         for _ in range(count):
             director.table.reserve(director.table.slot(address), 100.0, 0.0, answering=True)

@@ -241,7 +241,7 @@ def test_an_engine_that_sleeps_and_may_not_be_woken_gets_no_requests():
 
 
 def with_sleepers(policy="laar"):
-    """A director with an endpoint that is awake and two that sleep and may be woken."""
+    """A director with an endpoint that is awake and two sleeping ones that may be woken."""
     d = director(("awake:1", "m"), settings=DirectorSettings(policy=policy))
     labels = {WAKE_LABEL: "true"}
     sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
@@ -309,12 +309,12 @@ def test_an_endpoint_that_refused_connections_returns_with_its_first_metrics_pag
     d.table.replace("more", [elsewhere])
     for address in ("a:1", "c:1"):
         d.table.round_trip(address, math.inf, 0.0)
-        d.table.read(address, Reading(), 1.0)  # c's is served by another process
+        d.table.read(address, Reading(), 1.0)  # c's page is served by another process
     assert {d.decide(request(text="x"), 1.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
 def test_the_metrics_page_of_a_dead_engine_does_not_bring_it_back():
-    """As of vLLM, whose server then answers /health with 503."""
+    """Like vLLM, whose server then answers /health with 503."""
     d = director(("a:1", "m"), ("b:1", "m"))
     for now in range(3):
         d.table.round_trip("a:1", None, now)
@@ -323,7 +323,7 @@ def test_the_metrics_page_of_a_dead_engine_does_not_bring_it_back():
 
 
 def served(answer_s, count):
-    """Return the models that get a new fleet's requests, one after the other."""
+    """Return the models that get a new fleet's requests, in order."""
     d = director(*((f"{model}:1", model) for model in answer_s))
     models = []
     for number in range(count):
@@ -356,7 +356,7 @@ def test_an_unknown_round_trip_does_not_count_as_short():
 
 
 class Broken(PlainAssessor):
-    """Fails in everything."""
+    """Fails in every method."""
 
     def assess(self, *_):
         raise ZeroDivisionError
@@ -371,7 +371,7 @@ class Broken(PlainAssessor):
 
 
 class NotFinite:
-    """A scorer gone wrong without an exception."""
+    """A scorer that returns invalid scores without an exception."""
 
     def score(self, view):
         return np.full(len(view.slots), np.nan)
@@ -452,7 +452,7 @@ def test_a_scoring_request_avoids_busy_endpoints():
         decision = d.decide(opaque, 0.0)
         assert decision.address == FLEET[1][0]
         d.settle(decision, OK)
-    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # what is under way counts as well
+    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # requests in flight count as well
     assert {address: held.count(address) for address in held}.keys() == {a for a, *_ in FLEET}
 
 
@@ -510,7 +510,7 @@ def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
         d.table.replace("test", [EndpointSpec(address="gen:1", models=("m",)), emb])
     for model in ("auto", ""):
         assert {d.decide(request(model), 0.0).address for _ in range(20)} == {"gen:1"}
-    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges what is said plainly
+    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges explicit values
     embed = Request(id="r", api=Api.EMBEDDINGS, model="auto", spans=("x",), chars=1)
     assert {d.decide(embed, 0.0).address for _ in range(20)} == {"emb:1"}
 
@@ -530,7 +530,7 @@ def test_an_alias_that_engines_serve_is_not_an_adapter():
 
 
 class Forgetful(Broken):
-    """A tuner whose weights can be had, and that can't take an outcome."""
+    """A tuner that provides weights but fails on outcomes."""
 
     def weights(self, _now):
         return Weights(values={}, version=1)
@@ -551,7 +551,7 @@ def test_a_failing_learner_does_not_stop_the_others():
 
 def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():
     d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
-    d.health.sent = None  # not to be called: raises
+    d.health.sent = None  # must not be called: raises
     decision = d.decide(request(), 0.0)
     d.settle(decision, OK)
     assert d.degraded == {"health": 1}
@@ -571,7 +571,7 @@ def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
 
 
 def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
-    """Uncalibrated: the engine reads long prompts in a tenth of the time that is assumed."""
+    """Uncalibrated: the engine prefills long prompts in a tenth of the assumed time."""
     d, now = director(*FLEET), 0.0
     for _ in range(200):
         decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
@@ -581,7 +581,7 @@ def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
 
 
 def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
-    """The first byte of any other comes after its last token."""
+    """The first byte of any other answer comes after its last token."""
     for streamed in (False, True):
         d = director(*FLEET)
         for now in range(50):

@@ -1,4 +1,4 @@
-"""Bad input of clients, engines, probes and clocks: its permitted effects on a decision."""
+"""Bad input from clients, engines, probes and clocks has only limited effects on decisions."""
 
 import random
 

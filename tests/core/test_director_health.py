@@ -1,4 +1,4 @@
-"""Health in the director: who is a candidate, what a trial is, who failed where Envoy retried."""
+"""Health in the director: candidates, trials, and who failed when Envoy retried."""
 
 import random
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
     assert not chosen(14.1)[1]
     for _ in range(3):
         d.table.round_trip(B, None, 15.0)
-    assert chosen(16.0) == ("m", True)  # nor one that is not reached
+    assert chosen(16.0) == ("m", True)  # nor for an unreachable one
 
 
 def test_a_busy_model_is_waited_for():
@@ -121,7 +121,7 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     now = fail(d, A, 1.0)
     assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
     due = now + 1.3
-    for _ in range(3):  # to explain begins nothing
+    for _ in range(3):  # an explanation begins nothing
         assert d.preview(request(), due).reason == "trial"
     first = d.decide(request(), due)
     assert (first.address, first.reason, first.trial) == (A, "trial", True)
@@ -131,7 +131,7 @@ def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     assert {o.address for o in others} == {B, C}
     assert {o.reason for o in others} == {"laar"}
     d.replied(first, Reply(status=200), due + 0.1, read=True)
-    assert d.health.of(first.slot).breaker.is_out  # the head alone proves nothing where it is read
+    assert d.health.of(first.slot).breaker.is_out  # headers alone prove nothing if it is read
     d.replied(first, Reply(status=200, found=GOOD), due + 0.2, read=True)
     assert not d.health.of(first.slot).breaker.is_out
     d.settle(first, end())
@@ -186,7 +186,7 @@ def test_endpoints_before_the_one_that_served_count_as_failed_after_a_retry_by_e
 
 
 def test_a_trial_that_envoy_had_to_retry_has_failed():
-    """The client has its answer from elsewhere; the endpoint stays out, for longer."""
+    """The client gets its answer elsewhere; the endpoint stays excluded, for longer."""
     d = fleet(A, B, C)
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)
@@ -277,7 +277,7 @@ def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
 
 
 def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():
-    """Silence in proportion to the prediction is none, though siblings answer meanwhile."""
+    """Silence in proportion to the prediction does not count, though siblings answer meanwhile."""
     d = fleet(A, B)
     now = 0.0
     for _ in range(60):  # short prompts take half a second everywhere
@@ -300,7 +300,7 @@ def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():
 
 
 def test_health_that_is_off_excludes_nothing():
-    """No candidate is left out or priced otherwise, and no endpoint is asked by the picker."""
+    """No candidate is excluded or priced differently, and the picker probes no endpoint."""
     d = fleet(A, B, probe=True, enabled=False)
     now = fail(d, A, 1.0, times=20)
     decisions = [d.decide(request(), now + 5.0) for _ in range(20)]
@@ -355,7 +355,7 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d.health.questions.answered(slot, None, 1.2, None, refused=True)
     assert d.health.of(slot).breaker.openings == 1
     d.health.questions.due(3.0, 16)
-    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe the picker's alone
+    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe only the picker's
     assert d.preview(request(), 3.2).reason == "trial"
 
 
@@ -372,11 +372,11 @@ def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
     only = d.decide(request(subset=frozenset({A})), 1.2)
     assert (only.address, only.reason) == (A, "laar")
     d.health.passed_over(d.table.slot(B), 1.3)
-    assert addresses_of(d, 1.4) == {B}  # who would be left?
+    assert addresses_of(d, 1.4) == {B}  # there would be nobody left
 
 
 def test_a_probe_shows_that_an_attempt_met_a_full_queue():
-    """Envoy does not report the failed attempt's answer; asked again, the engine gives it."""
+    """Envoy does not report the failed attempt's answer; a probe of the engine shows it."""
     d = fleet(A, B, C, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -394,7 +394,7 @@ def test_a_probe_shows_that_an_attempt_met_a_full_queue():
 def test_a_probe_of_a_sibling_shows_whether_a_denial_is_the_fault_of_the_endpoint(sibling, is_out):
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
-    assert d.health.questions.due(1.1, 16) == []  # one may be any client's fault
+    assert d.health.questions.due(1.1, 16) == []  # one may be the fault of any client
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2)
     d.health.replied(attempt, Reply(status=401), 1.2)
     asked = d.health.questions.due(1.3, 16)
@@ -431,7 +431,7 @@ def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
 
 
 def answer(d, address, found, now, model="", tokens=None):
-    """One read answer of an endpoint, of which this was found."""
+    """Record a read answer of an endpoint with this finding."""
     decision = d.decide(request(subset=frozenset({address})), now)
     d.replied(decision, Reply(status=200), now, read=True)
     d.answering(decision, now)

@@ -1,4 +1,4 @@
-"""The director with a tuner in it: one set of weights for each decision, and its outcome."""
+"""The director with a tuner: one set of weights for each decision, and its outcome."""
 
 import random
 
@@ -22,7 +22,7 @@ START = {"k_rtt": 1.0, "k_queue": 0.7}
 
 
 class Recorder:
-    """A climb that never climbs: version n, then n + 1, and a list of the outcomes it got."""
+    """A fake climb: version n, then n + 1, and a list of the outcomes it received."""
 
     def __init__(self):
         self.asked = 0
@@ -127,7 +127,7 @@ def test_a_broken_tuner_fails_no_request():
 
 
 class Meddler:
-    """A plug-in's scorer that tries to change the weights of the decisions after its own."""
+    """A plug-in scorer that tries to change the weights of later decisions."""
 
     def score(self, view):
         for name in view.weights:
@@ -151,7 +151,7 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert tuner.export()["weights"] == START
     for weights in (*seen, *(window["weights"] for window in windows)):
         assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
-    assert d.degraded["scorer"] == len(seen)  # a fault, as any other of a plug-in
+    assert d.degraded["scorer"] == len(seen)  # a fault like any other of a plug-in
 
 
 def test_settling_decisions_count_so_that_windows_open():

@@ -1,4 +1,4 @@
-"""The endpoint table: membership, slots, and counters that come out even."""
+"""The endpoint table: membership, slots, and counters that return to zero."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_endpoints_of_several_sources_are_combined():
 
 
 def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
-    """Else its coming would change the hash of all prompts under a second name."""
+    """Otherwise its arrival would change the hash of all prompts under a second name."""
     table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
     table.replace("s", specs[:1])
     weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
@@ -107,7 +107,7 @@ def test_a_reading_of_an_endpoint_that_left_is_dropped():
 
 
 class Membership(RuleBasedStateMachine):
-    """Joins, leaves, reservations and releases in any order, against a plain model."""
+    """Joins, leaves, reservations and releases in any order, compared with a simple model."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The share of decisions that count."""
+"""The share of enforced decisions."""
 
 from hypothesis import given
 from hypothesis import strategies as st

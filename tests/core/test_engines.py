@@ -1,4 +1,4 @@
-"""Learned constants of engines, against engines whose constants are known."""
+"""Learned constants of engines, compared with engines whose constants are known."""
 
 import heapq
 import math
@@ -34,7 +34,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Send requests that take what `took(slot, work_s, others)` says: first token, the rest."""
+    """Send requests that take `took(slot, work_s, others)`: time to first token, and the rest."""
     rng = random.Random(seed)
     due = []
 
@@ -86,7 +86,7 @@ def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
 
 
 def two_models():
-    """An endpoint of each of two models; returns what their answers are expected to take."""
+    """An endpoint for each of two models; return the expected time of their answers."""
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
     engines = Engines(table)
@@ -101,7 +101,7 @@ def two_models():
 def test_a_model_first_seen_by_another_picker_starts_with_its_measured_base():
     engines, answer_s = two_models()
     engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0), 0.1, 0.1, 0.02))
-    engines.reads(np.arange(2))  # as a scrape of the metrics does, before any decision
+    engines.reads(np.arange(2))  # like a scrape of metrics, before any decision
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
 
 
@@ -116,7 +116,7 @@ def test_a_new_artifact_applies_to_models_without_samples():
 
 
 def answered(engines, seconds, count, base):
-    """Serve requests one by one; `base` is the artifact's seconds of an answer, if there is one."""
+    """Serve requests one by one; `base` is the artifact's seconds per answer, if any."""
     for at in range(count):
         one = engines.began(
             0, 10.0 * at, plain_s=0.0, others=0.0, rtt_s=0.0, base_s=base or 0.0,
@@ -131,7 +131,7 @@ def answered(engines, seconds, count, base):
 def test_an_artifact_loaded_while_serving_has_the_same_effect_as_after_a_restart(
     before, seconds, count, restarts
 ):
-    """Restarted with what was learned, or with the same answers once more."""
+    """Restarted with the learned state, or with the same answers once more."""
 
     def expected_s(engines):
         slots = np.arange(1)
@@ -260,7 +260,7 @@ def test_prompts_ahead_are_forgotten_once_prefilled_or_once_their_time_is_over()
 
 
 def test_prompts_are_no_longer_ahead_once_their_answers_end():
-    """Though the engine is a hundred times as fast as c(m), and no first token was seen."""
+    """Although the engine is a hundred times faster than c(m), and no first token was seen."""
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for number in range(100):
@@ -304,7 +304,7 @@ def test_readings_show_a_full_engine_but_not_one_that_only_prefills():
         table.read("busy:1", Reading(running=16 - at % 3, waiting=3), float(at))
         table.read("stuck:1", Reading(running=16, waiting=3), float(at))
         of(table, engines)
-        for slot in (0, 1):  # the third reads one long prompt all the time
+        for slot in (0, 1):  # the third always prefills one long prompt
             read_prompt(engines, slot, at + 0.5)
     assert of(table, engines).slots.tolist() == [16.0, math.inf, math.inf]
 
@@ -340,7 +340,7 @@ def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     assert crowded(engines, table, slots, own) is None
     for slot in range(3):
         table.reserve(slot, 80_000.0, 80_000.0)
-    # 20,000 of the 80,000 that run there have to end first.
+    # 20,000 of the 80,000 running there have to end first.
     assert crowded(engines, table, slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
     for at in range(1, 200):  # half of what is in flight is one prefix
         table.read(
@@ -430,7 +430,7 @@ def test_a_pace_with_a_negative_sample_count_is_ignored():
 
 
 def test_a_new_artifact_does_not_undo_learning_from_answers():
-    """A picker learned 53 us a token for what it took for 100; then `laar calibrate` measured."""
+    """A picker learned 53 us a token with a prior of 100; then `laar calibrate` measured."""
     true_s = 53e-6
     table, engines = fleet("a:1")
 
@@ -465,7 +465,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
 
 
 def test_a_measured_speed_is_weighted_by_its_error():
-    """Three short first tokens of 3 times the time: they move a doubtful c(m), not a sure one."""
+    """Three short first tokens of 3 times the time: they move an uncertain c(m), not a sure one."""
     found = []
     for error in (0.1, 0.5):
         table, engines = fleet("a:1")

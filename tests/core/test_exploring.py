@@ -1,4 +1,4 @@
-"""Exploration: who is hardly known gets a small share, and no request pays much for it."""
+"""Exploration: hardly known models get a small share, and no request pays much for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
 class Known:
-    """Models of which some were measured; outcomes are reported, or are not."""
+    """Models, some of which were measured; outcomes are reported or not."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
         self.reported = reported
@@ -66,12 +66,12 @@ def director(reported: dict[str, float] | None, **settings: object) -> Director:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More requests explore than in a fleet, so that fewer show it."""
+    """More requests explore here than in a fleet, so that fewer are needed."""
     monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.05)
 
 
 def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
-    """How often each model is chosen."""
+    """Count how often each model is chosen."""
     chosen = dict.fromkeys(MODELS, 0)
     for _ in range(count):
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, **more)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Retries: any policy can avoid what failed, and stop where a further attempt is not worth it."""
+"""Retries: any policy can avoid failed models, and stop if a further attempt does not pay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
 
 
 class Known:
-    """Models with a fixed time and a question's difficulty between them."""
+    """Models with a fixed time, and a shared difficulty of questions."""
 
     def __init__(self, spread: float = 1.5) -> None:
         self.spread = spread
@@ -70,7 +70,7 @@ def ask(d: Director, tried: str = "") -> Decision:
 
 
 def chain(d: Director) -> list[str]:
-    """Models in the order of the attempts, to the one that the client stops after."""
+    """Return the models in order of attempts, up to the one after which the client stops."""
     tried: list[str] = []
     while len(tried) < 10:
         decision = ask(d, ",".join(tried))
@@ -150,7 +150,7 @@ def test_exhaustion_does_not_wait_for_a_model_with_too_short_a_window() -> None:
     assert chain(with_windows(c=50)) == ["a", "b"]
     assert chain(with_windows(b=50, c=50)) == ["a"]
     assert chain(with_windows(c=5000)) == ["a", "b", "c"]
-    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # none takes it: the largest may
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # it fits none: the largest may
 
 
 def test_a_model_with_too_short_a_window_does_not_affect_the_tried_counts_of_others() -> None:
@@ -161,7 +161,7 @@ def test_a_model_with_too_short_a_window_does_not_affect_the_tried_counts_of_oth
 
 
 def test_a_model_with_too_short_a_window_does_not_prevent_exhaustion() -> None:
-    """After `a` only `b` would be worth its seconds."""
+    """After `a` only `b` is worth its seconds."""
     assert chain(with_windows(value_s=20)) == ["a", "b"]
     assert chain(with_windows(value_s=20, b=50)) == ["a"]
 

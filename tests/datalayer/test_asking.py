@@ -14,7 +14,7 @@ from laar.health import GOOD, Kind, judge
 
 
 async def answer_of(handler, timeout_s=5.0):
-    """The result of asking an endpoint with this handler, and the requests that it got."""
+    """Return the result of asking an endpoint with this handler, and the requests it got."""
     sent = []
 
     async def handle(request):

@@ -1,4 +1,4 @@
-"""Token ids of a chat, as its engine makes them."""
+"""Token ids of a chat, as computed by its engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tokenized(chat: Any, *, tools_first: bool) -> web.Response:
 
 
 async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str, Template]:
-    """Let the collector ask these engines; return what it knows, which goes on growing."""
+    """Let the collector ask these engines; return its results, which keep growing."""
     table = EndpointTable()
     table.replace("test", specs)
     beliefs = PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20)
@@ -64,7 +64,7 @@ async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str
 async def test_a_name_shared_by_models_has_the_most_common_template_unless_theirs_are_equal(
     serve: Any, start: Any, until: Any, alike: bool
 ) -> None:
-    """As engines served as NAME and `auto`."""
+    """Like engines served as NAME and `auto`."""
 
     async def answer(request: web.Request) -> web.Response:
         chat = await request.json()

@@ -1,4 +1,4 @@
-"""A look at a running engine, for `laar init`."""
+"""Inspecting a running engine for `laar init`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_look
 
 
 class Names:
-    """A DNS of its own: names that are set are answered; others do not resolve."""
+    """A fake DNS: names that are set resolve; others do not."""
 
     def __init__(self, **names: Sequence[str]) -> None:
         self.names = names

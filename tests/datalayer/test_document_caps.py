@@ -1,4 +1,4 @@
-"""YAML that is small and stands for much."""
+"""YAML that is small but expands to much."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What collectors read from engines that answer in unusual ways."""
+"""Reading from engines that answer in unusual ways."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def session() -> aiohttp.ClientSession:
 
 
 async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 0.3) -> object:
-    """Status and body, or the name of the error."""
+    """Return status and body, or the name of the error."""
     try:
         sent: list[float] = []
         page = get(it, url, SPEC, sent=lambda: sent.append(time.monotonic()))

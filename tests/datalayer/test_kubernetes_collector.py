@@ -45,7 +45,7 @@ def sink(recorder: Any) -> Any:
 
 @pytest.fixture
 async def cluster(serve: Any, start: Any, sink: Any) -> Any:
-    """An API server; `cluster.follow(source)` starts a collector of it."""
+    """An API server; `cluster.follow(source)` starts a collector for it."""
     server = KubeApiServer()
     server.url = "http://" + await serve(server.handle)  # type: ignore[attr-defined]
 
@@ -413,7 +413,7 @@ async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     v1 = "inferenceobjectives.v1.llm-d.ai"
     listed = objective("listed", 1, poolRefs=[{"name": "other"}, {"name": "fleet"}])
     await cluster.put(v1, listed)
-    # The older version shows the same object, without what it has no field for.
+    # The older version shows the same object, except fields that it lacks.
     await cluster.put("inferenceobjectives.llm-d.ai", objective("listed", 1))
     gold = {"matchLabels": {"tier": "gold"}}
     await cluster.put(v1, objective("gold", 2, poolSelector=gold))

@@ -1,4 +1,4 @@
-"""The API server's certificate has to come from the mounted CA, and the CA may be replaced."""
+"""The API server's certificate must come from the mounted CA, which may be replaced."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def decoded(payload: bytes) -> list[Event]:
 
 
 def plain(event: Any) -> tuple[Any, ...]:
-    """An event as a tuple that compares."""
+    """Return an event as a comparable tuple."""
     if not isinstance(event, Stored):
         return tuple(event)
     return (
@@ -235,7 +235,7 @@ def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
 
 
 def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
-    """The blocks of a prompt as SGLang stores them, each by itself."""
+    """Return a prompt's blocks as SGLang stores them, each separately."""
     names = range(first, first + count)
     parents = [parent, *names]
     return [
@@ -270,7 +270,7 @@ def test_consecutive_pages_are_joined_into_one_event() -> None:
     )
 )
 def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
-    """Prompts with a part that was cached before, or that was said to be."""
+    """Prompts with a part that was cached before, or reported so."""
     events = []
     for ids, cached in stored:
         names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
@@ -304,7 +304,7 @@ def test_arbitrary_bytes_raise_nothing_else(payload: bytes) -> None:
 
 
 class Engine:
-    """A publisher as vLLM's, on loopback."""
+    """A publisher like vLLM's, on loopback."""
 
     def __init__(self) -> None:
         self.context = zmq.Context()
@@ -314,7 +314,7 @@ class Engine:
         self.number = 0
 
     def subscribed(self) -> bool:
-        """Whether a subscriber has come since the last call."""
+        """Return whether a subscriber has joined since the last call."""
         return bool(self.socket.poll(0)) and self.socket.recv() == b"\x01"
 
     def publish(self, *events: Any) -> None:
@@ -344,7 +344,7 @@ def spec(engine: Engine, label: str | None = None, *, replay: Replay | None = No
 
 
 def kinds(recorder: Any) -> list[str]:
-    """The calls that the sink got, by name."""
+    """Return the sink's calls, by name."""
     return [kind for kind, *_ in recorder.kv_events]
 
 
@@ -380,7 +380,7 @@ async def test_events_reach_the_sink_in_order(
 async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     engine: Engine, recorder: Any, start: Any, until: Any, jump: int, found: list[str]
 ) -> None:
-    engine.number = 100  # the first number seen means nothing
+    engine.number = 100  # the first number seen has no meaning
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     engine.publish(REMOVED)
@@ -402,7 +402,7 @@ async def test_an_unreadable_batch_is_reported_and_the_next_one_counts(
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
     await until(lambda: len(recorder.kv_events) == 5)
-    # Number 0 begins a cache, readable or not.
+    # A cache begins with number 0, readable or not.
     assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
 
@@ -471,7 +471,7 @@ async def test_an_invalid_label_is_reported(
 
 
 class Replay:
-    """The socket by which an engine sends batches again."""
+    """The socket on which an engine resends batches."""
 
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
@@ -633,7 +633,7 @@ async def test_other_tasks_run_while_waiting_batches_are_processed(
 async def test_an_engine_is_heard_again_after_its_connection_died(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No end of the connection is seen where a host goes down: its bytes just stop."""
+    """If a host goes down, the connection does not end: its bytes just stop."""
     monkeypatch.setattr(kv_events, "PING_S", 0.5)
     open_pipes: list[asyncio.Event] = []
     ends: list[asyncio.StreamWriter] = []
@@ -658,7 +658,7 @@ async def test_an_engine_is_heard_again_after_its_connection_died(
         engine.publish(REMOVED)
         await until(lambda: "removed" in kinds(recorder))
         open_pipes[0].clear()
-        engine.number += 1  # one went into the dead connection
+        engine.number += 1  # one was sent into the dead connection
 
         def heard_again() -> bool:
             engine.publish(REMOVED)
@@ -701,7 +701,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """As when the labels are swapped, or name the port of the API."""
+    """As if the labels were swapped, or named the API's port."""
     monkeypatch.setattr(kv_events, "REACH_S", 0.2)
 
     is_open: set[asyncio.StreamWriter] = set()
@@ -750,7 +750,7 @@ async def test_a_replay_that_stops_midway_counts_as_lost_events(
     until: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine's socket drops what it can't send at once, the end mark first."""
+    """An engine's socket drops messages that it can't send at once, first the end mark."""
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
     replay.ends = False
     replay.kept = [(number, removal(number)) for number in range(3)]

@@ -48,7 +48,7 @@ def page(text: str, engine: str = "vllm"):
 
 
 def merged(*pages: str) -> str:
-    """One page of several ranks: the format keeps the series of one name together."""
+    """One page with several ranks: the format groups the series of a name."""
     lines = [line for text in pages for line in text.splitlines() if not line.startswith("#")]
     return "\n".join([*sorted(lines, key=lambda line: line.split("{")[0]), ""])
 
@@ -135,7 +135,7 @@ def test_each_queue_of_an_sglang_engine_counts_once(
 
 
 def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
-    """SGLang counts tokens in the process that all ranks share: they restart together."""
+    """SGLang counts tokens in the process shared by all ranks: they restart together."""
     queue = 'sglang:%s{dp_rank="%d",tp_rank="%d"} %d\n'
     text = "".join(
         queue % (name, rank, 2 * rank, value + rank)
@@ -304,7 +304,7 @@ def test_arbitrary_bytes_raise_nothing(noise: bytes, engine: str) -> None:
 
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
 def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
-    """It is made an integer further on, which infinity cannot be."""
+    """It is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
 
@@ -324,7 +324,7 @@ def test_running_adapters_come_from_the_latest_sample() -> None:
 
 
 def test_a_llama_cpp_page_is_read() -> None:
-    """As its server's documentation lists the names; newer releases leave the cache's out."""
+    """As documented for its server; newer releases lack the cache's metrics."""
     text = """# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
 # TYPE llamacpp:prompt_tokens_total counter
 llamacpp:prompt_tokens_total 512
@@ -343,7 +343,7 @@ llamacpp:requests_deferred 46
 
 
 def _next_page(page: list[str], rng: random.Random) -> list[str]:
-    """The next page of an endpoint: mostly the same, or with one thing changed."""
+    """The next page of an endpoint: mostly the same, or with one change."""
     page = list(page)
     at, to = rng.randrange(len(page)), rng.randrange(len(page))
     match rng.randrange(9):

@@ -24,7 +24,7 @@ def prober(sink: Any, address: str, clock: Any, **options: Any) -> Prober:
 
 
 class Moving:
-    """Real time plus what the test adds: visits go on, and additions show in a sample."""
+    """Real time plus what the test adds: visits continue, and additions appear in a sample."""
 
     def __init__(self) -> None:
         self.added = 0.0
@@ -44,7 +44,7 @@ async def test_a_round_trip_excludes_connection_setup(
     keep_alive: bool,
     host: str,
 ) -> None:
-    """An hour is added while connecting, 1,000 s while answering: only these may be seen."""
+    """An hour is added while connecting, 1,000 s while answering: only the latter may appear."""
     clock = Moving()
     loop = asyncio.get_running_loop()
     connect = loop.create_connection

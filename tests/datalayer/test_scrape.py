@@ -108,7 +108,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
         "Timeout",
     ]
 
-    def named() -> bool:  # any page may come late once, on a busy machine
+    def named() -> bool:  # any page may be late once on a busy machine
         said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]
         return all(map(operator.contains, said, words))
 
@@ -188,7 +188,7 @@ async def test_an_endpoint_without_a_page_is_skipped(
 
 
 class Busy:
-    """Visits that last until they are let go."""
+    """Visits that last until they are released."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -262,7 +262,7 @@ async def test_an_unexpected_error_fails_only_its_own_visit(
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
-    """With the test's own clock: 1,000 endpoints, at most 200 starts a second at any interval."""
+    """With the test's clock: 1,000 endpoints, at most 200 starts a second at any interval."""
     busy = Busy()
     busy.go_on.set()
     now = 0.0
@@ -272,7 +272,7 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
         interval_s=0.01, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     start(under_test.run())
-    while len(busy.started) <= 2000:  # how many steps that takes is up to the machine
+    while len(busy.started) <= 2000:  # the number of steps depends on the machine
         now += 0.5
         allowed = 200 * now + 64
         count = -1
@@ -291,13 +291,13 @@ class _OverError(Exception):
 async def test_visits_start_in_small_groups_and_none_is_late(
     monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
 ) -> None:
-    """In virtual time, which passes where the collector sleeps."""
+    """In virtual time, which passes while the collector sleeps."""
     now, real_sleep = 0.0, asyncio.sleep
     started: defaultdict[str, list[float]] = defaultdict(list)
 
     async def sleep(wait_s: float) -> None:
         nonlocal now
-        await real_sleep(0)  # what was started runs
+        await real_sleep(0)  # started tasks run
         await real_sleep(0)
         now += wait_s
         if now > 60 * interval_s:

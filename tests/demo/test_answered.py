@@ -1,4 +1,4 @@
-"""The demo's figures: what counts, and when a difference is one."""
+"""The demo's figures: what counts, and when a difference is significant."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_fewer_early_answers_are_reported_together_with_the_time_gained():
 
 
 def test_the_early_share_of_equal_policies_differs_in_few_draws():
-    """A negative control, with the best of four others each time."""
+    """A negative control, each time with the best of four others."""
     rng = np.random.default_rng(5)
     differ = 0
     for _ in range(40):

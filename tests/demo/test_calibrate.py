@@ -58,7 +58,7 @@ async def test_calibration_recovers_the_properties_of_engines(
 async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    """One at a quarter of the speed; the simulated models get all but look-ups wrong."""
+    """One at a quarter of the speed; the simulated models answer only look-ups correctly."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
     ran = await run_beside(
@@ -81,7 +81,7 @@ async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
 
 @asynccontextmanager
 async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
-    """The endpoint behind a network, or a machine, that holds each request up for a while."""
+    """The endpoint behind a network or machine that delays each request for a while."""
     rng = random.Random(3)
 
     async def forward(request: web.Request) -> web.StreamResponse:
@@ -126,7 +126,7 @@ def test_an_unreachable_engine_is_an_error_with_a_remedy(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", SETS)
 def test_generated_questions_are_answered_correctly_only_by_their_solutions(name: str) -> None:
-    """Each set has an answer that its check takes, worked out here from the text alone."""
+    """Each set has an answer that its check accepts, computed here from the text alone."""
     for question in made_questions([name], 30, seed=7):
         (message,) = question.ask()
         assert decide(question.check, solved(message))

@@ -1,4 +1,4 @@
-"""Commands that start processes leave none behind, however they are ended."""
+"""Commands that start processes leave none behind, however they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERLOAD = ("overload", "--seconds", "5", "--time-scale", "0.05")
 
 
 def children(pid: int) -> list[int]:
-    """Those of its main thread, which starts them all."""
+    """Those of its main thread, which starts all of them."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def children(pid: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        # The state stands after the name, which is in brackets and may hold anything.
+        # The state follows the name, which is in brackets and may contain anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

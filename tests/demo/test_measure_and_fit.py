@@ -60,7 +60,7 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
         for bucket in (2048, 8192):
             expected = surface.accuracy(name, "en", max(bucket, 4096))
             assert abs(cells[bucket].correct / 40 - expected) < 0.25  # four standard errors
-        # Times of a busy machine may lie too far apart for a speed; fit says so.
+        # Times on a busy machine may scatter too much for a speed; fit reports that.
         assert artifact.models[name].speed or f"{name} has no us/token" in " ".join(
             ran.text.split()
         )

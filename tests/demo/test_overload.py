@@ -1,4 +1,4 @@
-"""`laar overload`: what its clients make of answers, what its checks see, and a short run."""
+"""`laar overload`: how clients judge answers, what its checks detect, and a short run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAWN = asks(10.0, 400, 1)
 DONE = b"data: {}\n\ndata: [DONE]\n\n"
 QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
 ANSWERED = ("hangs", "each is answered", "twice", "left", "grows")
-"""Words of the checks that are about the requests themselves."""
+"""Words of the checks about the requests themselves."""
 
 
 async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterator[bytes]:
@@ -91,7 +91,7 @@ async def test_requests_are_sent_according_to_the_schedule(
 
 
 def runs(**changed: Run) -> dict[str, list[Run]]:
-    """A run in which all is well for each route; in time by slack, and for all but half else."""
+    """A run without faults for each route; in time with slack order, half of it otherwise."""
     well = {}
     for route in QUEUES:
         late = 1 if route == "slack" else 2

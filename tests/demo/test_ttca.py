@@ -82,9 +82,9 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
         for policy in ("laar", "session-affinity")
     }
     assert len(curves["laar"]) <= 5  # one attempt for each model, then exhausted
-    assert len(curves["session-affinity"]) == 10  # some question is always put to a wrong model
+    assert len(curves["session-affinity"]) == 10  # some question always goes to a wrong model
     finals = {policy: curve[-1]["success_rate"] for policy, curve in curves.items()}
-    # It asks every model. A session's own may by luck be right wherever any is: ports are random.
+    # It asks every model. A single session may be right by luck: ports are random.
     assert finals["laar"] >= finals["session-affinity"]
     assert [(bar["language"], bar["questions"]) for bar in found["improvement"]] == [("en", 6)]
     assert drawing.read_bytes().startswith(b"\x89PNG")
@@ -103,7 +103,7 @@ def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
             Tally(name, [(query("en", 4096), outcome(draw(), correct=True))]) for name in lab
         ]
         alarms += not all(one.agrees for one in agreements(tallies, lab, time_scale=1.0))
-    # Of the twelve intervals four are about what varies: a third of 5 %.
+    # Of the twelve intervals, four are about values that vary: a third of 5 %.
     assert 1 <= alarms <= 20
 
 
@@ -152,8 +152,8 @@ async def test_envoy_and_the_lab_make_the_same_decisions(tmp_path: Path) -> None
     found = {(entry["policy"], entry["figure"]): entry for entry in entries}
     assert len(found) == 2 * 3
     for (_, figure), entry in found.items():
-        # One run in twenty lies outside the interval; of twice its width nothing should.
+        # One run in twenty lies outside the interval; outside twice its width there should be none.
         near = abs(entry["envoy"] - entry["lab"]) <= 2 * entry["half"] + 1e-9
         assert near or figure == "ttca_s", entry
-    # A policy that asks every model finds all that any of them knows: no chance in that.
+    # A policy that asks every model finds every answer that any model knows: no chance in that.
     assert found["laar", "success_rate"]["half"] == 0

@@ -1,4 +1,4 @@
-"""The Dockerfile: what it refers to exists, and its steps work where no container engine is."""
+"""The Dockerfile: its references exist, and its steps work without a container engine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FINAL = LINES[max(i for i, line in enumerate(LINES) if line.startswith("FROM "))
 
 
 def said(lines: list[str], instruction: str) -> list[str]:
-    """The arguments of an instruction, one for each time it stands there."""
+    """Return the arguments of an instruction, one per occurrence."""
     return [line.split(" ", 1)[1] for line in lines if line.startswith(f"{instruction} ")]
 
 
 def copied() -> list[tuple[list[str], str]]:
-    """The names that are copied from the build's folder, and their targets."""
+    """Return the names copied from the build folder, and their targets."""
     found = [line.split() for line in said(LINES, "COPY") if "--from" not in line]
     return [(names[:-1], names[-1]) for names in found]
 
@@ -93,7 +93,7 @@ def test_the_name_of_the_image_is_written_to_overlays_and_chart(tmp_path: Path) 
 
 
 async def test_a_container_stopped_during_startup_ends_at_once(tmp_path: Path) -> None:
-    """The kernel discards signals that PID 1 has no handler for yet."""
+    """The kernel discards signals for which PID 1 has no handler yet."""
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     trial = await asyncio.create_subprocess_exec(*namespace, "true")
     if await trial.wait():
@@ -155,7 +155,7 @@ async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probe
     moved = install.replace("/opt/laar", str(opt)).replace("/build/", f"{work}/")
     command = moved.replace("python3 -m venv", _PYTHON)
     run(command, work)
-    shutil.rmtree(work)  # the second stage has the virtual environment and nothing else
+    shutil.rmtree(work)  # the second stage contains only the virtual environment
     await _answers_probes(opt, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The gateways' objects of the examples fit the overlay that they are for, and each other."""
+"""The gateway objects of the examples match their overlay, and each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that `kubectl apply -k` would send, against the cluster's schemas and the code."""
+"""Objects that `kubectl apply -k` would send, checked against schemas and the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overlay(name: str) -> list[dict[str, Any]]:
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The picker's object of a kind; a store beside it is not the picker's."""
+    """Return the picker's object of a kind; the store's object is not the picker's."""
     [one] = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] != "laar-valkey"]
     return one
 
@@ -158,7 +158,7 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
             case "Service":
                 assert one["spec"]["selector"].items() <= labels
                 wanted = {port["targetPort"] for port in one["spec"]["ports"]}
-                if one["spec"].get("clusterIP") == "None":  # leaves out ports that a pod has not
+                if one["spec"].get("clusterIP") == "None":  # excludes ports that a pod lacks
                     wanted.discard("envoy-metrics")
                 assert wanted <= ports
             case "HorizontalPodAutoscaler":
@@ -301,7 +301,7 @@ def test_only_ports_for_requests_and_probes_are_open_to_all(name: str) -> None:
     assert {port for port, sources in opened.items() if not sources} <= {8080, 9003}
     assert {9003, 9090} <= set(opened)
     for sources in opened.values():
-        # An empty selector of namespaces is all of them.
+        # An empty namespace selector matches all of them.
         assert all(one.get("namespaceSelector", {"of": "this one"}) for one in sources)
 
 

@@ -1,4 +1,4 @@
-"""Rules, dashboard and monitors: about metrics that exist, and right by Prometheus' own tool."""
+"""Rules, dashboard and monitors use existing metrics, and Prometheus' own tool accepts them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMPONENTS = ROOT / "deploy" / "components"
 RUNBOOK = ROOT / "src" / "laar" / "server" / "admin" / "page" / "runbook.html"
-OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # there with listen.tls only
+OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # only exists with listen.tls
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def groups() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def known(groups: list[dict[str, Any]]) -> set[str]:
-    """Every series there is: what the picker exports, and what the rules record."""
+    """Return every series: those the picker exports, and those the rules record."""
     settings = Settings.model_validate({"endpoints_file": "none.yaml", "flow": {"enabled": True}})
     page = metrics_page(Runner(settings).picker).decode()
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
@@ -90,7 +90,7 @@ MODEL = "Qwen/Qwen2.5-7B-Instruct"
     ("model", "work_s", "requests", "late", "expected"),
     [
         (MODEL, "3x20", "0+60x20", "0+6x20", [3.0, 0.1]),
-        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # at rest: no number, and no NaN
+        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # idle: no number, and no NaN
         ("", "0.06x20", "0x20", "0x20", [0.06, None]),  # held by a picker that knows no model
         ("other", "9x20", "0+60x20", "0+60x20", [None, None]),
     ],
@@ -147,7 +147,7 @@ def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
 
 
 def generator() -> Any:
-    """The script that makes the dashboard."""
+    """The script that generates the dashboard."""
     spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""The release workflow: what it names exists, and its steps run as far as they need no registry."""
+"""The release workflow: its references exist, and its steps work as far as possible locally."""
 
 from __future__ import annotations
 

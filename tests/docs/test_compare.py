@@ -1,4 +1,4 @@
-"""The comparison: its table is made of its data, and each of its cells has evidence."""
+"""The comparison: its table is generated from its data, and each cell has evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages written by hand name everything that there is, and nothing else."""
+"""The hand-written pages list everything that exists, and nothing else."""
 
 import ast
 import dataclasses
@@ -65,7 +65,7 @@ def test_names_of_laar_headers_are_spelled_only_in_the_headers_module():
 
 
 def refusals():
-    """Reason codes of refusals on the data path, read off the calls."""
+    """Reason codes of refusals on the data path, read from the calls."""
     for path in SOURCES:
         if path.relative_to(ROOT).parts[2] not in ("core", "protocol", "flow"):
             continue

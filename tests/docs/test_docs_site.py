@@ -1,4 +1,4 @@
-"""The site builds, is whole, and loads nothing from elsewhere."""
+"""The site builds completely, and loads nothing from elsewhere."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ _LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//[^\s
 _LINKED = re.compile(r"<link[^>]*\shref=[\"']?(?:https?:)?//[^\s>]*")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = sorted({*READMES, *ROOT.glob("*.md")})
-"""The pages that are no part of the site."""
+"""Pages that are not part of the site."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_nothing_is_loaded_from_another_host(site):
 
 
 def anchors(page):
-    """The anchors of a page's headings, as the site and GitHub make them."""
+    """Return the anchors of a page's headings, as the site and GitHub make them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Settings, code and commands on the pages are ones that laar takes."""
+"""Settings, code and commands on the pages are accepted by laar."""
 
 import ast
 import functools
@@ -31,7 +31,7 @@ from support.plugins import install, installed
 
 @pytest.fixture(autouse=True, scope="module")
 def example_installed(tmp_path_factory):
-    """The package that a guide's settings name."""
+    """The package named in a guide's settings."""
     site = tmp_path_factory.mktemp("site")
     points = {"laar.scorers": {"cheap-first": "cheap_first:CheapFirst"}}
     with installed(ROOT / "examples/cheap_first", install(site, "cheap-first", points)):
@@ -76,12 +76,12 @@ def test_python_blocks_compile_and_their_imports_exist(fence):
 
 @functools.cache
 def below(*path):
-    """The commands below the one of this path, by name; none of a command."""
+    """Return the commands below the one at this path, by name; none for a command."""
     return commands_below(below(*path[:-1])[path[-1]] if path else COMMANDS)
 
 
 def resolved(words):
-    """The command that the words after `laar` name, and the words that are left."""
+    """Return the command that the words after `laar` name, and the remaining words."""
     path = ()
     while known := below(*path):
         if len(path) == len(words) or words[len(path)].startswith("-"):

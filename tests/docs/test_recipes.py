@@ -43,7 +43,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Generate:
-    """Write the generated reference pages, as `make reference` does."""
+    """Write the generated reference pages, like `make reference`."""
 
     def apply(self, tree: Path) -> None:
         for path in (tree / "docs/reference").iterdir():

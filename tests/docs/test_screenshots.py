@@ -1,4 +1,4 @@
-"""The script that takes the documentation's pictures still takes them."""
+"""The script that takes the documentation's pictures still works."""
 
 from __future__ import annotations
 

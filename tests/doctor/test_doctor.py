@@ -357,7 +357,7 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
-        # Two equal endpoints: a rule draws, and chance is a draw already.
+        # Two equal endpoints: a rule breaks the tie, and chance is a tie-break already.
         assert f"same score by {policy}" in text or "won by the score of random" in text
     opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
     show_explanation(console, opaque)
@@ -389,7 +389,7 @@ async def test_explain_asks_a_running_picker_and_repeats_its_messages(tmp_path):
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
         b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}',
-        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # as a gRPC port begins
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # like the first bytes of a gRPC port
         b"",
     ],
     ids=["a page", "an engine", "HTTP/2", "nothing"],
@@ -487,7 +487,7 @@ def test_a_header_that_cannot_be_sent_is_reported(value, tmp_path):
 
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
-    """An endpoint that looks fine and answers chat with this status and body."""
+    """An endpoint that looks healthy and answers chat with this status and body."""
 
     async def chat(_request):
         return web.Response(status=status, body=body)

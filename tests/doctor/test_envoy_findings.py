@@ -1,4 +1,4 @@
-"""The doctor's findings in an Envoy's configuration."""
+"""The doctor's findings on Envoy's configuration."""
 
 import copy
 
@@ -128,13 +128,13 @@ def test_http_2_to_the_picker_may_be_configured_in_several_ways(options):
     assert fields == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
     for _, fault in faults(broken, NEEDS):
         assert fault.wanted[kind].items() >= kept.items(), "its other options stay"
-    picker["http2_protocol_options"] = {}  # as older configurations have it
+    picker["http2_protocol_options"] = {}  # like older configurations
     assert not list(faults(broken, NEEDS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
-    """Where pools are a boundary (`laar envoy --no-fail-open`), no remedy may open it."""
+    """If pools are a boundary (`laar envoy --no-fail-open`), no remedy may remove it."""
     closed = rendered(shape, BootstrapOptions(fail_open=False))
     (finding,) = envoy_findings(closed, NEEDS)
     assert finding.level is Level.OK

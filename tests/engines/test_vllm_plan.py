@@ -1,4 +1,4 @@
-"""The part of the vLLM scheduler that is plain arithmetic, and its refusals."""
+"""The arithmetic part of the vLLM scheduler, and its refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_short_prompt_runs_whole_next_to_a_long_one_with_slack():
     step = decide(candidate("long", 100_000, done=5000), candidate("short", 300))
     assert list(step.chunks) == ["short", "long"]
     assert step.chunks["short"] == 300
-    # 20 ms are 2,000 tokens; chunks that end no prefill are multiples of 16.
+    # 20 ms are 2,000 tokens; chunks that do not end a prefill are multiples of 16.
     assert 2000 - 300 - 16 < step.chunks["long"] <= 2000 - 300
 
 

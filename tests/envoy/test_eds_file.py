@@ -53,7 +53,7 @@ for number in range(200):  # lists of any length, so that a part of one is no li
 
 
 def test_processes_may_write_one_file_at_the_same_time(tmp_path):
-    """As the workers of a picker do when an endpoint comes or goes."""
+    """As the workers of a picker do when an endpoint joins or leaves."""
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -94,7 +94,7 @@ def test_an_unchanged_list_is_not_written_again(tmp_path):
 def test_a_change_is_written_by_rename_with_a_new_version(tmp_path):
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
-    with path.open("rb") as old:  # what a reader holds stays whole
+    with path.open("rb") as old:  # the reader's open file stays complete
         before = path.stat().st_ino
         write_eds(path, [])
         assert path.stat().st_ino != before

@@ -1,4 +1,4 @@
-"""The rendered bootstraps at work, on a real Envoy with the no-op picker."""
+"""The rendered bootstraps on a real Envoy with the no-op picker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support import Answer, eventually, free_port
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["sidecar", "standalone", "full-duplex"]
-BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each way that bodies take
+BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each body mode
 BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -34,14 +34,14 @@ async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwar
 
 
 async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
-    """Whether a request just now reached the picker."""
+    """Return whether a request reached the picker just now."""
     before = len(fleet.seen)
     await post(http, envoy.url())
     return len(fleet.seen) > before
 
 
 def served(fleet: Any) -> list[str]:
-    """The endpoints that Envoy reported to the picker as having served."""
+    """Return the endpoints that Envoy reported to the picker as having served."""
     return [
         message.metadata_context.filter_metadata["envoy.lb"].fields[SERVED].string_value.decode()
         for message in fleet.seen
@@ -92,7 +92,7 @@ async def test_endpoints_that_are_not_listed_get_no_requests(fleet, http, shape)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
     envoy = await fleet.envoy(shape)
-    for named in (dead, outside.address):  # one that does not answer, one that Envoy does not know
+    for named in (dead, outside.address):  # one that does not answer, one unknown to Envoy
         picker = await fleet.picker(named)
         await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
         before = len(a.requests)
@@ -200,12 +200,12 @@ async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up)
         assert (await post(http, envoy.url(), headers=forged)).status == 200
     assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
     told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
-    # Natively Envoy keeps the headers, and the metadata alone says where to.
+    # Natively Envoy keeps the headers, and only the metadata names the destination.
     assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
 async def test_without_the_removal_a_forged_destination_would_take_effect(fleet, http):
-    """The control of the test above: without the removal the client does decide."""
+    """The control of the test above: without the removal the client's choice takes effect."""
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     envoy = await fleet.envoy(
@@ -241,7 +241,7 @@ async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, sha
 
 
 def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
-    """Server-sent events of which each but the first waits for a release of the semaphore."""
+    """Server-sent events; each but the first waits for a release of the semaphore."""
     gate = asyncio.Semaphore(1)
 
     async def events() -> AsyncIterator[bytes]:
@@ -261,7 +261,7 @@ def phases(fleet: Any) -> list[str]:
     [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5), ("full-duplex", False, 5)],
 )
 async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
-    """The next chunk is written only once the client holds the one before."""
+    """The next chunk is written only once the client has the previous one."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address, sample=sample)
@@ -394,7 +394,7 @@ async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
-    """Coding agents send `session_id`; some engines take `x_name` for `x-name`."""
+    """Coding agents send `session_id`; some engines accept `x_name` for `x-name`."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -413,7 +413,7 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
     if picker_up:
         await fleet.picker(b.address)
     envoy = await fleet.envoy(shape)
-    # In full duplex the endpoint's last frame, of the closing handshake, does not come through.
+    # In full duplex the last frame of the endpoint's closing handshake does not arrive.
     patience = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=0.1)
     async with http.ws_connect(f"{envoy.url()}/v1/realtime", timeout=patience) as websocket:
         for text in ("one", "two"):

@@ -121,7 +121,7 @@ async def test_a_killed_parent_leaves_no_envoy_behind(options, tmp_path):
 
 
 async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
-    """A terminal sends it to the whole process group; the answers under way would break off."""
+    """A terminal sends it to the whole process group; answers in flight would be cut off."""
     (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PARENT, tmp_path),
@@ -146,7 +146,7 @@ async def test_a_long_log_is_rotated(options, tmp_path, http, monkeypatch):
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         keeping = asyncio.create_task(envoy.keep_log_short())
         earlier = tmp_path / "envoy.log.1"
-        for _ in range(100):  # a line each of its log, and later one of its access log
+        for _ in range(100):  # one line for its log, and later one for its access log
             async with http.get(f"{envoy.url()}/v1/models") as response:
                 await response.read()
         await eventually(earlier.exists, what="the log's earlier part")

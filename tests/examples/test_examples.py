@@ -1,4 +1,4 @@
-"""Every example runs as it stands, and the guides show the files that run."""
+"""Every example runs unchanged, and the guides show the files that run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ GUIDE = ROOT / "docs" / "guides" / "write-a-scorer.md"
 
 @pytest.fixture
 def cheap_first(tmp_path):
-    """Folders of the path with the example's package installed: its code, and its dist-info."""
+    """Folders for the path with the example's package installed: its code, and its dist-info."""
     text = (CHEAP / "pyproject.toml").read_text()
     points = dict(re.findall(r'^([\w-]+) = "(\w+:\w+)"$', text, re.MULTILINE))
     assert points == {"cheap-first": "cheap_first:CheapFirst"}
@@ -33,7 +33,7 @@ def cheap_first(tmp_path):
 
 
 def run(*words, path=()):
-    """Run Python beside laar; return what it prints."""
+    """Run Python with laar; return its output."""
     given = os.pathsep.join(map(str, [*path, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, *map(str, words)],
@@ -77,7 +77,7 @@ def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
 
 @contextmanager
 def gateway(answers):
-    """A gateway that gives these answers, one after the other."""
+    """A gateway that gives these answers in order."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt kept."""
+"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt is retained."""
 
 import gc
 import math
@@ -27,7 +27,7 @@ SECRET = "an unmistakable secret "
 
 
 class Known:
-    """Returns a test's values for each model: P(correct), seconds a token, fixed seconds."""
+    """Returns given values for each model: P(correct), seconds per token, fixed seconds."""
 
     def __init__(self, **models):
         self.models = models
@@ -292,7 +292,7 @@ def test_reasons_reflect_the_time_of_the_decision():
 
 
 def test_records_logs_and_spans_keep_the_order_of_their_fields():
-    """Those who read them sort and select by these names."""
+    """Readers sort and select by these names."""
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     kept = record(director, request(tried="phi"))
     kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
@@ -353,7 +353,7 @@ def test_nothing_retained_contains_the_prompt():
     director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
     kept = memory.get(decision.id)
     seen, todo = set(), [kept]
-    while todo:  # everything that the record keeps alive, but for types and modules
+    while todo:  # all objects that the record keeps alive, except types and modules
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, type) or callable(thing):
             continue
@@ -376,7 +376,7 @@ def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
 
 
 class Warm(PrefixBeliefs):
-    """Believes the prompt to be held by the first endpoint."""
+    """Estimates the prompt as cached at the first endpoint."""
 
     def __init__(self):
         super().__init__(key=b"k", max_bytes=1 << 20)
@@ -402,7 +402,7 @@ def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
 
 
 class Only:
-    """Keeps the endpoints with an address that it was given, and scores all the same."""
+    """Keeps the given endpoints, and scores all the same."""
 
     def __init__(self, *addresses):
         self.addresses = addresses

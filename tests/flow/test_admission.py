@@ -1,4 +1,4 @@
-"""Admission: requests that go at once, requests that wait, and counters that end at zero."""
+"""Admission: requests that go at once, requests that wait, and counters that return to zero."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_full_model_does_not_hold_up_a_free_one():
 
 
 def two_models(*models, **windows):
-    """Two models under one name besides their own; their context windows where they are short."""
+    """Two models with a common name besides their own, and short context windows if given."""
     table = EndpointTable()
     specs = [
         EndpointSpec(address=name, models=(name,), max_model_len=windows.get(name, 131_072))
@@ -145,7 +145,7 @@ def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
 
 @pytest.mark.parametrize("first", ["m", "any"])
 def test_no_name_of_a_model_starves_another(first):
-    """Two names, of which one stands for more models; requests for each come faster than served."""
+    """Two names, one of which stands for more models; requests for each exceed capacity."""
     director = two_models("m", "n")
     gate = admission(director)
     running = [gate.ask(request(0, model=name), 0.0) for name in ("m", "n")]
@@ -272,7 +272,7 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
         gate.ask(request(4 + number, ttft_objective_s=3600.0), 0.0)
     assert gate.dispatch(0.0) == []
     end(gate, director, short)
-    # The long one is the more urgent; with a short waiting it has to let that go first.
+    # The long one is more urgent; while a short one waits it has to let that go first.
     assert sent(gate.dispatch(0.0)) == (["4"] if shorts else ["3"])
     end(gate, director, long)
     gate.dispatch(0.0)
@@ -280,7 +280,7 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
 
 
 def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
-    # 500,000 tokens at 60,000 for the square: 9.3 times what they count.
+    # 500,000 tokens with a quadratic length of 60,000: 9.3 times their number.
     plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
     for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
         gate = admission(director)
@@ -456,11 +456,11 @@ def test_short_prompts_wait_for_an_endpoint_without_a_long_one():
 def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(objective_s, goes):
     director = fleet()
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
     gate.ask(request(2, 20_000), 0.0)
     answer = gate.ask(request(3, 20_000, ttft_objective_s=objective_s), 0.0)
     assert isinstance(answer, Decision) is goes
-    if not goes:  # once its slack is gone, or no short has come for a while
+    if not goes:  # once its slack is gone, or no short prompt has come for a while
         assert gate.dispatch(4.9) == []
         assert sent(gate.dispatch(5.1)) == ["3"]
 
@@ -468,7 +468,7 @@ def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(ob
 def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_short_ones():
     director = fleet(("a", "b", "c", "d"))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
     *gone, held = (gate.ask(request(n, 20_000, ttft_objective_s=60.0), 0.0) for n in (2, 3, 4))
     assert len({decision.address for decision in gone}) == 2
     assert not isinstance(held, Decision)

@@ -1,4 +1,4 @@
-"""The queue's promises, one by one."""
+"""The queue's guarantees, one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
 
 
 def item(name: str, **fields: object) -> Item:
-    """A short request that came at 0 and is due at 10."""
+    """A short request that arrived at 0 and is due at 10."""
     values: dict[str, object] = {
         "id": name,
         "arrival_s": 0.0,
@@ -40,7 +40,7 @@ def anywhere(one: Item, shorts_wait: bool) -> str:
 
 
 def one_place() -> Callable[[Item, bool], str | None]:
-    """Admit one request, and no more."""
+    """Admit only one request."""
     room = iter(["endpoint"])
     return lambda one, shorts_wait: next(room, None)
 
@@ -50,7 +50,7 @@ def nowhere(one: Item, shorts_wait: bool) -> None:
 
 
 def order(queue: Queue[str], now: float) -> list[object]:
-    """The order in which requests leave when there is room for all."""
+    """Return the order in which requests leave if there is room for all."""
     return [one.id for one, _ in queue.dispatch(now, anywhere)]
 
 
@@ -188,7 +188,7 @@ def test_an_impossible_objective_counts_as_zero_slack(objective_s):
         item("absurd", objective_s=objective_s, work_s=5.0),
         item("late", arrival_s=0.0, objective_s=2.0, work_s=2.5),
     )
-    # Both are raised to their work, so both stand at rho 0; a second later -0.2 and -0.4.
+    # Both are raised to their work, so both are at rho 0; a second later at -0.2 and -0.4.
     assert order(queue, 1.0) == ["late", "absurd"]
 
 
@@ -272,7 +272,7 @@ def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     assert all(queue.enqueue(one, 0.0) is None for one in small)
     evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
     assert evicted == {"big"}
-    # One that is larger than each of theirs gets as much as they have together, and no more.
+    # A request larger than each of theirs gets as much as all of them together, and no more.
     larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
     held = [queue.enqueue(one, 0.0) is None for one in larger]
     assert held == [True] * 4 + [False] * 5

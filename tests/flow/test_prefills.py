@@ -1,4 +1,4 @@
-"""Prefills in flight: what the clock says, what corrects it, and sums that stay true."""
+"""Prefills in flight: the clock, its corrections, and sums that stay consistent."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() ->
     for key in "5678":
         add(prefills, key, 100.0, 7.0)
     table.read("a", Reading(waiting=0, running=8), 8.0)
-    assert seconds_at(prefills, 8.02) == 100.0  # the last may be under way
+    assert seconds_at(prefills, 8.02) == 100.0  # the last may be running
     for key in "abc":
         add(prefills, key, 1.0, 8.9)
-    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they came there
+    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they arrived there
     assert seconds_at(prefills, 9.02) == 3.0
 
 

@@ -1,4 +1,4 @@
-"""Room at the endpoints: own counters, readings, and what stale readings may not do."""
+"""Room at the endpoints: own counters, readings, and the limits of stale readings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAN = float("nan")
 
 
 def loads(**columns: list[float]) -> Loads:
-    """Idle endpoints with fresh readings, but for the columns given."""
+    """Idle endpoints with fresh readings, except for the given columns."""
     n = len(next(iter(columns.values())))
     names = (
         "prefill_s",
@@ -80,7 +80,7 @@ def test_each_endpoint_has_at_most_one_long_prefill_while_short_ones_wait():
 
 
 def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
-    """The item's own work does not count against the room for it, or it would never run."""
+    """The request's own work does not count against its room, or it would never run."""
     assert CAPS.has_room(loads(prefill_s=[0.0]), is_long=True, shorts_wait=True).all()
 
 

@@ -1,4 +1,4 @@
-"""Turns whose contexts have no place in a cache wait for one, and go home without waiting."""
+"""Turns whose contexts have no place in a cache wait; others return without waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
 SPEED = 1e-4
-"""Seconds a token where nothing was measured: 6,000 tokens are .6 s, and a place costs 1.2 s."""
+"""Seconds per token without measurements: 6,000 tokens are .6 s, and a place costs 1.2 s."""
 
 
 class Picker:
@@ -48,7 +48,7 @@ class Picker:
         self.asked = 0
 
     def ask(self, now, *, session="", tokens=6_000, text="", **fields):
-        """Ask for a turn; its decision, or its ticket where it waits."""
+        """Ask for a turn; return its decision, or its ticket if it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
         request = Request(
@@ -73,7 +73,7 @@ class Picker:
 
 
 def story(name):
-    """Return a text of some 70,000 tokens, so that turns of it begin alike."""
+    """Return a text of some 70,000 tokens, so that its turns begin alike."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
@@ -82,7 +82,7 @@ def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price(
     first = picker.ask(0.0, session="one")
     assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one of them
     picker.end(first, 1.0)
-    assert picker.dispatch(1.5) == []  # it may be back at any moment
+    assert picker.dispatch(1.5) == []  # it may return at any moment
     (second,) = picker.dispatch(6.0)
     assert second.request.session == "two"
 
@@ -239,7 +239,7 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     picker = Picker(by_load=False)
     ended_at = returning(picker, "agent", 0.0)
     picker.ask(ended_at, session="two")
-    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a session that is new
+    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a new session
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
@@ -287,7 +287,7 @@ def test_returns_are_remembered_after_an_eviction_until_ten_thousand_other_sessi
 
     for now in (0.0, 0.2, 0.4):
         wait_s(now)
-    others_return(400, 1.0)  # the agent has no place any longer
+    others_return(400, 1.0)  # the agent no longer has a place
     sure_s = wait_s(100.0)
     others_return(10_000, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s

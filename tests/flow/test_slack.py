@@ -52,7 +52,7 @@ def serve(
 
 
 def example() -> list[Running]:
-    """Section 4.1: a long request, and two short ones that come in the middle of it."""
+    """Section 4.1: a long request, and two short ones that arrive during it."""
     return [
         Running("long", 0.0, 16.0, 10.0, is_long=True),
         Running("short 1", 5.0, 1.0, 0.5),
@@ -81,7 +81,7 @@ def test_slack_order_with_yielding_meets_all_three_objectives():
 
 
 def test_slack_order_alone_starts_short_requests_as_late_as_their_slack_allows():
-    """The reason for `turn`: at 5.2 both stand at rho 0.6, and two halves no longer fit by 6."""
+    """The reason for `turn`: at 5.2 both are at rho 0.6, and two halves no longer fit by 6."""
     requests = example()
     serve(requests, "lars")
     assert max(one.finish_s for one in requests[1:]) == pytest.approx(6.2, abs=0.02)
@@ -115,7 +115,7 @@ def lateness(order: str) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_under_overload_earliest_deadline_forms_a_convoy_and_relative_slack_does_not():
-    """EDF spreads seconds of lateness evenly, many times the size of a short; LARS goes by size."""
+    """EDF spreads seconds of lateness evenly, many times the size of a short one; LARS by size."""
     lars_shorts, lars_longs = lateness("lars")
     edf_shorts, edf_longs = lateness("edf")
     fcfs_shorts, _ = lateness("fcfs")
@@ -167,7 +167,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
 
 
 def test_a_late_long_prefill_yields_only_the_configured_share():
-    """Algorithm 2 has it leave nothing; it has no objective left to lose by leaving a share."""
+    """Algorithm 2 makes it leave nothing; it has no objective left to lose by leaving a share."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
         share: pack(prefills, Linear(0.0), target_s=0.02, budget_tokens=9000, late_share=share)

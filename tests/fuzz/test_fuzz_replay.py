@@ -1,4 +1,4 @@
-"""A short run of each fuzz target, and every input that once found something."""
+"""A short run of each fuzz target, and every input that once found a fault."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The breaker, held against a plain model of what it promises."""
+"""The breaker compared with a simple model of its guarantees."""
 
 import random
 
@@ -28,7 +28,7 @@ class Promises(RuleBasedStateMachine):
         self.now = 100.0
         self.failed_in_a_row = 0.0
         self.opened = []
-        self.delayed = False  # a trial without a verdict moved the next one
+        self.delayed = False  # a trial without a verdict postponed the next one
 
     def attempt(self):
         return request(self.now)
@@ -141,7 +141,7 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def three_in_a_row_are_out(self):
         if self.failed_in_a_row >= SETTINGS.consecutive_failures and not self.breaker.is_out:
-            # Only a trial that was passed by a full engine lets it in after that.
+            # After that, only a trial passed by a full engine lets it in.
             assert self.breaker.full_until > 0.0
 
     @invariant()

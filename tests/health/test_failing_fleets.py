@@ -28,7 +28,7 @@ SEEDS = (1, pytest.param(2, marks=pytest.mark.slow))
 
 @pytest.fixture(scope="module")
 def sound():
-    """A run of the same fleet where nothing fails, by seed."""
+    """Return a run of the same fleet without failures, by seed."""
     return functools.cache(lambda seed: VirtualFleet(seed=seed).run(REQUESTS))
 
 
@@ -63,10 +63,10 @@ def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, s
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
-    """Envoy repeats none of these, so neither a price that falls nor a trial may cost a client."""
+    """Envoy retries none of these, so neither a falling price nor a trial may cost a client."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
     fleet.run(10**6, until=90.0)
-    assert 0 < len(fleet.seen.failed) <= 6  # under way when it began
+    assert 0 < len(fleet.seen.failed) <= 6  # in flight when it began
     assert max(fleet.seen.failed) < 7.0
     assert fleet.health.of(0).breaker.trials == 0
     assert fleet.probes >= 5
@@ -88,7 +88,7 @@ def test_an_endpoint_that_is_ten_times_slower_hardly_matters(since, seed, sound)
 
 
 def test_no_endpoint_is_excluded_if_all_are_slow():
-    """A fleet that slows down as a whole keeps its balance."""
+    """A fleet that slows down as a whole stays balanced."""
     fleet = VirtualFleet(behave={n: slow(10.0, 5.0) for n in range(5)}, probes=True)
     seen = fleet.run(600)
     assert len(seen.failed) <= 3  # clients give up after fifteen seconds
@@ -97,7 +97,7 @@ def test_no_endpoint_is_excluded_if_all_are_slow():
 
 
 def test_a_500_for_lack_of_memory_excludes_no_endpoint():
-    """Every endpoint refuses the longest prompts: they fail, and everything else goes on."""
+    """Every endpoint refuses the longest prompts: they fail, and everything else continues."""
     fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
     seen = fleet.run(REQUESTS)
     heavy = sum(seen.statuses[status] for status in (500,))
@@ -143,7 +143,7 @@ def test_if_all_endpoints_fail_all_are_tried():
 
 
 def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
-    """However high its price, one that refuses and is kept in would be idle, and so be chosen."""
+    """At any price, a refusing endpoint that is kept would be idle, and thus be chosen."""
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) <= 25
@@ -175,7 +175,7 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
 
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
 def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
-    """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
+    """It sends the same prompt repeatedly, so it reaches the same endpoint each time."""
 
     def denies(_fleet, job, _now, ordinary):
         is_denied = job.client == 0 or (is_keyed and job.number < 0)
@@ -193,7 +193,7 @@ def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is
 @pytest.mark.parametrize("bad", [1, 4, 12])
 @pytest.mark.parametrize("same", [False, True])
 def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
-    """Nor do they cost the others more than a little time, whether they stay together or not."""
+    """Nor do they cost the others more than a little time, in parallel or not."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_bad = 0 <= job.client < bad and job.number >= 0
@@ -216,7 +216,7 @@ def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
 
 
 def test_a_probe_that_is_rejected_everywhere_proves_nothing():
-    """A base model without a chat template rejects each chat, with which the picker probes."""
+    """A base model without a chat template rejects every chat, including the picker's probe."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_chat = job.number < 0 or job.client == 0
@@ -276,7 +276,7 @@ def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
 
 
 def test_a_distant_endpoint_does_not_count_as_slow():
-    """Its round trip has a price of its own, and a weight that is low on purpose."""
+    """Its round trip has its own price, with a deliberately low weight."""
     rtt_s = 0.5
 
     def far(_fleet, job, _now, ordinary):

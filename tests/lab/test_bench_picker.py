@@ -1,4 +1,4 @@
-"""`python -m bench picker`: its load counts rightly, and other pickers take part."""
+"""`python -m bench picker`: its load counts correctly, and other pickers can take part."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_another_picker_is_measured_next_to_laar() -> None:
 async def test_another_picker_may_have_its_health_service_on_another_port_or_none(
     tmp_path: Path, service: str, asked: bool
 ) -> None:
-    """As llm-d's picker: Envoy must not ask its ext_proc port for laar's own service."""
+    """Like llm-d's picker: Envoy must not check its ext_proc port for laar's own service."""
     command = f"{sys.executable} -m bench.noop_picker --port {{port}} --endpoint {{endpoints}}"
     health = f"--health-port {'{health_port}' if asked else free_ports(1)[0]} --service '{service}'"
     subject = peer(f"other={command} {health}", service)
@@ -65,7 +65,7 @@ async def test_another_picker_may_have_its_health_service_on_another_port_or_non
         running("full-duplex", subject, tmp_path / "other", ports) as other,
     ):
         load = Load(other.url, bodies(1_000, stream=False), None)
-        await asyncio.sleep(1.0)  # Envoy has asked some times
+        await asyncio.sleep(1.0)  # Envoy has checked several times
         assert len(await load.closed(20, 2)) == 20
         assert load.failed == 0
         load.close()

@@ -31,7 +31,7 @@ AS_GOOD = replace(SHORTER, bound=1.03, paper="")
 
 
 def times(seed: int, ratio: float, seeds: int = 10, scatter: float = 0.02) -> Seen:
-    """Pairs whose ratio is known; seeds differ by far more than the two do."""
+    """Pairs with a known ratio; seeds differ far more than the two values do."""
     rng = random.Random(seed)
     theirs = [math.exp(rng.gauss(0.0, 1.0)) for _ in range(seeds)]
     return Seen([t * ratio * math.exp(rng.gauss(0.0, scatter)) for t in theirs], theirs)
@@ -117,7 +117,7 @@ def test_fewer_seeds_than_declared_show_nothing_however_large_the_effect(seeds: 
 
 
 def test_a_missing_effect_is_shown_about_as_rarely_as_promised() -> None:
-    """400 planted nulls: at the bound itself, 5 % of the tests may show an effect."""
+    """400 planted null effects: at the bound itself, 5 % of the tests may show an effect."""
     shown = sum(
         verdict(SHORTER, times(seed, 0.9, scatter=0.2)) == "reproduced" for seed in range(400)
     )
@@ -125,7 +125,7 @@ def test_a_missing_effect_is_shown_about_as_rarely_as_promised() -> None:
 
 
 def test_more_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
-    """The old checks passed when an interval was wide enough to touch the bound."""
+    """The old checks passed if an interval was wide enough to touch the bound."""
     shown = [
         sum(
             verdict(replace(AS_GOOD, seeds=3), times(s, 1.0, seeds, scatter)).endswith(": shown")
@@ -151,7 +151,7 @@ def test_a_policy_compared_with_itself_is_as_good_and_no_better() -> None:
 
 
 def test_shuffled_labels_show_no_effect() -> None:
-    """Which of a pair is ours is drawn by chance: an effect of 20 % is gone."""
+    """Which of a pair is ours is random: an effect of 20 % disappears."""
     shown = 0
     for seed in range(100):
         real, rng = times(seed, 0.8), random.Random(f"labels {seed}")
@@ -165,7 +165,7 @@ def test_shuffled_labels_show_no_effect() -> None:
 
 
 def test_the_best_of_many_cells_is_corrected() -> None:
-    """Fifteen cells without an effect: that some cell is ahead is shown in 5 % at most."""
+    """Fifteen cells without an effect: that some cell is ahead is shown in at most 5 %."""
     claim = replace(SHORTER, bound=1.0, parts="any")
     shown = sum(
         verdict(claim, *(times(15 * s + cell, 1.0, scatter=0.2) for cell in range(15)))

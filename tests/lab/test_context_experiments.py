@@ -1,4 +1,4 @@
-"""ContextPilot's experiments: the prompts they make, and that their small versions hold."""
+"""ContextPilot's experiments: their prompts, and the results of small versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
 
 def shared(a, b):
-    """Leading blocks that two prompts have in common."""
+    """Return the number of leading blocks that two prompts have in common."""
     pairs = zip(a.blocks, b.blocks, strict=False)
     return next((i for i, (left, right) in enumerate(pairs) if left != right), len(a.blocks))
 
@@ -40,7 +40,7 @@ def test_the_production_hook_orders_the_simulated_prompts(hooked):
         sent.append(arrival.prompt)
 
     replay_open(fleet, client.arrivals(fleet, (0.0, 10.0, 20.0)), ended)
-    # The first was on its way when the second was made, and had no answer yet.
+    # The first was in flight when the second was made, and had no answer yet.
     assert shared(sent[0], sent[1]) == (40 + 4 * hooked * DOC_TOKENS) // BLOCK_TOKENS
     found = max(shared(sent[2], prompt) for prompt in sent[:2])
     documents = 3 if hooked else 0  # 1, 2, 3 of the first
@@ -74,7 +74,7 @@ def test_round_robin_loses_part_of_the_gain_of_reordering():
 
 
 def test_later_turns_send_fewer_tokens_and_repeat_no_document():
-    """De-duplication takes out some of what 40 % repeats bring; order alone takes out nothing."""
+    """De-duplication removes some of what 40 % repeats add; order alone removes nothing."""
     received, noted = (
         context_turns.run_conversations(way, 6, 1)
         for way in (context_turns.RECEIVED, context_turns.NOTES)

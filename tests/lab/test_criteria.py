@@ -1,4 +1,4 @@
-"""Every experiment says beforehand what would show it; no test takes either verdict."""
+"""Every experiment declares beforehand what would show it; no test accepts either verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laar_lab.experiments import all_experiments
 
 TESTS = Path(__file__).parents[1]
 JUDGES_NOTHING = {"suite"}
-"""To choose a policy with; says of itself that nothing is claimed."""
+"""For choosing a policy; it declares that nothing is claimed."""
 
 VERDICTS = {"shown", "in kind", "contrary", "open", "reproduced", "contradicted", "lost", "within"}
 EXITS = {0, 3, 4}
@@ -32,7 +32,7 @@ def test_every_claim_has_a_criterion() -> None:
 
 
 def either(source: str) -> Iterator[int]:
-    """Lines of the asserts that hold for two verdicts, or for two exits that mean verdicts."""
+    """Yield lines of assertions that hold for two verdicts, or for two statuses of verdicts."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Assert):
             continue

@@ -1,4 +1,4 @@
-"""A day of operation: its traffic follows the hours, and its trouble is the same for every rule."""
+"""A day of operation: traffic follows the hours, and faults are the same for all policies."""
 
 from __future__ import annotations
 

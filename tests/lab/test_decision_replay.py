@@ -1,4 +1,4 @@
-"""laar's decision log, written by the parts that serve, and sent again."""
+"""laar's decision log, written by the production code, and replayed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Known:
 
 
 class Picker:
-    """A director with the memory and the log of `laar serve`."""
+    """A director with the decision memory and log of `laar serve`."""
 
     def __init__(self, path: Path, *, max_bytes: int = 1 << 30) -> None:
         settings = DirectorSettings()
@@ -81,7 +81,7 @@ class Picker:
         self.director.watch(memory.decided, memory.settled)
 
     async def serve(self, count: int) -> None:
-        """One request each second, in threes of which the first ends last; a file each."""
+        """One request per second, in threes of which the first ends last; one file each."""
         for first in range(0, count, 3):
             taken = []
             for number in range(first, first + 3):

@@ -1,4 +1,4 @@
-"""Experiments are declared in YAML files beside their modules."""
+"""Experiments are declared in YAML files next to their modules."""
 
 from __future__ import annotations
 

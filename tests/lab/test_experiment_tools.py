@@ -167,7 +167,7 @@ def test_the_exit_status_is_the_verdict(
 def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever chooses the rivals could choose weak ones."""
+    """Users who choose the other policies could choose weak ones."""
     known = Experiment(
         name="e",
         about="c",
@@ -378,7 +378,7 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
 
 
 def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
-    """As on Ray, whose backend is made from this one."""
+    """As on Ray, whose backend is derived from this one."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]

@@ -1,4 +1,4 @@
-"""Figures: no empty panel, no interval from too few runs, no axis that an outlier stretches."""
+"""Figures: no empty panel, no interval from too few runs, no axis stretched by an outlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads: each with the facts it was calibrated to, and look-ups that equal their text."""
+"""Workloads: each matches the facts it was calibrated to, and look-ups match their text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.features import features_of
 
 
 def reuse(arrivals: list[Arrival]) -> float:
-    """The share of prompt tokens that an earlier prompt or answer began with."""
+    """Return the share of prompt tokens that an earlier prompt or answer began with."""
     seen: set[int] = set()
     found = 0
     for arrival in arrivals:
@@ -39,7 +39,7 @@ def reuse(arrivals: list[Arrival]) -> float:
 
 
 def shared_beginnings(arrivals: list[Arrival]) -> float:
-    """The share of conversations whose first 256 tokens another one has as well."""
+    """Return the share of conversations whose first 256 tokens occur in another one."""
     starts = {a.session: a.prompt.blocks[15] for a in arrivals if len(a.prompt.blocks) > 15}
     counts = Counter(starts.values())
     return sum(n for n in counts.values() if n > 1) / len(starts)

@@ -1,4 +1,4 @@
-"""GORGO's experiments: what holds at a small size, and what does not."""
+"""GORGO's experiments at a small size: what holds, and what does not."""
 
 from dataclasses import replace
 from statistics import mean
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def seen(name, seeds, first_seed=None):
-    """The evidence of this number of seeds, at full size."""
+    """Return the evidence of this number of seeds, at full size."""
     experiment = find_experiment(name)
     return experiment.run(experiment.scope(seeds, quick=False, first_seed=first_seed)).evidence
 
@@ -35,7 +35,7 @@ def test_all_gorgo_experiments_are_registered():
     assert set(NAMES) <= set(all_experiments())
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
+@pytest.mark.slow  # `laar lab results --check` runs the same
 def test_the_default_cost_weighs_the_round_trip_correctly():
     found = seen("gorgo-rtt", 1, first_seed=1002)
     for part in ("physical", "laar"):
@@ -46,7 +46,7 @@ def test_the_default_cost_weighs_the_round_trip_correctly():
 
 @pytest.mark.slow
 def test_the_default_cost_weighs_the_round_trip_correctly_except_in_close_decisions():
-    """Nine decisions on each of two seeds; on the second one is on the edge, so not all are."""
+    """Nine decisions on each of two seeds; on the second one is close, so not all hold."""
     found = seen("gorgo-rtt", 2, first_seed=1002)
     for part in ("physical", "laar"):
         assert min(found["cold-go-near"][part].ours) >= 0.95
@@ -80,9 +80,9 @@ def test_a_load_weight_of_zero_overloads_endpoints_and_slows_answers():
     assert hacked["e2e_p95_s"] > 2.0 * healthy["e2e_p95_s"]
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
+@pytest.mark.slow  # `laar lab results --check` runs the same
 def test_gorgo_does_not_lose_to_affinity_if_little_is_reused():
-    """As published it does; here the load weight alone puts it ahead, on a seed that shows it."""
+    """As published it does; here the load weight alone is ahead, on a seed that shows it."""
     run = Run(policy="gorgo", seed=1001, time_scale=2.0, minutes=2.0, shape=WILDCHAT)
     ours, unweighted, theirs = (
         run_one(replace(run, policy=policy, gorgo=(("rtt_weight", 2.0), ("queue_weight", weight))))

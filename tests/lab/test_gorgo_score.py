@@ -1,4 +1,4 @@
-"""The published score against a table worked by hand."""
+"""The published score compared with a table computed by hand."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS, gorgo_score
 # rtt_ms, uncached, queued -> score at 0.276 and 0.5
 BY_HAND = [
     (37, 6000, 0, 6010.212),  # near, cold, idle
-    (279, 500, 8000, 4577.004),  # holds the prefix, busy
-    (456, 500, 0, 625.856),  # holds the prefix, far
-    (37, 500, 300, 660.212),  # holds it, near, a little busy
+    (279, 500, 8000, 4577.004),  # has the prefix, busy
+    (456, 500, 0, 625.856),  # has the prefix, distant
+    (37, 500, 300, 660.212),  # has the prefix, near, a little busy
 ]
 
 

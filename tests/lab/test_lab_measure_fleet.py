@@ -1,4 +1,4 @@
-"""The artifact that comes with the package is what its fleet file gives."""
+"""The packaged artifact matches its fleet file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_committed_artifact_matches_the_generated_one() -> None:
 
 
 def test_the_artifact_covers_the_fleet() -> None:
-    """Fitted probabilities are near the surface: 50 outcomes a cell, so 3 x 0.07 at most."""
+    """Fitted probabilities are close to the surface: 50 outcomes per cell, so 3 x 0.07 at most."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = tuple(SURFACE.models)
     gaps = []

@@ -1,4 +1,4 @@
-"""Recorded sessions: what a file means, how the closed loop keeps to it, and the command."""
+"""Recorded sessions: the meaning of a file, the closed loop, and the command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, lines: list[dict[str, object]]) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """Six sessions of four turns, as kv-cache-tester has them."""
+    """Six sessions of four turns, in the format of kv-cache-tester."""
     lines = [
         line(
             f"s{s}",

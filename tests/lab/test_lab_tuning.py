@@ -1,4 +1,4 @@
-"""`laar tune` in the lab: it climbs on a trace, exports the best, and takes bad input."""
+"""`laar tune` in the lab: it climbs on a trace, exports the best, and handles bad input."""
 
 import json
 import math
@@ -63,7 +63,7 @@ def test_the_trace_is_repeated_until_the_windows_are_full():
     assert len(tuner.export()["windows"]) == 6
     assert len(seen) > 5 * WINDOW
     times = [arrival.at_s for arrival in seen]
-    assert max(times) > 30 * 0.05  # several passes, one after the other
+    assert max(times) > 30 * 0.05  # several passes in sequence
 
 
 def test_a_second_pass_shares_no_prefixes_with_the_first():
@@ -73,7 +73,7 @@ def test_a_second_pass_shares_no_prefixes_with_the_first():
         cached.setdefault(arrival.prompt.blocks[0], []).append(exchange.cached_tokens)
 
     climb(trace(30), on_end=ended)
-    assert len(cached) > 5  # five prompts a pass, by other names in the next
+    assert len(cached) > 5  # five prompts per pass, under other names in the next
     assert all(min(tokens) == 0 for tokens in cached.values())
     assert max(max(tokens) for tokens in cached.values()) > 0
 

@@ -1,4 +1,4 @@
-"""Medha's experiments: the load is the published one, and each part answers at a small size."""
+"""Medha's experiments: the published workload, and every part works at a small size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_workload_has_the_published_lengths() -> None:
     assert max(job.prompt_tokens for job in shorts) <= 8192
     assert all(LONG_FROM_TOKENS <= job.prompt_tokens <= 1_000_000 for job in longs)
     median, p90 = np.percentile([job.prompt_tokens for job in longs], [50, 90])
-    # Cutting at 1M takes something from the published 393K and 839K.
+    # Cutting at 1M reduces the published 393K and 839K.
     assert median == pytest.approx(384_000, rel=0.03)
     assert p90 == pytest.approx(726_000, rel=0.03)
     assert np.median([job.output_tokens for job in shorts]) == pytest.approx(415, rel=0.05)
@@ -89,7 +89,7 @@ def test_both_layouts_serve_all_requests() -> None:
         assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
+@pytest.mark.slow  # `laar lab results --check` runs the same
 def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
     ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
     assert (ours["left"], theirs["left"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""The published cost against both papers' published forms, and against brute force."""
+"""The published cost compared with both papers' formulas, and with brute force."""
 
 import itertools
 import math
@@ -131,7 +131,7 @@ def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
 
 
 def test_a_failing_share_and_a_slow_pace_are_priced():
-    """The formula, by hand."""
+    """The formula, computed by hand."""
     ones = np.ones(2)
     terms = expected_time(
         PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),

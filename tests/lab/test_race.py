@@ -1,4 +1,4 @@
-"""`laar race`: the same requests for each router, caches emptied, losses beside gains."""
+"""`laar race`: the same requests for each router, caches emptied, losses shown like gains."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_bodies_of_two_turns_share_nothing() -> None:
 
 
 def turns(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> list[Turn]:
-    """Of mean and median TTFT by repetition; everything else is equal."""
+    """Turns with these mean and median TTFTs by repetition; everything else is equal."""
     equal = {
         "ttft_p95_s": 1.0,
         "answer_mean_s": 1.0,
@@ -218,7 +218,7 @@ def test_routers_are_found_by_name(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def engine(resets: str, busy: list[int], key: str = "") -> AsyncIterator[str]:
-    """Run a stub; each look at its metrics takes the next of `busy`, and its API asks for `key`."""
+    """Run a stub; each scrape takes the next value of `busy`, and its API requires `key`."""
 
     @web.middleware
     async def checks_key(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -28,7 +28,7 @@ def rows_of(stored: Path) -> list[dict[str, Any]]:
 
 
 def turns_of(stored: Path) -> list[Turn]:
-    """The turns, counted again from the rows that clients wrote."""
+    """The turns, recounted from the rows that clients wrote."""
     rows = rows_of(stored)
     turns = []
     for (router, repetition), of in groupby(

@@ -1,4 +1,4 @@
-"""The loads of the design note (4.3), and that the hook's gain on them is what it must be (6.4)."""
+"""The workloads of the design note (4.3), and the required gain of the hook on them (6.4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laar_lab.workloads import rag
 
 
 def top_share(load):
-    """Share of accesses that go to the most popular fifth of a pool of 1000 documents."""
+    """Return the share of accesses to the most popular fifth of a pool of 1000 documents."""
     counts = np.sort(np.bincount(np.concatenate(load), minlength=1000))
     return counts[-200:].sum() / counts.sum()
 

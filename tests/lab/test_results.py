@@ -47,7 +47,7 @@ def test_stored_runs_have_a_known_commit_and_enough_seeds(name: str) -> None:
             assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
 
 
-@pytest.mark.slow  # about the history and not the code: a checkout may have another one
+@pytest.mark.slow  # depends on the history, not the code: a checkout may have another one
 def test_each_stored_commit_can_be_checked_out() -> None:
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         told = ["git", "-C", str(RESULTS), *words]
@@ -83,7 +83,7 @@ QUOTED = {
     "docs/guides/prefill-decode.md": ("prefill-decode",),
     "docs/guides/rag.md": ("context-memories", "context-turns"),
 }
-"""Stored runs whose figures a page has; the tests here hold them to each other."""
+"""Stored runs whose figures a page quotes; the tests here compare them."""
 
 
 @pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])

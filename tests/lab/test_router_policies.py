@@ -1,4 +1,4 @@
-"""Other routers' policies, each against its rule written down a second time, and by example."""
+"""Other routers' policies, each compared with a second implementation of its rule, and examples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = sorted(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_policy_of_laar_lab_keeps_the_contract(name: str) -> None:
-    # A hash modulo the number of candidates, and a draw.
+    # A hash modulo the number of candidates, and a random choice.
     symmetric = name not in {"simple-session-affinity", "p2c"}
     check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=symmetric)
 
@@ -241,7 +241,7 @@ def test_llm_router_without_a_valve_never_spills() -> None:
 
 
 def spread_of(scorer: Scorer) -> Counter[int]:
-    """Where 200 requests go that match nothing on four idle workers."""
+    """Return where 200 requests without a match go on four idle workers."""
     return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
 
 

@@ -1,4 +1,4 @@
-"""Stored runs are checked with later code: what changes numbers is seen, texts are not."""
+"""Stored runs are checked with later code: changes of numbers are detected, texts are ignored."""
 
 from __future__ import annotations
 

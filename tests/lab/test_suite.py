@@ -1,4 +1,4 @@
-"""The suite: its workloads are what they say, runs repeat, the verdict is the tests it names."""
+"""The suite: workloads match their descriptions, runs repeat, the verdict uses the named tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BY_NAME = {case.name: case for case in SUITE}
 
 
 def cached_share(arrivals: list[Arrival]) -> float:
-    """The share of the prompts' tokens that one endless cache would find."""
+    """Return the share of the prompts' tokens that an unlimited cache would find."""
     seen: set[int] = set()
     found = total = 0
     for arrival in arrivals:
@@ -105,7 +105,7 @@ def test_the_page_on_the_verdict_lists_every_workload_in_its_column() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_workload_is_reproducible(name: str) -> None:
-    """A part of it, twice: the same figures, every request answered."""
+    """Run a part of it twice: the same figures, every request answered."""
     first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.02) for _ in range(2))
     assert first == again
     assert first["requests"] >= 4
@@ -172,7 +172,7 @@ def test_bursts_keep_the_requests_and_move_their_times() -> None:
 
 
 def test_background_requests_load_engines_and_are_not_counted() -> None:
-    """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
+    """Without half of the sessions the rest is half as many, but no faster."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
     shared = run_case(case, "least-loaded", 1, share=0.25)
@@ -195,7 +195,7 @@ def test_every_kind_of_traffic_is_in_the_suite() -> None:
 
 
 def runs_of(values: dict[str, list[float]]) -> dict[str, list[dict[str, float]]]:
-    """The same figure for every metric."""
+    """Return the same figure for every metric."""
     return {name: [dict.fromkeys(MARGINS, v) for v in of] for name, of in values.items()}
 
 
@@ -311,7 +311,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
-    """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
+    """Round-robin on conversations with prefixes: worse than any policy that considers them."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]
     ran = RUN.invoke(commands.app, told)
@@ -342,7 +342,7 @@ def test_workloads_that_cannot_be_run_are_reported(told: list[str], said: str) -
 
 
 def real_traffic(folder: Path) -> Path:
-    """Files in the formats of the real ones, small."""
+    """Small files in the formats of the real ones."""
     rng = random.Random(11)
     with gzip.open(folder / "agent-sessions.jsonl.gz", "wt") as file:
         for session, turn in itertools.product(range(30), range(12)):
@@ -390,7 +390,7 @@ def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
 
 
 def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
-    """A file of sessions of one request each."""
+    """A file of sessions with one request each."""
     with (folder / "agent-sessions.jsonl").open("w") as file:
         for number, tokens in enumerate(lengths):
             line = {
@@ -419,7 +419,7 @@ def test_sessions_that_are_too_long_to_send_are_skipped(tmp_path: Path) -> None:
 
 
 def chats(folder: Path, *requests: tuple[int, int]) -> Path:
-    """A chat trace of these times in ms and prompt lengths in tokens."""
+    """A chat trace with these times in ms and prompt lengths in tokens."""
     with (folder / "conversation-trace.jsonl").open("w") as file:
         for at_ms, tokens in requests:
             line = {

@@ -1,4 +1,4 @@
-"""The policies that are no part of laar's own cost, each against its rule and by example."""
+"""The policies other than laar's own cost, each compared with its rule and with examples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
 
 
 def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> list[int]:
-    """llm-d's default profile in one piece, as laar had it before its scorers were parts."""
+    """llm-d's default profile in one piece, as laar had it before its scorers were separate."""
     waiting = view.table.waiting[view.slots]
     most = 1.0 if np.isnan(waiting).all() else float(np.nanmax(waiting)) + 1.0
     waiting = np.where(np.isnan(waiting), most, waiting)

@@ -1,4 +1,4 @@
-"""Parts of policies that packages bring: found by name, checked, never the end of a request."""
+"""Policy parts from installed packages: found by name, checked, and never fatal to a request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ POINTS = {
 
 @pytest.fixture(autouse=True)
 def packages(tmp_path: Path) -> Iterator[None]:
-    """Two packages: one with all that the tests need, one with a name that the other has too."""
+    """Two packages: one with everything that the tests need, one with a duplicate name."""
     site, other = tmp_path / "site", tmp_path / "other"
     install(site, "some-parts", POINTS)
     install(other, "more-parts", {"laar.policies": {"twice": "other_parts:mine"}})
@@ -98,7 +98,7 @@ def packages(tmp_path: Path) -> Iterator[None]:
 
 
 def composed(*scorers: ScorerUse, picker: str = "max-score", **more: Any) -> Any:
-    """A policy of these scorers."""
+    """A policy with these scorers."""
     profile = Profile(scorers=scorers, picker=PickerUse(name=picker, **more))
     return build_policies(CostWeights(), profiles={"p": profile})["p"]
 

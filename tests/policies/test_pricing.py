@@ -1,4 +1,4 @@
-"""The formula of the cost: each price under its own name, worked by hand."""
+"""The formula of the cost: each price under its own name, computed by hand."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ NOW = 5.0
 
 
 def each(value):
-    """Two candidates alike."""
+    """Two equal candidates."""
     return np.full(2, float(value))
 
 
@@ -68,7 +68,7 @@ def test_each_field_of_a_price_matches_a_hand_calculation():
 
 
 FULL = replace(ENGINE, slots=each(2))
-"""Room for the two that are there: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
+"""Room for the two in flight: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
 
 
 @pytest.mark.parametrize(

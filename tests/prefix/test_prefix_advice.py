@@ -30,7 +30,7 @@ def advice(bodies, template=ARRANGED["after the system prompt"]):
 
 
 def chats(system, question, count=30, **more):
-    """Chats whose parts are made from their number."""
+    """Chats whose parts are derived from their number."""
     for n in range(count):
         messages = [
             {"role": "system", "content": system(n)},

@@ -1,4 +1,4 @@
-"""Chains: what equal hashes mean, and where blocks end."""
+"""Chains: the meaning of equal hashes, and where blocks end."""
 
 import random
 from itertools import takewhile
@@ -15,7 +15,7 @@ HASHER = PromptHasher(b"secret")
 
 
 def shared_blocks(a: Chain, b: Chain) -> int:
-    """The leading hashes that two chains have in common, counted one by one."""
+    """Count the leading hashes that two chains have in common, one by one."""
     pairs = zip(a.hashes, b.hashes, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
@@ -26,7 +26,7 @@ def shared_bytes(a: str, b: str) -> int:
 
 
 def blocks_by_counting(total_bytes: int) -> int:
-    """Whole blocks in a prompt, by walking the tiers the module's note gives."""
+    """Whole blocks in a prompt, by walking the tiers in the module's docstring."""
     end = blocks = 0
     while True:
         end += 64 if end < 4096 else 256 if end < 32768 else 1024

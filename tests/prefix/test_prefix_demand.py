@@ -1,4 +1,4 @@
-"""How often prefixes are asked for."""
+"""How often prefixes are requested."""
 
 import numpy as np
 import pytest

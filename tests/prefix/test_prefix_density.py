@@ -1,4 +1,4 @@
-"""Text that a cache of a number of tokens holds: by prompt lengths that engines report."""
+"""The text that fits into a cache of some tokens, by reported prompt lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOM_TOKENS = 8 * PROMPT_BYTES / BYTES_PER_TOKEN
 
 
 def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
-    """How many of the last prompts a slot is believed to hold, where tokens are that long."""
+    """Return how many of the last prompts a slot is believed to hold, by tokens per byte."""
     beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
     beliefs.make_room(2)
     tokens = int(PROMPT_BYTES / bytes_per_token)

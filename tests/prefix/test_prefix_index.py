@@ -1,4 +1,4 @@
-"""The index against a brute-force oracle, and the stories it exists for."""
+"""The index compared with a brute-force oracle, and the cases it exists for."""
 
 import random
 import tracemalloc
@@ -23,7 +23,7 @@ SMALL_HASHER = PromptHasher(b"test", SMALL)
 
 @dataclass
 class Entry:
-    """The oracle's record of one block of one slot."""
+    """The oracle's record of one block at one slot."""
 
     used: int
     proof: int  # when a finished request last proved it; 0 if none did
@@ -263,7 +263,7 @@ def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_ones() -
 
 def test_one_reported_miss_keeps_what_other_prompts_have_proven() -> None:
     index, chains = settled(6)
-    for _ in range(3):  # the same prompt again says nothing new
+    for _ in range(3):  # repeating the prompt has no new information
         index.settle(index.insert(0, chains[-1]), cached_fraction=0.0)
     assert [index.match(chain).tolist() for chain in chains] == [[len(chain)] for chain in chains]
 
@@ -295,7 +295,7 @@ def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
     old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
     index.settle(index.insert(0, old))
     receipts = [index.insert(0, burst), index.insert(0, burst)]
-    for receipt in receipts:  # the second was prefilled beside the first and hit nothing
+    for receipt in receipts:  # the second was prefilled in parallel with the first and hit nothing
         index.settle(receipt, cached_fraction=0.0)
     assert index.match(old).tolist() == [len(old)]
 
@@ -349,7 +349,7 @@ def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
         index.insert(slot, HASHER.chain([prompt[:length], text(slot + 2, 3000)]))
         expected.append(GROWING.blocks(length))
     matched = index.match(HASHER.chain([prompt]))
-    # The private tails may agree with the prompt for a few characters, hardly for a block.
+    # The unshared ends may match the prompt for a few characters, hardly for a block.
     assert matched.tolist() == expected
 
 
@@ -378,7 +378,7 @@ def test_a_memory_limit_below_one_long_prompt_is_rejected_with_a_remedy() -> Non
 
 @pytest.mark.long
 def test_memory_stays_within_its_limit_under_churn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast version of `python -m bench prefix`: real memory, as Python counts it."""
+    """A fast version of `python -m bench prefix`: real memory, as Python counts it."""
     monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # the index's alone
     rng, limit = random.Random(3), 1 << 20
     system = [text(seed, 2000) for seed in range(5)]

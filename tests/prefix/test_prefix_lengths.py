@@ -65,7 +65,7 @@ def japanese(rng: random.Random, chars: int) -> str:
 
 
 def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
-    """One report of a prompt's tokens."""
+    """Report a prompt's tokens once."""
     text = "".join(texts).encode()
     chain = HASHER.chain_of(text)
     lengths.estimate(chain, text, [model], np.ones(1))
@@ -106,7 +106,7 @@ def fleet() -> Director:
 def test_nine_of_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
     reported: float,
 ) -> None:
-    """Four kinds of conversations, each of its own density; few answers report their tokens."""
+    """Four kinds of conversations, each with its own density; few answers report their tokens."""
     director, rng, errors = fleet(), random.Random(4), []
     conversations = []
     for number in range(500):
@@ -140,7 +140,7 @@ def test_nine_of_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
 
 PAGES = Path(__file__).parents[2]
 PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s+|[^\x00-\x7f]|_")
-"""Near the tokens of a byte-pair encoding."""
+"""Approximate the tokens of a byte-pair encoding."""
 
 
 @cache
@@ -160,7 +160,7 @@ def excerpt(rng: random.Random, suffix: str, chars: int) -> str:
 
 @pytest.mark.long
 def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() -> None:
-    """As an agent's do: a page now, a file or a table next; one answer in seventeen is read."""
+    """Like those of an agent: a page, then a file or a table; one answer in seventeen is read."""
     director, rng, errors = fleet(), random.Random(7), []
     talks: list[list[str]] = []
     for number in range(600):
@@ -198,7 +198,7 @@ def test_a_conversation_is_estimated_from_its_own_reported_tokens() -> None:
     size = len("".join(new))
     for _ in range(50):
         learn(lengths, ["x" * 4000], "m", 1000)
-    learn(lengths, old, "m", len(old[0]))  # a token a byte: four times the others
+    learn(lengths, old, "m", len(old[0]))  # one token per byte: four times the others
     found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
     assert found[0] == pytest.approx(size, rel=0.05)
     assert found[1] == pytest.approx(7.0)  # nothing is known of that model

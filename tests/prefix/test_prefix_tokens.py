@@ -29,12 +29,12 @@ def text_of(seed: int, words: int) -> str:
 
 
 def ids_of(text: str) -> np.ndarray:
-    """One id a word: an engine's tokenizer."""
+    """Return one id per word, like an engine's tokenizer."""
     return np.array([WORDS.index(word) for word in text.split()], np.uint32)
 
 
 class Engine:
-    """An engine's cache, which names blocks in its own way and publishes what it does."""
+    """An engine's cache, with its own block names and events."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int) -> None:
         self.beliefs, self.slot = beliefs, slot
@@ -44,7 +44,7 @@ class Engine:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
     def run(self, text: str, salt: str = "", *, past: bool = False, session: str = "") -> None:
-        """Put a prompt into the cache; `past` reports it late, `session` is its request's."""
+        """Add a prompt to the cache; `past` reports it late, `session` is its request's."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -148,7 +148,7 @@ def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     known(beliefs, new)
     beliefs.lost(0)
     assert share(beliefs, old) == 0.0
-    served(beliefs, old)  # the engine has it, and says nothing: it was there before
+    served(beliefs, old)  # the engine has it without an event: it was cached before
     engine.run(new)
     assert share(beliefs, old) > 0.95
     assert share(beliefs, new) > 0.95
@@ -182,7 +182,7 @@ def test_different_salts_and_models_share_nothing() -> None:
 def test_conversations_are_matched_exactly_to_the_block(
     system: int, turns: list[tuple[int, int]]
 ) -> None:
-    """Wherever texts branch off: believed is held, within a text block and a token block."""
+    """Wherever texts branch off: the estimate is correct within a text block and a token block."""
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     texts = [text_of(0, system)]
@@ -195,7 +195,7 @@ def test_conversations_are_matched_exactly_to_the_block(
         believed = share(beliefs, text)
         slack = (64 + SIZE * 6) / len(text.encode())
         assert believed <= exact + slack + 0.05
-        if number > 1 and parent % len(texts) == len(texts) - 1:  # goes on where the last ended
+        if number > 1 and parent % len(texts) == len(texts) - 1:  # continues where the last ended
             assert believed >= exact - slack - 0.05
         engine.run(text)
         served(beliefs, text)
@@ -259,7 +259,7 @@ def test_a_prompt_with_a_copy_in_host_memory_stays_without_token_ids() -> None:
 
 
 def test_several_engine_names_of_one_block_count_once_until_all_are_gone() -> None:
-    """As of two images on the same token ids, where events do not tell them apart."""
+    """As with two images for the same token ids, if events do not distinguish them."""
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     for name in (7, 8, 9):
@@ -294,7 +294,7 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")
         Engine(beliefs, slot).run(text_of(slot, words))
-    assert held.blocks == 300 // SIZE  # the fuller one goes by the text index
+    assert held.blocks == 300 // SIZE  # the fuller one uses the text index
     for seed in range(50):
         known(beliefs, text_of(seed, 300))
     assert 0 < held.texts <= 300
@@ -332,7 +332,7 @@ def test_an_evicted_first_block_removes_its_older_prompt() -> None:
 
 
 def test_an_evicted_first_block_does_not_remove_prompts_with_a_similar_beginning() -> None:
-    """The engine's block holds more text than the first of ours, and the prompts part within."""
+    """The engine's block holds more text than our first one, and the prompts differ within it."""
     beliefs = beliefs_of(1)
     system = "You are the assistant of a corporation. Answer briefly and in the user's language. "
     texts = [system + f"{n} is the number. " + text_of(n, 600) for n in range(8)]
@@ -363,7 +363,7 @@ def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None
 
 
 def test_a_restart_shown_first_by_the_metrics_page_empties_the_cache() -> None:
-    """The first event of an engine comes with its first request, which is chosen before that."""
+    """The first event of an engine comes with its first request, which was chosen before."""
     beliefs = beliefs_of(1)
     beliefs.emptied(0, "m", at_s=100.0)  # number 0 is heard, and no page is read before the restart
     engine, text = Engine(beliefs, 0), text_of(1, 640)
@@ -386,7 +386,7 @@ def test_a_restart_shown_first_by_events_keeps_later_blocks() -> None:
     beliefs.restarted(0, started_s=200.0)  # the page is read a second later
     assert share(beliefs, exact) > 0.95
     assert share(beliefs, text) > 0.95
-    beliefs.restarted(0)  # a page that does not say since when
+    beliefs.restarted(0)  # a page without a start time
     assert share(beliefs, exact) == share(beliefs, text) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""Answers: usage however they are cut into pieces, and names put back."""
+"""Answers: usage for any split into pieces, and restored names."""
 
 import time
 
@@ -29,7 +29,7 @@ EVENTS = (
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """Cut bytes at places taken modulo their length."""
+    """Split bytes at positions taken modulo their length."""
     marks = sorted({place % (len(data) + 1) for place in places})
     return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
 
@@ -221,7 +221,7 @@ def spotted(events, body, cuts):
 
 
 def test_an_answer_in_tiny_pieces_takes_time_in_proportion_to_its_pieces():
-    """By how often a byte is copied, which the time shows: 25 s before, 0.1 s now."""
+    """By the number of copies of a byte, which the time shows: 25 s before, 0.1 s now."""
     reader = AnswerReader(events=False)
     began = time.process_time()
     for _ in range(MAX_ANSWER_BYTES // 2):

@@ -1,4 +1,4 @@
-"""Objectives and rewrites of several pools, and what a stream makes of them."""
+"""Objectives and rewrites of several pools, and their effect on a stream."""
 
 import random
 
@@ -20,7 +20,7 @@ def rule(target, *models):
 
 
 def asked(rules, model, pool="", **headers):
-    """The request that a stream asks about."""
+    """Return the request that a stream asks about."""
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", rules=rules))
     head = {":path": "/v1/completions", ":method": "POST", **headers}
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)

@@ -1,4 +1,4 @@
-"""Request headers: hostile values count as absent."""
+"""Request headers: malformed values count as absent."""
 
 import pytest
 

@@ -31,7 +31,7 @@ JSON = st.recursive(
     ("body", "is_there"),
     [
         (b' {"model": "m", "prompt": "a"}', True),
-        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # places in it would be others
+        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # positions in it would differ
         (b'{"model": "m", "prompt": "\\ud800"}', False),
         (b'{"model": "m", "prompt": "a", "temperature": NaN}', False),
     ],

@@ -1,4 +1,4 @@
-"""Operators' paths, plain and disguised; real-vllm 15."""
+"""Operator paths, plain and disguised; real-vllm 15."""
 
 import orjson
 import pytest
@@ -37,7 +37,7 @@ DENIED = DeniedPaths(DENIED_PATHS)
 )
 def test_an_operator_path_is_recognized_in_any_spelling(path):
     if path == "/sleep%3Fx":
-        assert path not in DENIED  # the engine looks for `sleep?x`, which is nothing
+        assert path not in DENIED  # the engine looks for `sleep?x`, which does not exist
     else:
         assert path in DENIED
 

@@ -1,4 +1,4 @@
-"""The sample of answers that are read: a share, one after a while, and a bound on chunks."""
+"""The sample of answers that are read: a share, one after a while, and a limit on chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laar.protocol.sampling import CHUNKS_PER_S, Sampler
 
 
 def reads(*, share: float, chunks: int, a_second: int = 50, seconds: int = 60) -> tuple[int, int]:
-    """Answers and chunks read of steady traffic."""
+    """Return answers and chunks read from steady traffic."""
     sampler = Sampler(share, every_s=0.25, rng=random.Random(1))
     answers = 0
     for number in range(a_second * seconds):

@@ -1,4 +1,4 @@
-"""Which session a request belongs to, by what agents and APIs send."""
+"""The session of a request, by what agents and APIs send."""
 
 from itertools import takewhile
 
@@ -99,7 +99,7 @@ TOOLS = [
 
 
 def agents_turn(turn, *, attribution_block):
-    """The body of one turn of a coding agent, of the shape that Claude Code sends."""
+    """The body of one turn of a coding agent, as sent by Claude Code."""
     line = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
     rules = "You are a coding agent. " + "Rules stand here. " * 900
     system = (
@@ -118,14 +118,14 @@ def agents_turn(turn, *, attribution_block):
             {"role": "assistant", "content": [call]},
             {"role": "user", "content": [result]},
         ]
-    for message in messages[-2:]:  # marks that move turn by turn
+    for message in messages[-2:]:  # marks that move with each turn
         message["content"][-1]["cache_control"] = {"type": "ephemeral"}
     document = {"model": "m", "max_tokens": 99, "system": system, "tools": TOOLS}
     return orjson.dumps({**document, "messages": messages})
 
 
 def believed(first, second):
-    """The share of the second body's prompt that is believed cached after the first."""
+    """Return the share of the second body's prompt that is believed cached after the first."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     chains = []
     for body in (first, second):

@@ -1,4 +1,4 @@
-"""Whether an answer is of use, in every API and however it comes."""
+"""Whether an answer is useful, in every API and in any split."""
 
 import orjson
 import pytest

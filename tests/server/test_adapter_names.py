@@ -105,7 +105,7 @@ async def test_no_adapter_answers_for_another_model_with_the_same_name(gateway, 
 
 
 async def burst(http, envoy, *models, **fields):
-    """Ask for each model at once; return the statuses."""
+    """Send a request for each model at once; return the statuses."""
     answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
     return Counter(status for status, _ in answers)
 
@@ -126,7 +126,7 @@ def state(runner, engine):
 async def test_requests_for_a_model_that_one_endpoint_refuses_go_elsewhere(
     gateway, http, shape, refused, status
 ):
-    """Its other models stay in use there, and it is asked again once it answers."""
+    """Its other models stay in use there, and it is probed again until it answers."""
     bad, *good = [await gateway.enter(Engine("m", "other", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy(shape)

@@ -1,4 +1,4 @@
-"""What foreign pages, guessers and strangers on the network get of the admin port."""
+"""What foreign pages, guessers and other machines get from the admin port."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
 PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
 LARGE = 16 << 20
-"""Bytes of an answer that no socket's buffers hold."""
+"""Bytes of an answer that exceed any socket buffers."""
 JSON = {"content-type": "application/json"}
 
 
@@ -131,7 +131,7 @@ def test_a_client_that_repeats_wrong_tokens_has_to_wait():
     for guess in range(Attempts.MOST - 1):
         headers = {"authorization": f"Bearer wrong-{guess}"}
         assert there.get("/fleet", headers=headers).status_code == 401
-    assert there.get("/fleet", headers=right).status_code == 200  # and the count begins again
+    assert there.get("/fleet", headers=right).status_code == 200  # and the count starts again
     for guess in range(Attempts.MOST):
         answer = there.post("/login", data={"token": f"wrong-{guess}"})
         assert answer.status_code == 401
@@ -211,7 +211,7 @@ def test_loopback_addresses_are_recognized(address, host, loopback):
 
 @pytest.fixture
 async def served(monkeypatch):
-    """The address of an admin server whose limits are low."""
+    """The address of an admin server with low limits."""
     monkeypatch.setattr("laar.server.admin.app.MAX_CONNECTIONS", 5)
     monkeypatch.setattr("laar.server.admin.app.WAIT_S", 0.3)
 
@@ -239,7 +239,7 @@ async def asked(address, headers=b""):
 
 
 def ipv6():
-    """Whether this machine has IPv6."""
+    """Return whether this machine has IPv6."""
     try:
         socket.create_server(("::", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -316,7 +316,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
     reader, writer = await asyncio.open_connection(*served, limit=1024)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     loop, read = asyncio.get_running_loop(), 0
-    until = loop.time() + 2.0  # some looks at the connection
+    until = loop.time() + 2.0  # some checks of the connection
     while piece := await reader.read(LARGE // 100):
         read += len(piece)
         if loop.time() < until:

@@ -1,4 +1,4 @@
-"""An engine that publishes what its cache does is believed."""
+"""The events that an engine publishes about its cache are trusted."""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +24,7 @@ DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 @asynccontextmanager
 async def publishing_engine(gateway):
-    """The director of a picker whose endpoint publishes events, and what publishes them."""
+    """The director of a picker whose endpoint publishes events, and the publisher."""
     with zmq.asyncio.Context() as context, context.socket(zmq.PUB) as engine:
         port = engine.bind_to_random_port("tcp://127.0.0.1")
         entry = {
@@ -46,7 +46,7 @@ async def publishing_engine(gateway):
 
 
 def believed(director, prompt):
-    """The share of a prompt that the endpoint is believed to hold."""
+    """Return the share of a prompt that the endpoint is believed to hold."""
     decision = director.preview(request(prompt), 0.0)
     return 1.0 - decision.uncached_tokens / decision.tokens
 
@@ -80,7 +80,7 @@ async def test_the_request_after_a_reset_counts_although_the_event_arrives_with_
 
 
 async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(gateway):
-    """Its requests in flight keep its slot; what its cache did meanwhile went past the picker."""
+    """Its requests in flight keep its slot; the picker misses what its cache did meanwhile."""
     async with publishing_engine(gateway) as (director, publish):
         text, ids = "a prompt that the engine let go " * 100, list(range(160))
         beliefs, (spec,) = director.prefixes, director.table.specs()
@@ -124,7 +124,7 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
 
 
 def test_a_restart_counts_if_no_event_has_arrived_since():
-    """Engines tell both times by one clock: in the first batch of events, and on the page."""
+    """Engines report both times by one clock: in the first batch of events, and on the page."""
     picker = Picker(SETTINGS)
     fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
@@ -132,7 +132,7 @@ def test_a_restart_counts_if_no_event_has_arrived_since():
     ids = np.arange(160, dtype=np.uint32)
 
     def holds_after(page):
-        """Whether blocks of a cache that was empty at 100 s are believed after a page."""
+        """Return whether blocks of a cache that was empty at 100 s still count after a page."""
         fleet.cleared(ADDRESS, at_s=100.0)
         fleet.stored(ADDRESS, Stored(hashes=range(10), ids=ids, block_size=16))
         fleet.reading(ADDRESS, page, 0.0)

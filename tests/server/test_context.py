@@ -1,4 +1,4 @@
-"""The context hook behind a real Envoy: what endpoints receive, and what the pages say of it."""
+"""The context hook with a real Envoy: what endpoints receive, and what the pages report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text(ids, question="What is it?"):
 
 
 def raw(value, api="chat"):
-    """A body with spacing, escapes and numbers that a JSON writer would not give back."""
+    """A body with spacing, escapes and numbers that a JSON writer would not reproduce."""
     content = orjson.dumps(value)
     given = {
         "chat": b'"messages" : [ {"role":"system","content":"Be\\u0020brief."},'
@@ -119,7 +119,7 @@ async def test_documents_arrive_in_the_earlier_order_and_all_else_byte_for_byte(
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_tool_results_of_every_size_are_reordered_as_a_whole(place, shape):
-    """Past 62,000 bytes the gateway shape sends the changed body in pieces."""
+    """Beyond 62,000 bytes the gateway shape sends the changed body in pieces."""
     there = await place(shape, {**ON, "roles": ["tool"]})
 
     def call(ids):
@@ -145,11 +145,11 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """They are known once they came between other ones."""
+    """They are known once they occurred between other ones."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
-        """As Anthropic's clients send it."""
+        """As sent by Anthropic's clients."""
         listed = "\n\n".join(map(prose, ids))
         content = f"Use these pieces of context.\n\n{listed}{note}\n\nQuestion: {question}"
         message = {"role": "user", "content": [{"type": "text", "text": content}]}
@@ -170,7 +170,7 @@ async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
 
 
 def sources(ids):
-    """Open WebUI's, numbered by place."""
+    """Open WebUI's, numbered by position."""
     listed = "\n".join(
         f'<source id="{n}" name="{i}.pdf">{prose(i)}</source>' for n, i in enumerate(ids, 1)
     )
@@ -192,7 +192,7 @@ async def test_numbered_documents_move_and_answers_cite_the_original_numbers(pla
         return b"data: %s\n\n" % orjson.dumps({"choices": [choice]})
 
     async def pieces(said):
-        """Cut within words, ids and events."""
+        """Split within words, ids and events."""
         wire = b""
         while said:
             size = rng.randint(1, 7)
@@ -204,7 +204,7 @@ async def test_numbered_documents_move_and_answers_cite_the_original_numbers(pla
             wire = wire[size:]
 
     def answer():
-        """Name each document by what the prompt calls it, in the prompt's order."""
+        """Return each document's name in the prompt, in the prompt's order."""
         prompt = orjson.loads(there.upstream.asked[-1].body)["messages"][0]["content"]
         named = SOURCE.findall(prompt)
         said = "".join(f"{name} is in [{own}], source {own}. " for own, name in named)
@@ -392,7 +392,7 @@ def usage(cached):
 
 GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
 REQUESTS = 8
-"""Conversations that the guard of these tests judges by."""
+"""Conversations on which the guard of these tests judges."""
 
 
 @pytest.fixture(autouse=True)
@@ -449,7 +449,7 @@ async def test_the_hook_stays_on_if_engines_find_more_cached(place):
         given = raw(text(ids))
 
         async def answer(given=given):
-            """An engine that finds more cached of what the hook changed."""
+            """An engine that finds more cached if the hook changed the prompt."""
             changed = there.upstream.asked[-1].body != given
             yield usage(80 if changed else 20).body
 

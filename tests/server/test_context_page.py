@@ -1,4 +1,4 @@
-"""The live page's panel of the context hook, in a real Chromium."""
+"""The context hook's panel on the live page, in a real Chromium."""
 
 import re
 from functools import partial

@@ -1,4 +1,4 @@
-"""The endpoints file that Envoy reads: while a picker starts, and as endpoints come and go."""
+"""The endpoints file that Envoy reads: while a picker starts, and as endpoints join and leave."""
 
 import asyncio
 import contextlib
@@ -123,7 +123,7 @@ async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_ch
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """It was used at once, and Envoy, which did not know it any more, asked any other."""
+    """It was used at once, and Envoy, which no longer knew it, chose any other."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

@@ -1,4 +1,4 @@
-"""Endpoints that fail behind a real picker and a real Envoy: the next one, or a clear error."""
+"""Endpoints that fail, with a real picker and a real Envoy: the next one, or a clear error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def error(body):
 
 
 class Resetting:
-    """An endpoint that takes a request, begins an answer, and cuts the connection."""
+    """An endpoint that accepts a request, begins an answer, and closes the connection."""
 
     def __init__(self, begins=b""):
         self.requests = 0
@@ -56,7 +56,7 @@ class Resetting:
     async def _cut(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):  # probes and scrapes find nothing wrong
+            if head.startswith(b"GET"):  # probes and scrapes find no fault
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 await writer.drain()
                 writer.close()
@@ -64,7 +64,7 @@ class Resetting:
                 self.requests += b"/tokenize" not in head  # the picker asks for templates
                 writer.write(self._begins)
                 await writer.drain()
-                await asyncio.sleep(0.1 if self._begins else 0)  # what was written may arrive
+                await asyncio.sleep(0.1 if self._begins else 0)  # written data may arrive
         except asyncio.IncompleteReadError:
             pass
         finally:
@@ -320,7 +320,7 @@ async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
 
 
 def _patient_policies(bootstrap):
-    """Of the routes that a decision names: they bound how long an endpoint may be silent."""
+    """For the routes that a decision names: they bound how long an endpoint may be silent."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     routes = manager["route_config"]["virtual_hosts"][0]["routes"]

@@ -9,7 +9,7 @@ from support import eventually
 
 
 class Viewer:
-    """One viewer's side of ASGI; `reads` says whether sends come through."""
+    """One viewer's side of ASGI; `reads` controls whether sends complete."""
 
     def __init__(self, feed):
         self.frames = []

@@ -1,4 +1,4 @@
-"""Ten faults, each named on the first screen of the live page and by `laar doctor`."""
+"""Ten faults, each reported on the first screen of the live page and by `laar doctor`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Flow control behind a real Envoy: waiting, order, sheds, drain, and nothing left behind."""
+"""Flow control with a real Envoy: waiting, order, refusals, drain, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def post(http, envoy, body, **headers):
 
 
 def asked(upstream):
-    """The prompts that reached the endpoint, in order."""
+    """Return the prompts that reached the endpoint, in order."""
     return [orjson.loads(r.body)["messages"][0]["content"] for r in upstream.asked]
 
 
@@ -110,7 +110,7 @@ class Busy:
         return post(self.http, self.envoy, chat(text), **headers)
 
     async def hold(self, text, **headers):
-        """Send a request that waits; its task."""
+        """Send a request that waits; return its task."""
         before = metric(self.runner, "laar_flow_waiting")
         task = asyncio.create_task(self.ask(text, **headers))
         await eventually(waiting(self.runner, before + 1), what=f"{text} to wait")
@@ -127,7 +127,7 @@ async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway,
         answers = await asyncio.gather(busy.first, patient, urgent)
         assert [a.status for a in answers] == [200] * 3
         assert asked(busy.upstream) == ["first", "urgent", "patient"]
-        # The wait is no overhead of the picker's.
+        # The wait does not count as overhead of the picker.
         assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
         assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
         await nothing_left(busy.runner)
@@ -322,7 +322,7 @@ async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gatew
         orjson.loads(r.body)["messages"][0]["content"]: int(r.headers["x-vllm-priority"])
         for r in upstream.asked
     }
-    assert sent["first"] < sent["urgent"]  # only the client asked for -99
+    assert sent["first"] < sent["urgent"]  # only the client sent -99
     assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
 
 

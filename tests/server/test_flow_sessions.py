@@ -1,4 +1,4 @@
-"""Sessions past the room of the caches behind a real Envoy: held, let in, explained, forgotten."""
+"""Sessions beyond the caches' room, with a real Envoy: held, admitted, explained, forgotten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat(session):
 
 
 class Full:
-    """An endpoint whose cache the turn in flight of session `one` fills, until `release`."""
+    """An endpoint whose cache is filled by a turn in flight of session `one`, until `release`."""
 
     def __init__(self, gateway, http, shape, share=None, **flow):
         self.gateway, self.http, self.shape = gateway, http, shape
@@ -71,7 +71,7 @@ class Full:
             return answer.status
 
     async def hold(self, session):
-        """Send a turn that has to wait; its task."""
+        """Send a turn that has to wait; return its task."""
         before = metric(self.runner, WAITING)
         task = asyncio.create_task(self.ask(session))
         await eventually(
@@ -108,7 +108,7 @@ async def test_the_turn_of_a_client_that_leaves_passes_to_the_next_one(gateway, 
 async def test_a_turn_waits_for_a_session_that_another_picker_serves(
     gateway, http, tmp_path, server, request
 ):
-    """Two pickers, an Envoy in front of each, share a store and an endpoint's cache."""
+    """Two pickers, with an Envoy in front of each, share a store and an endpoint's cache."""
     store = StoreProcess(binary_of(server), tmp_path)
     await store.start()
     request.addfinalizer(store.stop)
@@ -131,7 +131,7 @@ async def test_a_new_picker_knows_no_places_and_admits_all(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         ports = {"ext_proc": gateway.settings.listen.ext_proc}
         full.runner = await gateway.picker(listen=ports)
-        assert await full.ask("two") == 200  # while the turn of the first goes on
+        assert await full.ask("two") == 200  # while the turn of the first continues
         assert not full.first.done()
 
 

@@ -1,4 +1,4 @@
-"""Requests leave no cycles behind, and what others leave is collected at rest."""
+"""Requests leave no cycles, and other cycles are collected while idle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_collection() -> Iterator[None]:
 async def test_a_request_leaves_no_reference_cycle() -> None:
     picker = processor(5)
     exchanges = [messages(2_000, number) for number in range(20)]
-    for each in exchanges:  # what is made once
+    for each in exchanges:  # created once
         await time_answer(picker, each)
     gc.collect()
     for _ in range(5):
@@ -37,7 +37,7 @@ async def test_a_request_leaves_no_reference_cycle() -> None:
 
 
 async def _asked(http, upstream, url, number) -> None:
-    """One exchange after another, each of another kind."""
+    """Run one exchange after another, each of another kind."""
     chat = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
     long = {"model": "m", "messages": [{"role": "user", "content": f"{number} " * 60_000}]}
     unknown = {"model": "none", "messages": []}
@@ -58,7 +58,7 @@ async def _asked(http, upstream, url, number) -> None:
     upstream.chat_answer = Answer.sse(chunks())
     answer = await http.post(f"{url}/v1/chat/completions", json={**chat, "stream": True})
     await answer.content.readany()
-    answer.close()  # in the middle
+    answer.close()  # halfway
     gone.set()
     upstream.chat_answer = None
 
@@ -70,7 +70,7 @@ def no_connection() -> bool:
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_stream_leaves_no_reference_cycle(gateway, http, shape) -> None:
-    """However it or its connection ends: what cycles hold waits for a collection of all."""
+    """However it or its connection ends: only a full collection frees what cycles hold."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})

@@ -66,7 +66,7 @@ async def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     await eventually(lambda: door.admission.queue.waiting == 10_000, what="all to wait")
     for task in tasks:
         task.cancel()
-    door.end(first)  # in the same moment: a decision falls for one that is already gone
+    door.end(first)  # at the same moment: a decision is made for a client that has left
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in done)
     assert door.left() == (0, 0, 0, 0)
@@ -94,7 +94,7 @@ async def test_a_client_that_leaves_while_another_is_admitted_costs_no_answer():
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
     await eventually(lambda: door.admission.queue.waiting == 3, what="all to wait")
     quiet, calm = door.ask(4, "quiet"), door.ask(5, "calm")  # for the newest of the loudest tenant
-    leaves.cancel()  # in the same moment
+    leaves.cancel()  # at the same moment
     with pytest.raises(asyncio.CancelledError):
         await leaves
     with pytest.raises(RequestError) as shed:
@@ -141,7 +141,7 @@ async def test_a_request_that_cannot_be_decided_blocks_no_other(monkeypatch):
 
     monkeypatch.setattr(door.director, "decide", failing)
     door.end(first)
-    with pytest.raises(ZeroDivisionError):  # its stream goes on without the picker
+    with pytest.raises(ZeroDivisionError):  # its stream continues without the picker
         await asyncio.wait_for(poison, 5)
     decision, _ = await asyncio.wait_for(other, 5)
     door.end(decision)
@@ -181,6 +181,6 @@ async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
         await held
     assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
     door.end(first)
-    decision, _ = await door.ask("next")  # a request that comes afterwards finds an open door
+    decision, _ = await door.ask("next")  # a later request does not have to wait
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)

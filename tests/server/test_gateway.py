@@ -1,4 +1,4 @@
-"""The picker behind a real Envoy, driven by real clients."""
+"""The picker with a real Envoy, driven by real clients."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
-    import openai  # a second, and only here
+    import openai  # a second, only in this test
 
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -93,7 +93,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
         async for chunk in stream:
             contents.append((chunk.choices[0].delta.content, chunk.model))
             seen_by_client.set()
-    # Names are restored where the answer passes through the picker anyway.
+    # Names are restored if the answer passes through the picker anyway.
     name = "m" if shape == "standalone" else "auto"
     assert contents == [("1", name), ("2", name)]
     table = gateway.runner.picker.table
@@ -160,7 +160,7 @@ async def test_no_request_fails_when_the_picker_dies_while_serving(gateway, http
 async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
-    # No probes: the picker must believe that the dead one lives.
+    # No probes: the picker must believe that the dead one is alive.
     await gateway.picker(readings={"scrape_interval_s": 60, "probe_interval_s": 600})
     envoy = await gateway.envoy()
     await a.__aexit__(None, None, None)
@@ -275,7 +275,7 @@ async def test_unusual_but_valid_requests_pass(gateway, http):
         b"]" * 100,
     )
     assert (await post(http, envoy.url(), nested)).status == 200
-    for count in (70, 85, 88):  # up to Envoy's limit of 100, with its own and ours
+    for count in (70, 85, 88):  # up to Envoy's limit of 100, including its own and laar's
         many = {f"x-header-{i}": "v" for i in range(count)}
         answer = await post(http, envoy.url(), chat(), **many)
         assert answer.status == 200
@@ -390,7 +390,7 @@ async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shap
 
 
 async def slow_way(to_port):
-    """A server that passes bytes on to a port, a megabyte a second."""
+    """A server that forwards bytes to a port, at a megabyte a second."""
 
     async def passed(reader, writer, wait_s):
         with contextlib.suppress(ConnectionError):
@@ -433,7 +433,7 @@ async def test_an_envoy_under_load_drains_and_answers_all_forwarded_requests(gat
     answers = []
 
     async def client():
-        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any more
+        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any longer
             while True:
                 answers.append(await post(http, envoy.url(), chat("m")))
 

@@ -1,4 +1,4 @@
-"""gRPC's bytes however they are cut, and frames' limits however reads cut them."""
+"""gRPC's bytes in any split, and limits on frames for any reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real gRPC client at the transport that is not gRPC's."""
+"""A real gRPC client with a transport that is not gRPC's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that no gRPC library makes: each costs its own connection at most, and leaves nothing."""
+"""Hostile peers: each costs at most its own connection, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def served():
 
 
 async def is_well(served):
-    """Another peer is served as if nothing was."""
+    """Another peer is served as if nothing had happened."""
     async with Peer.to(served) as peer:
         peer.call(1)
         peer.message(1, b"well?", end=True)
@@ -56,7 +56,7 @@ async def nothing_left(served):
 
 
 async def ends(served, *data, greet=True):
-    """Send bytes after the greeting; assert that the connection ends, and only this one."""
+    """Send bytes after the greeting; assert that only this connection ends."""
     async with Peer.to(served, greet=greet) as peer:
         for one in data:
             await peer.send(one)
@@ -94,13 +94,13 @@ async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
     [
         frame(DATA, 0, 1, length=(1 << 24) - 1),
         frame(HEADER, 0x4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),  # no HPACK
-        frame(HEADER, 0x4, 1, b"\x80"),  # index 0
+        frame(HEADER, 0x4, 1, b"\x80"),  # index 0 and an even stream number
         frame(HEADER, 0x4, 2, b"\x82"),  # a server's number
         frame(CONTINUATION, 0x4, 1, b"\x82"),
-        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a block
+        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a header block
         frame(WINDOW, 0, 0, b"\0\0\0\0"),
-        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # past the end of a window
-        frame(5, 0x4, 1, b"\0\0\0\2"),  # a client promises nothing
+        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # beyond a window
+        frame(5, 0x4, 1, b"\0\0\0\2"),  # clients may not push; a stream never opened
         frame(RST, 0, 7, b"\0\0\0\0"),  # never opened
         frame(PING, 0, 0, b"short"),
         frame(DATA, 0x8, 1, b"\xff"),  # more padding than frame
@@ -130,7 +130,7 @@ async def test_endless_header_blocks_are_cut_off(served):
 
 
 async def test_metadata_that_expands_too_much_is_refused(served):
-    """One long value in the table, named again and again (HPACK bomb)."""
+    """One long value in the table, referenced repeatedly (HPACK bomb)."""
     literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # into the table
     await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
     first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
@@ -154,7 +154,7 @@ async def test_rapid_resets_end_their_connection(served, pad_bytes):
     async with Peer.to(served) as peer:
         for number in range(1, 4001, 2):
             peer.call(number)
-            if pad_bytes is not None:  # which is no message
+            if pad_bytes is not None:  # which is not a message
                 peer.h2.send_data(number, b"", pad_length=pad_bytes)
             peer.h2.reset_stream(number)
         await peer.flush()
@@ -241,7 +241,7 @@ async def test_a_closed_window_holds_the_answers_until_it_opens(served):
 
 
 async def test_messages_of_a_peer_that_reads_no_answers_are_not_handled(served):
-    """The messages that wait for one stream are bounded, and the stream beside it goes on."""
+    """The messages that wait for one stream are bounded, and another stream continues."""
     async with Peer.to(served, window=0) as peer:
         peer.call(1)
         sent = 0
@@ -382,7 +382,7 @@ changes = st.lists(
 @settings(max_examples=examples(300))
 @given(changes, st.lists(st.integers(0, len(SPOKEN)), max_size=12))
 def test_arbitrary_bytes_end_only_their_connection(changed, cuts):
-    """Bytes put in, taken out or overwritten: no exception leaves, and all calls end."""
+    """Insert, remove or overwrite bytes: no exception escapes, and all calls end."""
     data = SPOKEN
     for at, put, taken in changed:
         data = data[:at] + put + data[at + taken :]

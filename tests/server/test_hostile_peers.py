@@ -1,4 +1,4 @@
-"""Direct peers of the ext_proc port that are no Envoy."""
+"""Direct peers of the ext_proc port other than Envoy."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Odd requests, answers and moments, through a real Envoy: none fails or is lost by the picker."""
+"""Unusual requests, answers and moments, through a real Envoy: the picker loses none."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def connected(envoy):
 
 
 async def send_raw(envoy, lines, body):
-    """Send header lines that no HTTP client would make; return the whole answer."""
+    """Send header lines that no HTTP client would send; return the whole answer."""
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         length = b"content-length: %d\r\n\r\n" % len(body)
         writer.write(HEAD + lines + length + body)
@@ -75,7 +75,7 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
         assert "x-laar-model" not in headers  # it was not laar's choice
     assert bodies(upstream) == [body] * 3
     assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # many alike are logged once
+    assert len(caplog.records) == 1  # many equal ones are logged once
     await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
@@ -83,7 +83,7 @@ async def test_after_an_internal_error_the_complete_request_is_forwarded(
 async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
     gateway, http, shape, monkeypatch
 ):
-    """A body too deep for recursion, and after it a picker that fails altogether."""
+    """A body too deep for recursion, and then a picker that fails completely."""
     own, foreign = await gateway.upstream(), await gateway.upstream()
     gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
     listed = [
@@ -137,7 +137,7 @@ async def test_a_prompt_nested_too_deeply_to_write_is_left_to_the_engine(served,
 
 
 async def test_other_requests_are_served_while_a_body_of_many_parts_is_read(gateway, http):
-    """On a thread, whose longest turn test_hostile_bodies bounds."""
+    """In a thread, whose longest turn is bounded in test_hostile_bodies."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -359,7 +359,7 @@ async def test_invalid_numbers_on_a_page_do_not_stop_scrapes(gateway):
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
 async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway, http, shape):
-    """In the sidecar's shape Envoy leaves paths as they are: only the picker unfolds them."""
+    """In the sidecar shape Envoy does not normalize paths: only the picker does."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -380,7 +380,7 @@ async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway
 
 @pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
 async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
-    """Some engines answer it as if the header were not there, and for Envoy its body has no end."""
+    """Some engines answer as if the header were missing, and for Envoy its body never ends."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

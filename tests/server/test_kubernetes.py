@@ -68,7 +68,7 @@ async def picker(gateway, *sources, **sections):
 
 
 async def pods(gateway, cluster, count, **metadata):
-    """Endpoints on addresses of their own and one port, each the pod of its number."""
+    """Endpoints on separate addresses and one port, each the pod with its number."""
     port = free_port()
     found = [await gateway.upstream(f"127.0.0.{n}", port) for n in range(2, count + 2)]
     for number, upstream in enumerate(found):
@@ -98,7 +98,7 @@ async def readiness(gateway):
 
 
 async def quiet(upstream):
-    """Until nothing but scrapes and probes has come for a while."""
+    """Wait until nothing but scrapes and probes has arrived for a while."""
 
     def asked():
         return sum(request.path.startswith("/v1/") for request in upstream.requests)
@@ -377,7 +377,7 @@ async def test_a_model_rewrite_takes_precedence_over_the_header_of_the_gateway(
     [*_, last] = a.asked
     assert orjson.loads(last.body)["model"] == "org/tiny"
     async with ask(http, envoy, "anything", **header) as answer:
-        assert answer.status == 404  # no rule for this name: the header's counts
+        assert answer.status == 404  # no rule for this name: the header applies
 
 
 @pytest.mark.envoy
@@ -427,17 +427,17 @@ async def test_pools_are_selected_by_model_or_by_route_metadata(gateway, http, c
 
 
 LLM_D = {"app": "vllm", "llm-d.ai/role": "both", "llm-d.ai/model": "Qwen3"}
-"""Labels that llm-d's guides give to pods; no name of a model that clients ask for."""
+"""Labels that llm-d's guides give to pods, without the model names that clients use."""
 
 
 def lists(*names, **adapters):
-    """An engine's list of its models, the adapters by their parent."""
+    """An engine's list of its models, with adapters by parent."""
     own = [{"id": name, "root": "org/tiny", "parent": None} for name in names]
     return own + [{"id": name, "parent": parent} for name, parent in adapters.items()]
 
 
 async def llm_d_pool(gateway, cluster, *models):
-    """A pool as llm-d left it: pods without a word for laar, each with its list of models."""
+    """A pool as llm-d left it: pods without laar's labels, each with its list of models."""
     found, port = await pods(gateway, cluster, len(models), labels=LLM_D, annotations={})
     for upstream, names in zip(found, models, strict=True):
         upstream.models = names
@@ -446,11 +446,11 @@ async def llm_d_pool(gateway, cluster, *models):
 
 
 async def picks(http, envoy):
-    """Wait until Envoy asks the picker: one that started without endpoints was not ready."""
+    """Wait until Envoy calls the picker: one that started without endpoints was not ready."""
 
     async def asked():
         async with ask(http, envoy) as answer:
-            # Envoy names a reason as well, while it knows no endpoint.
+            # Envoy gives a reason too while it knows no endpoint.
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
@@ -573,7 +573,7 @@ async def test_an_engine_that_comes_back_with_another_model_serves_that(
     a.models = lists("other", "org/tiny")
     asked = len(a.requests)
     await eventually(lambda: len(a.requests) > asked + 5, what="more looks")
-    assert table.models == ["org/tiny"]  # the order of a list is no news
+    assert table.models == ["org/tiny"]  # the order of a list has no meaning
     a.models = lists("org/large")
     await eventually(lambda: table.models == ["org/large"], what="the other model")
     assert await served_by(http, envoy, model="org/large") == a.address
@@ -641,7 +641,7 @@ schedulingProfiles:
       - {pluginRef: prefix-cache-scorer, weight: 3}
       - {pluginRef: max-score-picker}
 """
-"""The three scorers and weights that llm-d's documentation begins with."""
+"""The three scorers and weights in llm-d's documentation."""
 
 
 async def test_the_example_of_llm_d_is_converted_and_serves_its_pool(
@@ -661,9 +661,9 @@ async def test_the_example_of_llm_d_is_converted_and_serves_its_pool(
     envoy = await gateway.envoy("full-duplex")
     deciding = {}
     prompt = " ".join(f"word{n}" for n in range(4000))
-    for policy in ("laar", "profile-default"):  # the cost decides; theirs is there to compare with
+    for policy in ("laar", "profile-default"):  # the cost decides; theirs is for comparison
         served = set()
-        for _ in range(3):  # what was asked before has its prefix where it was asked
+        for _ in range(3):  # earlier prompts have their prefixes where they were sent
             async with http.post(
                 f"{envoy.url()}/v1/chat/completions",
                 json={"model": "org/tiny", "messages": [{"role": "user", "content": prompt}]},

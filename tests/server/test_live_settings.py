@@ -1,4 +1,4 @@
-"""A settings file that changes under a running picker, behind a real Envoy where requests flow."""
+"""A settings file that changes under a running picker, with traffic through a real Envoy."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ async def config(gateway, http):
 
 
 class Traffic:
-    """Clients that ask without a pause and keep every answer that was no success."""
+    """Clients that send requests without pause and keep every unsuccessful answer."""
 
     def __init__(self, http, url, clients=4):
         self._http, self._url = http, url
@@ -173,7 +173,7 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
 
 @pytest.mark.envoy
 async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
-    """The tenant would be unknown, and Envoy would wait for no held request, until it is too."""
+    """The tenant would be unknown, and Envoy would wait for no held request, until it restarts."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True})
@@ -185,7 +185,7 @@ async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     async with http.post(url, json=body, headers=headers) as answer:
         assert answer.headers["x-laar-model"] == "m"
-        assert "x-laar-endpoint" not in answer.headers  # for it names a tenant
+        assert "x-laar-endpoint" not in answer.headers  # since it names a tenant
 
 
 async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
@@ -216,7 +216,7 @@ async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
 
 
 def artifact(mean):
-    """The one that comes with the lab, with all of one model's cells at a mean."""
+    """The lab's artifact, with all of one model's cells at a mean."""
     known = orjson.loads(
         (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()
     )
@@ -264,7 +264,7 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
 
 
 async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
-    """SIGHUP asks: no file that is known has changed since the refusal."""
+    """SIGHUP asks: no known file has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     gateway.change(routing={"weights_file": "later.yaml"})
@@ -370,7 +370,7 @@ async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        with await asyncio.to_thread(path.open, "wb") as reading:  # it is open at the picker, too
+        with await asyncio.to_thread(path.open, "wb") as reading:  # the picker has it open, too
             picker.send_signal(signal.SIGHUP)
             reading.write(whole.read_bytes())
             whole.replace(path)
@@ -387,7 +387,7 @@ async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
 
 
 async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
-    """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
+    """Like a kubelet mount: links to a directory that is swapped, and the old one deleted."""
     document = {
         "endpoints_file": "endpoints.yaml",
         "routing": {"weights_file": "weights.yaml"},
@@ -462,7 +462,7 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 
 
 def in_force(runner):
-    """The settings that the parts of a picker use."""
+    """The settings in use by the parts of a picker."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
     declared = runner.collectors.resolver._declared
@@ -490,7 +490,7 @@ def in_force(runner):
 
 
 def picker(path, paths):
-    """One that is built from a file with some other settings, and not run."""
+    """A picker built from a file with some other settings, and not run."""
     made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)

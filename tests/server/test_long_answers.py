@@ -36,7 +36,7 @@ ENDS = ("end", "trailers", "client leaves")
 
 
 class Call:
-    """The transport of one stream, which keeps what is sent."""
+    """The transport of one stream, which records what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -49,7 +49,7 @@ class Call:
 
 
 class Served:
-    """A picker with one endpoint and its own clock, reading all answers."""
+    """A picker with one endpoint and its own clock, which reads all answers."""
 
     def __init__(self) -> None:
         self.now = 0.0

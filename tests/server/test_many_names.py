@@ -1,4 +1,4 @@
-"""The names that the endpoints of a large fleet report as it starts."""
+"""The names that the endpoints of a large fleet report at startup."""
 
 from laar.core.membership import Served
 from support import eventually

@@ -1,4 +1,4 @@
-"""Health, admin port, draining, and what a bad start says."""
+"""Health, admin port, draining, and errors at startup."""
 
 import asyncio
 import socket
@@ -100,7 +100,7 @@ async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
 
 
 class Exchange:
-    """One ext_proc stream, spoken by hand."""
+    """One ext_proc stream, driven by hand."""
 
     def __init__(self, channel):
         process = channel.stream_stream(

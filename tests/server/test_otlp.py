@@ -1,4 +1,4 @@
-"""Spans to a real OTLP receiver; the collector that is down, slow, or refuses."""
+"""Spans to a real OTLP receiver; a collector that is down, slow, or refuses."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def collector():
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """The records that wait at the end are sent however busy this machine is."""
+    """The records waiting at the end are sent however busy this machine is."""
     monkeypatch.setattr(tracing, "LAST_S", 10.0)
 
 
@@ -45,7 +45,7 @@ def quick(monkeypatch):
 
 
 def asked(runner, count):
-    """Some requests that are traced, from beginning to end."""
+    """Some traced requests, from beginning to end."""
     makes = runner.picker.observability.spans
     traces = [makes.join((), SAMPLED, "") if makes else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
@@ -77,8 +77,8 @@ async def test_a_sampled_request_is_a_span_of_the_trace_of_its_client(
     url = gateway.url("admin", f"/decisions/{decision_id}")
     async with http.get(url) as found:
         shown = await found.json()
-    await gateway.stop_picker()  # which sends what waits
-    await envoy.stop()  # which writes its log out
+    await gateway.stop_picker()  # which sends waiting spans
+    await envoy.stop()  # which flushes its log
 
     [span] = collector.spans
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
@@ -340,7 +340,7 @@ def test_without_the_extra_the_start_reports_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, traces="http://h/v1/traces")
-    starting(tmp_path)  # nobody misses it
+    starting(tmp_path)  # it is not needed
 
 
 def test_opentelemetry_is_imported_only_if_enabled(tmp_path):

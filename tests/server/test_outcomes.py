@@ -1,4 +1,4 @@
-"""Outcomes over HTTP and gRPC into a running picker, and what it keeps across restarts."""
+"""Outcomes over HTTP and gRPC to a running picker, and its state across restarts."""
 
 import math
 import time
@@ -24,7 +24,7 @@ C = 1e-4  # seconds per token of every model here
 
 
 def artifact(path, probabilities, *, spread=0.0):
-    """Write an artifact of models that differ in P(correct) alone."""
+    """Write an artifact of models that differ only in P(correct)."""
     cell = Cell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
     path.write_bytes(
         Capability(
@@ -53,13 +53,13 @@ def artifact(path, probabilities, *, spread=0.0):
 
 
 async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
-    """A picker over endpoints that get no requests; decisions are made on its director."""
+    """A picker with endpoints that get no requests; decisions are made on its director."""
     gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
     )
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
-    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
+    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
         readings=slow,
@@ -87,7 +87,7 @@ def ask(
     session="",
     **end,
 ):
-    """A request's whole life; `end` has the fields of its completion."""
+    """Run a request from decision to end; `end` has the fields of its completion."""
     request = Request(
         id="r",
         api=Api.CHAT,
@@ -159,7 +159,7 @@ async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
 
 @pytest.fixture
 def doubtful(monkeypatch):
-    """The artifact's probabilities weigh few outcomes, so that few reports show."""
+    """The artifact's probabilities weigh few outcomes, so that a few reports show."""
     monkeypatch.setattr("laar.server.learning.KAPPA", 2.5)
 
 
@@ -169,7 +169,7 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http,
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
     for made in range(1, 9):
         decision = ask(runner, f"question {made}", model="a")
-        ask(runner, f"question {made}", model="b")  # so that both are known to be as quick
+        ask(runner, f"question {made}", model="b")  # so that both are known to be equally fast
         status, answer = await post(gateway, http, {"decision_id": decision.id, "correct": False})
         assert (status, answer["accepted"], answer["verdicts"]) == (200, 1, ["taken"])
         last = ask(runner)
@@ -184,7 +184,7 @@ async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http
     runner = await picker(gateway, decisions={"log": str(log)})
     for number in range(12):
         first = ask(runner, f"question {number}", model="auto" if number % 2 else "b")
-        if number % 3 == 0:  # it was wrong, and the client reports the retry alone
+        if number % 3 == 0:  # it was wrong, and the client reports only the retry
             retry = ask(runner, f"question {number}", tried=first.model)
         if number % 4 < 2:
             told = {"decision_id": (first if number % 3 else retry).id, "correct": True}
@@ -382,7 +382,7 @@ async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, 
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
-    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone says nothing
+    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone shows nothing
     await post(gateway, http, {"decision_id": second.id, "correct": True})
     after = ask(runner, "other")
     assert believed(after, "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
@@ -405,7 +405,7 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
 async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
-    """As of an engine that crashed in the middle of its stream."""
+    """As from an engine that crashed in the middle of its stream."""
     runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))
@@ -498,7 +498,7 @@ async def test_a_state_file_in_a_missing_directory_is_refused(gateway):
         await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
 
 
-# What is seen of the models.
+# What is shown of the models.
 
 
 async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gateway, http):
@@ -561,7 +561,7 @@ async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = gateway.directory / "capability.json"
     artifact(capability, {"a": 0.9, "b": 0.8, "c": 0.6})
-    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
+    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     await gateway.picker(accuracy={"capability": str(capability)}, routing=still)
     url = (await gateway.envoy()).url()
     first = await chat(http, url)
@@ -580,7 +580,7 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_a_retry_by_en
         accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
     )
     envoy = await gateway.envoy()
-    # Otherwise the first probe or reading may find the engine gone, and Envoy has nothing to retry.
+    # Otherwise the first probe or reading may find the engine down, and Envoy has nothing to retry.
     table, problems = runner.picker.table, runner.picker.problems
     await eventually(
         lambda: (
@@ -657,7 +657,7 @@ async def test_nothing_about_a_model_is_learned_from_a_refusal(gateway, http):
 
 
 async def test_an_artifact_for_other_models_is_reported(gateway, http):
-    """As one measured under the names of a hub, for engines that serve shorter ones."""
+    """Like one measured under the names of a hub, for engines that serve shorter ones."""
     runner = await picker(
         gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
     )

@@ -1,4 +1,4 @@
-"""Pods that nothing names the models of, and their own lists."""
+"""Pods whose models no setting names, and their own lists."""
 
 import pytest
 

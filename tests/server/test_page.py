@@ -1,4 +1,4 @@
-"""The live page in a real Chromium; skipped, with what to install, where there is none."""
+"""The live page in a real Chromium; skipped, with install instructions, if there is none."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     await shows(page, "#figures", "of the last 2, 1 of them 401 of ")
     await shows(page, "#retries", "2")
     assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
-    assert "not read" not in await page.text("#fleet")  # its probes are all there is to see
+    assert "not read" not in await page.text("#fleet")  # its probes are all that is visible
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")
@@ -451,7 +451,7 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
 async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
     tmp_path, chromium, monkeypatch
 ):
-    """It tried the old one again and again, and its address, that of all others, was shut out."""
+    """It retried the old one repeatedly, and its address, shared with others, was locked out."""
     monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("let-me-look-please")

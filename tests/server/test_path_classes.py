@@ -86,7 +86,7 @@ async def ask_all(http, url, asked):
 
 
 def two_names(gateway, *addresses_and_names, labels=()):
-    """An endpoints file of engines of two kinds."""
+    """Write an endpoints file with engines of two kinds."""
     entries = [{"address": a, "models": [name]} for a, name in addresses_and_names]
     entries[-1]["labels"] = dict(labels)
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": entries}))
@@ -177,13 +177,13 @@ BOUNDARY = "a-boundary"
 
 
 def json_of(size):
-    """A chat of `size` bytes that names its model last."""
+    """Return a chat of `size` bytes that names its model last."""
     head, tail = b'{"messages":[{"role":"user","content":"', b'"}],"model":"right"}'
     return head + b"x" * (size - len(head) - len(tail)) + tail
 
 
 def form_of(size):
-    """A form of `size` bytes with its model behind the file."""
+    """Return a form of `size` bytes with its model after the file."""
     part = f"--{BOUNDARY}\r\ncontent-disposition: form-data; name=".encode()
     head = part + b'"file"; filename="a.wav"\r\n\r\n'
     tail = b"\r\n" + part + b'"model"\r\n\r\nright\r\n--' + BOUNDARY.encode() + b"--\r\n"
@@ -219,7 +219,7 @@ async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, htt
 
 
 def form_behind(parts, heading_bytes=0):
-    """A form with its model behind so many files, the first with a heading of some length."""
+    """Return a form with its model after so many files, the first with a heading of some length."""
     opening = f"--{BOUNDARY}\r\n".encode()
     file = b'content-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nx\r\n'
     long = opening + b"x-long: " + b"x" * heading_bytes + b"\r\n" + file
@@ -267,7 +267,7 @@ async def test_an_empty_body_bypasses_nothing(gateway, http, shape, path):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_an_earlier_filter_may_answer_itself(gateway, http, shape):
-    """An authentication or a rate limit answers before the picker sees the request."""
+    """Authentication or a rate limit answers before the picker sees the request."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

@@ -1,4 +1,4 @@
-"""The picker's own questions to endpoints, while endpoints come and go."""
+"""The picker's own probes while endpoints join and leave."""
 
 import asyncio
 

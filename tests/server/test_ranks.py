@@ -1,4 +1,4 @@
-"""Data-parallel ranks behind one address, behind a real picker and a real Envoy."""
+"""Data-parallel ranks behind one address, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 

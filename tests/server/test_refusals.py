@@ -1,4 +1,4 @@
-"""The counter of what laar answers itself: each answer once, whichever part refused."""
+"""The counter of answers by laar itself: each once, whichever part refused."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ async def test_answers_by_laar_itself_are_counted_once_by_reason(processor):
     broken = opened(processor)
     begin(broken, CHAT, pool="p")
     processor.ask = None
-    send(broken, b'{"model": "m"}')  # may not pass: any endpoint of any pool would get it
+    send(broken, b'{"model": "m"}')  # must not pass: any endpoint of any pool would get it
     assert broken._call.answers
     assert dict(processor.metrics.refusals) == {
         ("403", "denied-path"): 1,

@@ -1,4 +1,4 @@
-"""The road of a usual request through laar's own functions stays as short as it is."""
+"""The path of a typical request through laar's own functions stays within a budget of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations that engines keep, through a real Envoy and simulated endpoints."""
+"""Conversations that engines store, through a real Envoy and simulated endpoints."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -26,7 +26,7 @@ async def asked(http, url, text, **fields):
 
 @asynccontextmanager
 async def three_engines(gateway, shape, **settings):
-    """Three endpoints behind a picker and an Envoy, and the URL of that."""
+    """Three endpoints behind a picker and an Envoy, and the URL of the latter."""
     async with AsyncExitStack() as stack:
         addresses = []
         for _ in range(3):

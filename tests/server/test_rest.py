@@ -1,4 +1,4 @@
-"""A picker at rest visits its endpoints less often; one with work does not."""
+"""An idle picker visits its endpoints less often; a busy one does not."""
 
 from __future__ import annotations
 

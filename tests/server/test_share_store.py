@@ -1,4 +1,4 @@
-"""Pickers that share through a real Redis or Valkey: partition, restart, full, wrong data."""
+"""Pickers that share through a real Redis or Valkey: partition, restart, full store, wrong data."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ OK = Completion(status=200, cause="complete", latency_s=0.1)
 
 
 class Member:
-    """A director with its sharer, as a picker has them, without ports."""
+    """A director with its sharer, like those of a picker, without ports."""
 
     def __init__(self, share, number):
         table = EndpointTable()
@@ -148,7 +148,7 @@ async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
 async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     server, members, forbidden
 ):
-    """Each turn was two lines in the log, ten times a second, and all loads sent again."""
+    """Each attempt logged two lines, ten times a second, and sent all loads again."""
     await server.start()
     await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
     p = await members()
@@ -166,7 +166,7 @@ async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
 async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     server, members, snapshots_every
 ):
-    """Its key for hashes is gone too, and the next picker to start brought one of its own."""
+    """Its hash key is gone too, and the next starting picker introduced its own."""
     snapshots_every(1.0)
     await server.start()
     p, q = [await members(n) for n in range(2)]
@@ -196,14 +196,14 @@ async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_picke
 
 
 async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
-    """A node is lost with the store and a picker, and both begin anew on another one."""
+    """A node is lost with the store and a picker, and both start again on another one."""
     await server.start()
     p = await members(1)
     await eventually(lambda: p.sharer.connected, what="the way")
     p.settle(p.decide("remember me " * 60))
     server.stop()
     await eventually(lambda: "share" in p.problems, what="a problem")
-    await asyncio.sleep(2.0)  # it tries again once a second by now
+    await asyncio.sleep(2.0)  # it retries once a second by now
     await server.start()
     late = await members(2)
     await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other")
@@ -288,7 +288,7 @@ async def test_a_picker_starts_without_the_store_and_finds_the_others_later(serv
     p.settle(p.decide(text))
     await server.start()
     await eventually(lambda: not p.problems and not q.problems)
-    p.settle(p.decide(text))  # another key may hold now: what was believed before may be gone
+    p.settle(p.decide(text))  # there may be another key now: earlier beliefs may be gone
     await eventually(lambda: q.held(text) > 0.9)
     assert q.sharer.sharing.key == p.sharer.sharing.key
 
@@ -325,7 +325,7 @@ async def test_a_store_without_room_for_a_snapshot_still_carries_records(
 
 @pytest.mark.slow
 async def test_a_store_filled_by_records_becomes_usable_again(server, members):
-    """It takes no more entries, and only an entry that it takes would trim the old ones."""
+    """It accepts no more entries, and only a new entry would trim the old ones."""
     await server.start()
     p, q = await members(1, history_s=5), await members(2, history_s=5)
     taken = q.sharer.sharing.taken
@@ -430,7 +430,7 @@ async def test_an_idle_picker_sends_only_heartbeats(server, members):
     batches = p.sharer.sharing.batches
     p.sharer.sharing.batches = lambda now: made.append(now) or batches(now)
     await asyncio.sleep(1.5)
-    assert 0 < len(made) < 20  # it looks four times a second whether one is due
+    assert 0 < len(made) < 20  # it checks four times a second whether one is due
     assert len(q.sharer.sharing.peers) == 1
     assert q.sharer.sharing.peers.ended_by_lease == 0
 
@@ -459,7 +459,7 @@ async def test_a_changed_password_is_read_again(server, members, tmp_path):
     await eventually(lambda: "share" in p.problems)
     await server.start()
     await server.ask("CONFIG", "SET", "requirepass", "close sesame")
-    password.unlink()  # as while a volume is mounted anew
+    password.unlink()  # as while a volume is being mounted
     await eventually(lambda: "password_file" in p.problems.get("share", ""))
     password.write_text("close sesame\n")
     await eventually(lambda: p.sharer.connected)
@@ -514,7 +514,7 @@ async def test_a_slow_store_delays_only_records_for_other_pickers(server, member
 
 
 class Wire:
-    """The way of one picker to the store, which can be cut."""
+    """The connection of one picker to the store, which can be cut."""
 
     def __init__(self, store, path):
         self.store, self.path, self.url = store, path, f"unix://{path}"
@@ -544,7 +544,7 @@ class Wire:
 
 
 class Slow(Wire):
-    """A link of so many bytes a second each way."""
+    """A link with this many bytes a second each way."""
 
     bytes_s = 4 << 20
 
@@ -612,7 +612,7 @@ async def test_a_snapshot_may_take_long_on_a_slow_link(server, members, tmp_path
 
 
 class Ahead(Wire):
-    """A store whose clock was ahead as the picker came, and is right since then."""
+    """A store whose clock was ahead when the picker started, and is right since then."""
 
     by_s = 3600
 

@@ -1,4 +1,4 @@
-"""TLS to a real store, which shows a certificate and asks for one."""
+"""TLS to a real store, which presents a certificate and requires one."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from support.stores import SERVERS, StoreProcess, binary_of
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A handshake may take its time on a busy machine."""
+    """A handshake may take long on a busy machine."""
     monkeypatch.setattr(store, "_TIMEOUT_S", 30.0)
     for method in (Store._ask, Store._trip):
         monkeypatch.setitem(method.__kwdefaults__, "within_s", 30.0)
@@ -28,7 +28,7 @@ def authority(tmp_path):
 
 @pytest.fixture(params=SERVERS)
 async def secured(request, tmp_path, authority):
-    """Start a store with a certificate; give its port."""
+    """Start a store with a certificate; return its port."""
     stores = []
 
     async def start(pair):

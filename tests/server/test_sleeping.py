@@ -1,4 +1,4 @@
-"""Engines that sleep until they are woken, behind a real picker and a real Envoy."""
+"""Engines that sleep until they are woken, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = "a-secret"
 
 
 class Sleeper(ServedEngine):
-    """Holds requests while it sleeps, as vLLM does, until it is woken."""
+    """Holds requests while it sleeps, like vLLM, until it is woken."""
 
     def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2, wakes=True):
         self.state, self.wake, self.took_s = state, wake, took_s
@@ -230,7 +230,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
     await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
     engine.awake.clear()
     await eventually(lambda: bool(table.asleep[0] > 0.0))
-    engine.status = 500  # it gives up what it was answering
+    engine.status = 500  # it aborts what it was answering
     engine.busy.set()
     assert [(await task)[0] for task in asked] == [200] * 6  # by the other
     await asyncio.sleep(1.0)  # four times as long as until a probe

@@ -1,4 +1,4 @@
-"""The tasks of a running picker: a part that fails is reported and started again."""
+"""The tasks of a running picker: a failed one is reported and restarted."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ async def test_a_failed_task_is_restarted():
 
 
 async def test_a_cancellation_while_waiting_for_other_tasks_is_propagated():
-    """The part that shares was in this moment when its picker stopped, and went on for ever."""
+    """The sharing task was at this point when its picker stopped, and continued forever."""
     ending, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end():

@@ -1,4 +1,4 @@
-"""TLS on the ext_proc port, spoken by gRPC, by Python's own TLS and by a real Envoy."""
+"""TLS on the ext_proc port, with gRPC, with Python's own TLS and with a real Envoy."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
-    """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
+    """A certificate for 127.0.0.1 that is its own authority; return its paths by setting."""
     key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -58,7 +58,7 @@ def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
 
 
 def put(directory, pair):
-    """Put a pair where the picker looks, as a renewal would: one file after the other."""
+    """Put a pair where the picker looks, like a renewal: one file after the other."""
     settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
     for path, source in zip(settings.values(), pair, strict=True):
         path.with_suffix(".new").write_bytes(source.read_bytes())
@@ -72,7 +72,7 @@ async def picker(gateway, **tls):
 
 
 async def shown(gateway):
-    """The certificate that the port shows, PEM; asserts that HTTP/2 is agreed on."""
+    """Return the port's certificate, as PEM; assert that HTTP/2 is negotiated."""
     host, port = gateway.settings.listen.ext_proc.split(":")
 
     def shake_hands():
@@ -101,7 +101,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     certificate = x509.load_pem_x509_certificate(await shown(gateway))
     assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000)
     with pytest.raises(grpc.aio.AioRpcError):
-        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody vouches for it
+        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody certifies it
     async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
@@ -231,7 +231,7 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await is_healthy(gateway, refused)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-    client[0].write_bytes(other[0].read_bytes())  # the authority is followed as well
+    client[0].write_bytes(other[0].read_bytes())  # the authority is reloaded as well
 
     async def accepted():
         try:
@@ -274,7 +274,7 @@ async def test_the_reason_why_a_caller_was_refused_is_logged(
 
 
 async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
-    """A process of its own, whose event loop is uvloop's; the other tests run on Python's."""
+    """A separate process, whose event loop is uvloop's; the other tests use Python's."""
     own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
     document = {

@@ -1,4 +1,4 @@
-"""The tuner of a running picker, shown and frozen; and the file of what a picker learned."""
+"""The tuner of a running picker, shown and frozen; and the file of learned state."""
 
 import asyncio
 import errno
@@ -207,7 +207,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
     file, problems = tmp_path / "state.json", Problems()
 
     def saved(what, *, meanwhile=""):
-        """A save, in the middle of which another process saves and ends, if asked to."""
+        """A save; another process saves and ends in the middle of it, if requested."""
 
         def content():
             if meanwhile:

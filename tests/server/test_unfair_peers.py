@@ -1,4 +1,4 @@
-"""A peer of the ext_proc port that takes all it can, within all limits, beside an Envoy."""
+"""A peer of the ext_proc port that uses as much as the limits allow, next to an Envoy."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def test_a_source_that_is_known_slightly_later_starts_warm_as_well(tmp_pat
             director.served_by(decision, at, now)
             end = Completion(status=200, cause="complete", latency_s=0.1)
             director.settle(decision, end)
-        await runner.picker.sharer.warmed()  # from here on its stop saves
+        await runner.picker.sharer.warmed()  # from here on its stop saves a snapshot
     async with serving(tmp_path / "snapshot", kept_by) as runner:
         sharer, table = runner.picker.sharer, runner.picker.table
         (first, a), (second, b) = SOURCES.items()

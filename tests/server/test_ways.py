@@ -1,4 +1,4 @@
-"""Engines anywhere: https, a base path and a key of their own, through real Envoy."""
+"""Engines anywhere: https, a base path and their own key, through a real Envoy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
 
 
 class Engine:
-    """Speaks below its base path, to those who have its key; everything is recorded."""
+    """Serves below its base path, for clients with its key; everything is recorded."""
 
     def __init__(self, base="/v1", *, key="", tls=None):
         self.base, self.key, self.tls = base, key, tls
@@ -61,14 +61,14 @@ class Engine:
 
     @property
     def sent(self):
-        """The requests that clients sent."""
+        """Return the requests that clients sent."""
         own = ("laar-names", "laar-templates", "laar-tokens", "laar-trial")
         agents = ((each, each.headers.get("user-agent")) for each in self.seen)
         return [each for each, agent in agents if each.method == "POST" and agent not in own]
 
     @property
     def asked(self):
-        """Their paths, with queries."""
+        """Return their paths, with queries."""
         return [each.path_qs for each in self.sent]
 
 
@@ -121,7 +121,7 @@ async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_sha
     assert request.headers["host"] == "engine.example"
     assert "client" not in str(request.headers)
     assert any(each.path_qs == "/openai/v1/anything?y=2" for each in engine.seen)
-    # The picker's own visits go the same way.
+    # The picker's own visits use the same settings.
     slot = runner.picker.table.slot_counted(engine.address)
 
     async def is_read():
@@ -202,7 +202,7 @@ async def test_a_changed_key_is_used_without_a_restart(gateway, tmp_path):
 
 
 async def test_the_documented_addresses_get_answers(gateway, authority, tmp_path):
-    """The five rows of a new user's first try."""
+    """The five rows of a new user's first attempt."""
     pair = authority.issue("ip")
     secure = await gateway.enter(Engine(tls=pair))
     below = await gateway.enter(Engine("/openai/v1"))

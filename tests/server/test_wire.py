@@ -1,4 +1,4 @@
-"""laar's messages are Envoy's on the wire: names and numbers held to Envoy's own definitions."""
+"""laar's messages match Envoy's on the wire: names and numbers from Envoy's own definitions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_header_that_is_not_text_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_tenants_in_latin_1_are_distinguished(kept: bool) -> None:
-    """As many systems write them; with the bytes replaced all such tenants had one turn."""
+    """As many systems send them; with replaced bytes all such tenants shared one turn."""
     found = []
     for raw in ("Müller".encode(), "Müller".encode("latin-1"), "Möller".encode("latin-1")):
         message = ours.ProcessingRequest()

@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig becomes settings that laar takes, with a list of the lost parts."""
+"""An EndpointPickerConfig is converted to laar's settings, with a list of the lost parts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A setting is declared once: a file, the features and the lab begin alike."""
+"""A setting is declared once: the file, the features and the lab have the same defaults."""
 
 from dataclasses import fields, is_dataclass, replace
 
@@ -36,7 +36,7 @@ def parts(settings):
 
 
 def values(settings):
-    """Every field by its name, also of dataclasses within."""
+    """Yield every field by name, including those of nested dataclasses."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):

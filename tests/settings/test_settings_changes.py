@@ -47,7 +47,7 @@ def test_live_settings_change_together_and_others_wait(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """For any change, with the tuner on or off before."""
+    """For any change, whether the tuner was on or off before."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))
@@ -86,7 +86,7 @@ def write(path, made):
 @given(chosen)
 @settings(max_examples=examples(60))
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
-    """And each line says where its value came from."""
+    """And each line shows where its value came from."""
     directory = tmp_path_factory.mktemp("settings")
     write(directory / "weights.yaml", {"weights": {"k_rtt": 0.25}})
     (directory / "capability.json").touch()

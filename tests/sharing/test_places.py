@@ -19,7 +19,7 @@ DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 
 class Picker:
-    """A picker that holds turns for room in caches of 6,500 tokens, and tells the others."""
+    """A picker that holds turns for room in caches of 6,500 tokens, and informs the others."""
 
     def __init__(self, name, addresses=("a:1",)):
         self.sharing = sharing_picker(name, addresses)
@@ -71,10 +71,10 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     one, two = pickers
     first = one.ask(0.0, "x")
     network.exchange(0.1)
-    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache holds one of them
+    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache has room for one of them
     one.end(first, 1.0)
     network.exchange(1.1)
-    assert two.dispatch(1.5) == []  # x may be back at any moment
+    assert two.dispatch(1.5) == []  # x may return at any moment
     (second,) = two.dispatch(6.0)
     assert second.request.session == "y"
 

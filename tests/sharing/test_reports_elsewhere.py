@@ -1,4 +1,4 @@
-"""An outcome may be reported to any picker: the one that decided takes it."""
+"""An outcome may be reported to any picker: it is passed to the one that decided."""
 
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features

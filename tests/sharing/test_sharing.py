@@ -1,4 +1,4 @@
-"""Several pickers: what one learns the others know, and what one loses they make good."""
+"""Several pickers: what one learns the others know, and lost records are corrected."""
 
 import base64
 import struct
@@ -172,7 +172,7 @@ def test_a_starting_picker_gets_complete_chains():
 
 
 def test_a_miss_is_evidence_for_all_pickers():
-    """Two misses of proven prompts empty the belief here; the others believe the same."""
+    """Two misses of proven prompts clear the belief here; the others agree."""
     p, q, net = pair(A)
     texts = ["gamma " * 1200, "alpha " * 1200, "beta " * 1200]
     for at, text in enumerate([*texts, *texts[1:]]):
@@ -256,7 +256,7 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     table, health = q.director.table, q.director.health
     states = [health.records.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
-    assert q.taken["entered"] == 6  # the rest is news
+    assert q.taken["entered"] == 6  # the rest is new
 
 
 def test_an_emptied_cache_is_not_reported_after_an_outage():
@@ -370,7 +370,7 @@ def test_prompts_in_a_long_backlog_still_count_as_cached():
     decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
     for decision in decisions:
         p.director.settle(decision, OK)
-    net.exchange(30.0)  # their ends come in other batches than they
+    net.exchange(30.0)  # their ends come in other batches
 
     def believed(picker):
         table, prefixes = picker.director.table, picker.director.prefixes
@@ -402,10 +402,10 @@ def test_a_picker_signals_once_that_there_is_something_to_send():
     p.director.answering(decision, 1.01)
     assert news == [True]
     net.exchange(1.02)
-    assert p.batches(1.03) == []  # it was all
+    assert p.batches(1.03) == []  # that was everything
     p.director.settle(decision, OK)
     assert news == [True, False], "an end is less urgent"
-    short = p.director.decide(request("hi"), 1.04)  # no prefix to speak of
+    short = p.director.decide(request("hi"), 1.04)  # almost no shared prefix
     assert news == [True, False, True], "and goes out with a decision"
     assert p.batches(1.05)
     p.director.settle(short, OK)
@@ -511,7 +511,7 @@ def test_invalid_records_are_skipped_individually():
         ["w", {"w": "x"}, 1.0],
     ]
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
-    assert p.refused["record"] == len(records) - 1  # one names a beginning that is not known here
+    assert p.refused["record"] == len(records) - 1  # one names a beginning that is unknown here
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.blocks == 0
     p.director.decide(request(), 1.1)
@@ -575,13 +575,13 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     one, other = (x.prefixes.beliefs.index for x in (p, fresh))
     assert (one.uses, one.blocks) == (other.uses, other.blocks)
     assert one._segments.by_first.keys() == other._segments.by_first.keys()
-    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
+    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was applied
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index.blocks == 0
 
 
 def with_orders(picker):
-    """Let a picker keep orders of conversations, as one with the context hook does."""
+    """Let a picker keep orders of conversations, like one with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
     return picker
 
@@ -662,7 +662,7 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
 )
 def test_the_newer_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
-    """One that is fresher by little does not: what came since comes from the others as well."""
+    """A slightly newer one does not count: what came since arrives from the others as well."""
     p, _, _ = pair()
     for _ in range(40):
         p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)

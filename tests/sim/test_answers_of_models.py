@@ -1,4 +1,4 @@
-"""The simulated models: the fleet file's accuracies, correlated failures, the same every time."""
+"""The simulated models: the fleet file's accuracies, correlated failures, reproducible answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_failures_are_correlated_as_configured() -> None:
     ]
     arcsin_03 = 0.30469265401539
     assert mean(both) == pytest.approx(0.25 + arcsin_03 / (2 * 3.14159265), abs=0.013)
-    assert NormalDist().cdf(0) == 0.5  # what the closed form rests on
+    assert NormalDist().cdf(0) == 0.5  # the basis of the closed form
 
 
 def test_a_length_between_two_cells_uses_the_longer_one() -> None:

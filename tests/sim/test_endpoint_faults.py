@@ -1,4 +1,4 @@
-"""Faults: how they are written, and what a client sees of each."""
+"""Faults: their notation, and what a client sees of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
     return await sim.http.post("/v1/completions", json=body, headers={"x-sim-fault": fault})
 
 
-# How they are written.
+# Notation.
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_a_queue_that_really_is_full_gives_the_same_answer() -> None:
             assert plain.status_code == 503
             assert stream.status_code == 200
             assert events(stream.text)[0]["error"]["code"] == 503
-            # Let the two go: their answers are not what this is about.
+            # Let the two end: their answers are not the subject here.
             await sim.endpoint.stop()
 
 

@@ -87,7 +87,7 @@ async def test_continuous_usage_counts_up_without_details(sim: Running) -> None:
 
 
 async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> None:
-    """At real speed this prompt takes ten seconds to read; the head does not wait for it."""
+    """At real speed this prompt takes ten seconds to prefill; the headers do not wait for it."""
     async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
         body = {**CHAT, "messages": [{"role": "user", "content": "x" * 240_000}], "stream": True}
         async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
@@ -106,7 +106,7 @@ async def test_the_request_id_is_in_the_body_id(sim: Running) -> None:
 
 
 async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> None:
-    """Retries and hedges of a proxy carry the same id."""
+    """Retries and hedges of a proxy have the same id."""
     headers = {"x-request-id": "same"}
     both = await asyncio.gather(
         *(sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers) for _ in "ab")

@@ -1,4 +1,4 @@
-"""KV events come over ZMQ as a subscriber of a real vLLM would get them."""
+"""KV events arrive over ZMQ as a subscriber of a real vLLM would get them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
                     held -= set(event["block_hashes"])
             assert len(held) <= 20
         assert removed > 0
-        for round_ in (5, 0):  # the newest is held, the oldest is gone
+        for round_ in (5, 0):  # the newest is kept, the oldest is gone
             ids = list(range(1000 * round_, 1000 * round_ + 100))
             hashes = block_hashes(np.array(ids, np.uint32), 16)
             known = next((i for i, key in enumerate(hashes) if key not in held), len(hashes))

@@ -28,7 +28,7 @@ async def read_all(sim: Running, body: dict[str, object]) -> str:
 
 
 async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
-    """A stream under way; the task's result is all of it."""
+    """A stream in flight; the task's result is all of it."""
     task = asyncio.create_task(read_all(sim, body))
     await eventually(lambda: sim.endpoint.serving.driver.engine.load().running == 1)
     return task
@@ -192,7 +192,7 @@ def job(name: str, tokens: int = 50, **fields: float) -> Job:
 
 
 async def test_a_fast_run_takes_the_same_engine_time_as_a_stepwise_one() -> None:
-    """Timer error must not add up: the reference steps the same engine without any clock."""
+    """Timer error must not accumulate: the reference steps the same engine without any clock."""
     reference, now, times = engine(), 0.0, []
     reference.submit(job("a"))
     while (step := reference.step(now)) is not None:
@@ -234,7 +234,7 @@ async def test_an_aborted_job_gets_no_more_tokens_and_others_continue() -> None:
         await kept.more(kept.tokens)
     task.cancel()
     assert gone.tokens == tokens < 500
-    assert driver.engine.load().running <= 1  # kept's last iteration may not be settled
+    assert driver.engine.load().running <= 1  # the last iteration of `kept` may not be settled
 
 
 async def test_lost_or_refused_jobs_are_reported() -> None:

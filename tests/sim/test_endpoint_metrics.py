@@ -1,4 +1,4 @@
-"""The hand-rendered metrics page reads like one that prometheus-client would have made."""
+"""The hand-rendered metrics page equals one from prometheus-client."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_buckets_are_cumulative_and_end_at_the_count() -> None:
 
 
 def test_a_histogram_includes_values_after_the_last_scrape() -> None:
-    """Its text is kept between scrapes, so it must be dropped at an observation."""
+    """Its text is cached between scrapes, so an observation must invalidate it."""
     metrics = filled()
     first = metrics.page(LOAD)
     metrics.next_tokens(5, 0.03)

@@ -1,4 +1,4 @@
-"""Token ids agree with the lab's token counts, and blocks with a plain reading of their chain."""
+"""Token ids match the lab's token counts, and blocks a simple computation of their chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The block pool against a naive oracle, and the order of eviction."""
+"""The block pool compared with a naive oracle, and the order of eviction."""
 
 from __future__ import annotations
 

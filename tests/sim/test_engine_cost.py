@@ -1,4 +1,4 @@
-"""Cost models against closed forms: the roofline's limits, and brute force over a batch."""
+"""Cost models compared with closed forms: the roofline's limits, and brute force over a batch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_attention_counts_each_query_and_key_pair() -> None:
 
 
 def test_the_costs_of_chunks_add_up_to_the_whole_prompt() -> None:
-    """However a prompt is cut, its pairs are the same."""
+    """However a prompt is split, its pairs are the same."""
     whole = chunk(1000, 0).pairs
     cuts = [0, 16, 400, 999, 1000]
     assert sum(chunk(b - a, a).pairs for a, b in pairwise(cuts)) == pytest.approx(whole)

@@ -64,7 +64,7 @@ def test_all_times_grow_linearly_with_running_requests(together: int, merge: boo
 
 
 def test_a_new_request_slows_the_remainder_of_the_others() -> None:
-    """Half of the first prompt runs alone, the rest beside the second."""
+    """Half of the first prompt runs alone, the rest in parallel with the second."""
     timings = drive(engine(), [job("a", 0.0, 980, 1), job("b", 0.5, 5000, 1)])
     factor = 1 + (FACTOR - 1) / (SLOTS - 1)
     assert timings["a"].end_s == pytest.approx(0.5 + 0.5 * factor)
@@ -120,7 +120,7 @@ loads = st.lists(
 def test_merged_steps_change_no_time_and_every_token_is_reported(
     load: list[tuple[float, int, int, str, bool]], slots: int, blocks: int
 ) -> None:
-    """Merged and single runs agree but for the moment a newcomer waits for the step under way."""
+    """Merged and single runs agree, except that a new request waits for the step in progress."""
     jobs = [
         job(
             str(i),

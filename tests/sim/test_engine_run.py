@@ -191,7 +191,7 @@ def test_merging_steps_changes_no_result(scheduler: str, load: tuple[int, list[J
 def test_no_job_is_lost_and_no_memory_left_behind(
     scheduler: str, load: tuple[int, list[Job]], dropped: set[int]
 ) -> None:
-    """Each job gets exactly its tokens, those aborted none after, and all memory comes back."""
+    """Each job gets exactly its tokens, none after an abort, and all memory is released."""
     seed, jobs = load
     target = random_engine(seed, scheduler)
     for each in jobs:
@@ -247,7 +247,7 @@ def test_the_next_turn_finds_prompt_and_answer_cached() -> None:
 
 
 def test_replaying_all_events_yields_the_cache() -> None:
-    """One who follows the events knows what a prompt will find."""
+    """A reader of the events knows what a prompt will find cached."""
     rng = random.Random(1)
     target = engine(num_blocks=64, kv_events=True)
     known: set[int] = set()
@@ -324,7 +324,7 @@ def test_the_least_important_request_is_preempted() -> None:
 
 
 def test_prefill_first_scheduling_starves_decodes() -> None:
-    """SGLang's order gives new ones their first token before running ones their next."""
+    """SGLang's order gives new requests their first token before running ones their next."""
     gaps = {}
     for scheduler in ("fcfs", "prefill-first"):
         target = engine(scheduler=scheduler, max_num_batched_tokens=512)
@@ -367,7 +367,7 @@ def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:
     assert shorter is not None
     assert shorter.progress[0].tokens == 3
     assert shorter.duration_s == pytest.approx(0.5 * DECODE_S)
-    assert target.cut(start + 2.6 * DECODE_S) is None  # only what can't change is left
+    assert target.cut(start + 2.6 * DECODE_S) is None  # only what cannot change is left
 
 
 def test_the_argument_until_bounds_a_stretch() -> None:

@@ -1,4 +1,4 @@
-"""The engine model against the figures that the Medha paper publishes."""
+"""The engine model compared with the figures published in the Medha paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine model fitted to an endpoint: it recovers what a simulated one was started with."""
+"""The engine model fitted to an endpoint: it recovers the parameters of a simulated one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FACTS = Facts(model="true", block_size=32, num_blocks=4096, max_num_batched_toke
 
 
 def written(path: Path, profile: EngineProfile) -> Path:
-    """A profile as a file of a user's own."""
+    """Write a profile as a user's own file."""
     cost = {
         name: {"value": getattr(profile.cost, name), "source": "a test"}
         for name in LinearCost.__slots__
@@ -79,7 +79,7 @@ def test_cache_hits_and_concurrent_requests_change_predictions() -> None:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """A simulated endpoint of `TRUE`, in a thread of its own, stopped at the end."""
+    """A simulated endpoint of `TRUE`, in its own thread, stopped at the end."""
     settings = EndpointSettings(
         model="sim", profile=str(written(tmp_path / "true.yaml", TRUE)), max_model_len=8192
     )
@@ -114,7 +114,7 @@ def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Pat
     told += ["--repeat", "1", "--out", str(out), "--json", str(data)]
     ran = RUN.invoke(commands.app, [*told, "--plot", str(plot)])
     missed = "NOT held" in ran.output
-    assert ran.exit_code == (3 if missed else 0), ran.output  # up to the machine's other work
+    assert ran.exit_code == (3 if missed else 0), ran.output  # apart from other work on the machine
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = [row[3] for row in json.loads(data.read_bytes())["tables"][1]["rows"]]
     assert {1024, 2048, 3072, LONGEST - 32} <= set(found), "the engine found what was sent before"
@@ -123,11 +123,11 @@ def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Pat
         *("sim", TRUE.settings.block_size),
         TRUE.settings.num_blocks,
     )
-    # Other work on the machine adds to what is measured, sometimes much, and takes nothing away.
+    # Other work on the machine adds to measured times, sometimes much, and subtracts nothing.
     whole = check_points(LONGEST)["prompt length"][-1]
     times = predict(fitted, whole).ttft_s[0] / predict(TRUE, whole).ttft_s[0]
     assert 0.7 <= times <= 5.0
-    # The profile stands in a fleet file beside it.
+    # The profile is in a fleet file next to it.
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("endpoints: [{name: a, profile: own.yaml}]")
     assert read_fleet(fleet).sites()[0].engine == fitted

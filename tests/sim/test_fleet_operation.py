@@ -1,4 +1,4 @@
-"""A virtual fleet in trouble: endpoints that crash, leave, join and restart with empty caches."""
+"""A virtual fleet with faults: endpoints that crash, leave, join and restart with empty caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The virtual fleet: closed forms, readings as old as they are, and what stays bounded."""
+"""The virtual fleet: closed forms, aging readings, and bounded memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_all_reservations_are_released() -> None:
 
 @pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
 def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
-    """On its way, queued, while it is read and while it is decoded."""
+    """In transit, queued, while it is prefilled and while it is decoded."""
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended: list[Exchange] = []
     first = fleet.send(
@@ -173,7 +173,7 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
         for number in range(2_000):
             if number in (500, 1_999):
                 held.append(tracemalloc.get_traced_memory()[0])
-            blocks = spread(number << 20, 93)  # nothing is ever asked twice
+            blocks = spread(number << 20, 93)  # no prompt is sent twice
             yield Arrival(
                 at_s=0.2 * number,
                 prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
@@ -195,7 +195,7 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
     finally:
         tracemalloc.stop()
     assert tally.numbers()["success"] == 1.0
-    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it come back.
+    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it return.
     assert held[1] - held[0] < 512 << 10, "bytes that 1,500 more requests left behind"
 
 
@@ -286,7 +286,7 @@ def test_slow_spells_take_their_share_of_the_time() -> None:
 def test_the_index_treats_ids_like_the_text_they_represent(
     shared: int, more: int, other: int
 ) -> None:
-    """Against the grid's definition: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
+    """By the definition of the grid: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
     head = spread(7, shared)
     first = array("Q", [*head, *spread(10**6, more)])
     second = array("Q", [*head, *spread(2 * 10**6, other)])

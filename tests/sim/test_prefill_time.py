@@ -1,4 +1,4 @@
-"""The prefill table against closed forms and against simulating each length by itself."""
+"""The prefill table compared with closed forms and with simulating each length separately."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from support.exploring import examples
 
 
 def cost(chunk_tokens: int, context_tokens: int) -> float:
-    """Overhead, a linear part, and attention over what is there already."""
+    """Overhead, a linear part, and attention over the existing context."""
     return (
         0.004 + 1.2e-5 * chunk_tokens + 6e-11 * chunk_tokens * (context_tokens + chunk_tokens / 2)
     )
 
 
 def simulate(length: int, target_s: float = 0.02, step: int = 32) -> float:
-    """Algorithm 3 word by word for one length, chunks found by trying all sizes."""
+    """Algorithm 3 word by word for one length; chunks are found by trying all sizes."""
     done, total = 0, 0.0
     while done < length:
         sizes = range(8192, 0, -step)

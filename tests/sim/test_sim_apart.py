@@ -1,4 +1,4 @@
-"""Prefill and decode apart in simulation: where time goes, and where prompts stay cached."""
+"""Disaggregated prefill in simulation: where time goes, and where prompts stay cached."""
 
 import pytest
 from sim_endpoint import running

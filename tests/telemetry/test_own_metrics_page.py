@@ -1,4 +1,4 @@
-"""The metrics page: every line is well-formed, and series grow with endpoints and models only."""
+"""The metrics page: every line is well-formed, and series grow only with endpoints and models."""
 
 import math
 import random

@@ -94,7 +94,7 @@ def test_lateness_is_counted_at_the_decision_only_beyond_the_objective() -> None
     for _ in range(10):
         fleet.ask(ttft_objective_s=5.0)
     late = fleet.pools.expected_late()["", "m"]
-    assert 4 <= late <= 8  # those behind five seconds of prompts
+    assert 4 <= late <= 8  # those after five seconds of prompts
     fleet.ask(ttft_objective_s=60.0)
     assert fleet.pools.expected_late()["", "m"] == late
     assert fleet.pools.requests()["", "m"] == 12

@@ -1,4 +1,4 @@
-"""Which trace a decision joins: W3C Trace Context, and whose word counts."""
+"""The trace that a decision joins: W3C Trace Context, and the precedence of parents."""
 
 import pytest
 from hypothesis import given

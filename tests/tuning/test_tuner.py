@@ -1,4 +1,4 @@
-"""The tuner: what it believes, what it refuses, and where it ends."""
+"""The tuner: what it accepts, what it rejects, and where it ends."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def bowl(weights: Weighting) -> float:
 
 
 def fill(tuning: Tuner, now: float = 0.0) -> list[Weights]:
-    """Decide until the window takes no more; the measured decisions."""
+    """Decide until the window is full; return the measured decisions."""
     assert not tuning.frozen
     measured: list[Weights] = []
     while True:
@@ -59,7 +59,7 @@ def finish(
 
 
 def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
-    """One whole window; the weights it measured."""
+    """Run one whole window; return the weights it measured."""
     decisions = fill(tuning)
     finish(tuning, decisions, cost, ok)
     return decisions[0].values
@@ -92,7 +92,7 @@ def test_without_noise_the_climb_comes_within_a_fifth_of_the_optimum_in_forty_wi
 
 
 def noisy_climb(seed: int, windows: int) -> dict[str, float]:
-    """Up the bowl with every window 10 % off, all its requests in one direction."""
+    """Climb the bowl with every window 10 % off, all its requests in one direction."""
     tuning, rng = tuner(max_windows=windows, seed=seed), random.Random(seed)
     while not tuning.frozen:
         error = math.exp(rng.gauss(0, 0.1))
@@ -101,7 +101,7 @@ def noisy_climb(seed: int, windows: int) -> dict[str, float]:
 
 
 def single_shot(seed: int, windows: int) -> dict[str, float]:
-    """The published climb: one look at each candidate, the luckiest score kept for good."""
+    """The published climb: one measurement per candidate, the luckiest score kept forever."""
     rng, sigma, recent = random.Random(seed), 0.5, [False] * 0
     incumbent, lowest = dict(START), bowl(START) * math.exp(rng.gauss(0, 0.1))
     for _ in range(windows - 1):
@@ -110,7 +110,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
             for name, weight in incumbent.items()
         }
         cost = bowl(candidate) * math.exp(rng.gauss(0, 0.1))
-        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign trap is theirs
+        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign error is theirs
         if recent[-1]:
             incumbent, lowest = candidate, cost
         if len(recent) == 8:
@@ -213,7 +213,7 @@ def test_the_state_of_the_climb_is_shown() -> None:
     shown = tuning.under_way
     assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
     assert shown["weights"] == tuning.weights(0.0).values != START
-    decisions = fill(tuning)  # the incumbent serves while the answers come
+    decisions = fill(tuning)  # the incumbent serves while the answers arrive
     assert tuning.under_way == shown | {"weights": START, "decided": 20}
     finish(tuning, decisions[:5], bowl)
     assert tuning.under_way["answered"] == 5
@@ -225,7 +225,7 @@ def test_slow_requests_without_a_report_count_as_failures() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
     decisions = fill(tuning)
-    finish(tuning, decisions[:-4], lambda _: 1.9)  # quick, but one in five hangs
+    finish(tuning, decisions[:-4], lambda _: 1.9)  # fast, but one in five hangs
     for second in range(120):
         tuning.weights(float(second))
     assert last(tuning)["cost_s"] == pytest.approx(1.9 * 20 / 16)
@@ -251,7 +251,7 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
         assert last(tuning)["role"] == "incumbent"
         tuning.observe(Observed(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
     assert last(tuning)["outcome"] == "stopped"
-    # Those still to be answered are not failures.
+    # Requests that are still unanswered are not failures.
     assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
     assert tuning.under_way["role"] == "incumbent"
     assert tuning.weights(0.0).values == START
@@ -305,7 +305,7 @@ def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
 
 
 def hoarding(weights: Weighting) -> tuple[float, float]:
-    """Less queue weight, more on one endpoint: slightly earlier tokens, much later ends."""
+    """Less queue weight, more load on one endpoint: slightly earlier tokens, much later ends."""
     share = 1 / (1 + weights["queue"] / 0.05)
     return 1.136 - 0.035 * share, 2.46 + 10.1 * share
 
@@ -313,7 +313,7 @@ def hoarding(weights: Weighting) -> tuple[float, float]:
 def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
     ends = {}
     for objective in ("ttft-p95", "e2e-p95", "ttft-and-e2e-p95"):
-        # Small steps, each within the guard on the tail: only the objective can refuse them.
+        # Small steps, each within the guard on the tail: only the objective can reject them.
         tuning = tuner(
             objective=objective,
             bounds=BOUNDS | {"queue": (1e-6, 10.0)},
@@ -338,7 +338,7 @@ def test_weights_stay_within_bounds_and_leave_a_corner() -> None:
     seen = [step(tuning, lambda _: 2.0) for _ in range(30)]
     for weights in seen:
         assert all(0.01 <= weight <= 10.0 for weight in weights.values())
-    assert sum(weights != corner for weights in seen) >= 23  # all but the re-measurements
+    assert sum(weights != corner for weights in seen) >= 23  # all but the remeasurements
 
 
 def test_a_frozen_tuner_serves_and_exports_the_incumbent() -> None:

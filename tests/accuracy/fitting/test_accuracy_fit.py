@@ -1,4 +1,4 @@
-"""Fitting: recovers what made the outcomes, says what it can't know, survives bad files."""
+"""Fitting: it recovers what produced the outcomes, reports limits, and survives bad files."""
 
 from __future__ import annotations
 

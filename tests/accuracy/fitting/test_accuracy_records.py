@@ -1,4 +1,4 @@
-"""Records of graded answers: every form is read, bad ones are named, and the task is known."""
+"""Records of graded answers: every format is read, bad entries are reported, tasks are inferred."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
 
     assert best(1.0, 0.0, 0.0) == 1
     assert best(0.6, 0.0, 0.0) == 1
-    assert best(0.2, 0.0, 0.0) == 0  # a stranger, more likely
+    assert best(0.2, 0.0, 0.0) == 0  # an unknown task is more likely
     assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
     tasks[0, 1] = 0.6
-    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four questions show no lead of a tenth
+    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four are no evidence of a tenth's lead
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
@@ -183,7 +183,7 @@ def test_a_doubtful_match_changes_the_choice_but_not_the_estimated_difficulty() 
 @pytest.mark.long
 @pytest.mark.parametrize("right", [0.0, 1.0])
 def test_models_without_a_common_question_can_be_fitted(right: float) -> None:
-    """Also where all of them are always right, or always wrong; a warning is an error here."""
+    """Also if all models are always right, or always wrong; a warning is an error here."""
     records = world(["sums", "poems", "trivia"], 25)
     for record in records:
         record["scores"] = {f"model of {record['task']}": right}
@@ -342,7 +342,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """The fit failed on it, and asked for fewer tasks."""
+    """The fit failed on it with a request for fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20
@@ -391,7 +391,7 @@ def test_an_entry_without_an_answer_is_accepted_among_answers_of_several_lengths
 
 
 def test_a_question_in_parts_has_the_same_class_as_in_serving() -> None:
-    """A document in one language, and behind it the question in another."""
+    """A document in one language, followed by the question in another."""
     parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
     message = {"role": "user", "content": parts}
     spans = Spans(b"")

@@ -1,4 +1,4 @@
-"""c(m) from timed answers: what bends a line through them must not bend it."""
+"""c(m) from timed answers: outliers must not bend the fitted line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answers(
     longest: int = 8000,
     **given: object,
 ) -> list[MeasuredOutcome]:
-    """Short prompts mostly, as a fleet's own questions are; some of all lengths."""
+    """Mostly short prompts, as in real traffic, and some of all lengths."""
     rng, made = Random(seed), []
     for at in range(count):
         tokens = rng.randint(40, 112)
@@ -44,7 +44,7 @@ def answers(
 
 
 def ratios(speed: Speed, **given: object) -> dict[tuple[int, int], float]:
-    """Predicted by seen first tokens of other prompts, by class of length."""
+    """Predicted by observed first tokens of other prompts, by length class."""
     other = answers(600, shorts=0.0, seed=9, **given)
     return {one: median(each) for one, each in first_token_ratios(speed, other).items()}
 

@@ -1,4 +1,4 @@
-"""Attempts that fail: the endpoints named, the reports to the picker, and silent endpoints."""
+"""Failed attempts: the endpoints named, the reports to the picker, and silent endpoints."""
 
 import random
 from dataclasses import replace
@@ -40,7 +40,7 @@ def body(**fields):
 
 
 class Driven:
-    """A stream that has been decided on; `endpoints` serve its model."""
+    """A decided stream; `endpoints` serve its model."""
 
     def __init__(self, endpoints, attempts, sent=None, latency_s=None):
         table = EndpointTable()
@@ -87,7 +87,7 @@ def test_endpoints_that_failed_before_an_answer_are_reported_in_order():
 
 @pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
 def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, attempts, failed):
-    """The answer is an earlier endpoint's: those after it were asked while it was at work."""
+    """The answer comes from an earlier endpoint: later ones were tried while it was working."""
     driven = Driven(3, 3, body(stream=True), latency_s=0.1)
     assert driven.sent.patience.begin_s == 5
     ranked = (driven.decision.address, *driven.decision.fallbacks)

@@ -1,4 +1,4 @@
-"""The stream machine after an internal fault, and where there is no room for headers."""
+"""The stream machine after an internal fault, and with too many headers."""
 
 import random
 import tracemalloc
@@ -52,7 +52,7 @@ def director_of(model):
 
 
 def in_full_duplex():
-    """A stream, its body in two pieces, asked for a decision that never comes."""
+    """A stream whose body came in two pieces, waiting for a decision that never comes."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
     feed(machine, RequestBody(BODY[:1000], False))
@@ -122,7 +122,7 @@ def test_after_the_decision_only_the_parts_of_a_prompt_needed_for_features_are_k
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
 def test_after_a_fault_a_request_for_a_pool_is_refused(shape, limits):
-    """Envoy would take any endpoint for it, of any pool."""
+    """Envoy would choose any endpoint for it, of any pool."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
     feed(machine, RequestBody(BODY, True))

@@ -1,4 +1,4 @@
-"""Headers of gateways and their conformance tests, beside the protocol's own."""
+"""Headers of gateways and their conformance tests, besides those of the protocol."""
 
 import orjson
 import pytest
@@ -12,7 +12,7 @@ REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 
 
 def asked(headers, body=BODY, **settings):
-    """The request that a stream with these settings asks about."""
+    """Return the request that a stream with these settings asks about."""
     stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "made"))
     list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
     (ask,) = stream.receive(RequestBody(body, True), 0.0)

@@ -53,7 +53,7 @@ BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "
 
 
 class Driver:
-    """A stream with a real director behind it; collects the actions."""
+    """A stream with a real director; collects the actions."""
 
     def __init__(self, *, read_answer=False, models=("m1",), held=None, **settings):
         table = EndpointTable()
@@ -116,7 +116,7 @@ class Driver:
         return [a for a in self.log if type(a) is kind and a.direction is direction]
 
     def sent(self, direction):
-        """The body that Envoy forwards, out of the gateway shape's pieces."""
+        """Return the body that Envoy forwards, from the pieces of the gateway shape."""
         return b"".join(a.data for a in self.answers(AnswerBody, direction))
 
 
@@ -147,7 +147,7 @@ def test_a_native_body_that_needs_no_splice_is_not_sent_back():
 
 
 def test_a_native_body_before_trailers_is_complete():
-    """Envoy marks a buffered body that trailers follow as not the end of the stream."""
+    """Envoy marks a buffered body before trailers as not the end of the stream."""
     driver = Driver()
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, False))
@@ -313,7 +313,7 @@ def upload(held, at, count, body=b"x"):
 def test_slow_uploads_are_evicted_largest_first(event):
     held = HeldBytes(1_000_000)
     large, small, other = (upload(held, 0.0, n) for n in (500_000, 300_000, 190_000))
-    for at in range(2, 30):  # one goes on as slowly as a poor link
+    for at in range(2, 30):  # one continues as slowly as a poor link
         other.now = at
         assert other.feed(RequestBody(b" ", False)) == []
         large.now = small.now = at

@@ -1,4 +1,4 @@
-"""The table of phases: complete, and no larger than what happens."""
+"""The table of phases: complete, and without unused entries."""
 
 import random
 
@@ -58,7 +58,7 @@ def event(rng):
 
 
 class Faulty:
-    """The rules of a cluster, and the share in force; each fails now and then."""
+    """The rules of a cluster, and the enforced share; each fails occasionally."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -80,7 +80,7 @@ class Faulty:
 
 
 def walk(director, rng):
-    """One stream, driven as the server drives it; yields each move of each half."""
+    """One stream, driven like the server; yields each transition of each half."""
     faulty = Faulty(rng)
     stream = Stream(
         Environment(

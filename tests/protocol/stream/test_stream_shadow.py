@@ -1,4 +1,4 @@
-"""Shadow: decided and recorded, and every byte and header as if there were no picker."""
+"""Shadow: decided and recorded, but every byte and header is as if there were no picker."""
 
 import random
 from itertools import pairwise
@@ -40,7 +40,7 @@ def a_director(assessor=None):
 
 
 class Driven:
-    """A shadowed stream with a director behind it."""
+    """A stream in shadow with a director."""
 
     def __init__(self, *, enforce_share=0.0, max_body_bytes=1 << 20, assessor=None, director=None):
         self.director = director or a_director(assessor)
@@ -80,7 +80,7 @@ class Driven:
 
 
 def untouched(actions):
-    """Nothing is set, removed, sent elsewhere, or answered in the endpoint's place."""
+    """Nothing is set, removed, redirected or answered by laar."""
     for action in actions:
         assert not isinstance(action, ev.Immediate)
         if isinstance(action, ev.AnswerHeaders | ev.AnswerBody):
@@ -164,7 +164,7 @@ def test_the_reservation_follows_the_endpoint_that_served():
 
 
 class Lessons:
-    """Notes each observation of a learner."""
+    """Records each observation of a learner."""
 
     def __init__(self, plain):
         self.assess = plain.assess

@@ -1,4 +1,4 @@
-"""The streamed shape: Envoy keeps each piece of an answer until the picker answers it."""
+"""The streamed shape: Envoy keeps each piece of an answer until the picker replies."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ from laar.protocol.events import (
 )
 
 NAMED = BODY.replace(b'"auto"', b'"m1"')
-"""The one endpoint's own name, so nothing is to be restored."""
+"""The endpoint's own name, so nothing needs to be restored."""
 
 
 def begun(body=BODY, *, streamed=True):
@@ -33,7 +33,7 @@ def begun(body=BODY, *, streamed=True):
 
 
 def answered(driver, event):
-    """The answers to a piece of the body, as data; None leaves it as it is."""
+    """Return the replies to a piece of the body, as data; None leaves it unchanged."""
     return [
         action.data
         for action in driver.feed(event)
