@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with 
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # no garbage before collection ends
-    # Importing Envoy's typed messages warns about how their own classes are written.
+    # Envoy's typed messages cause warnings when imported.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
     # No test asserts an absolute time, and a busy machine is no counter-example. The same examples
     # each time, so that a change is judged by what it changes; the slow suite looks for new ones.

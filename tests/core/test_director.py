@@ -295,7 +295,7 @@ def test_an_unreachable_endpoint_is_skipped_unless_all_are():
 
 def test_an_endpoint_that_refuses_connections_gets_no_requests_while_another_remains():
     d = director(("down:1", "m"), ("up:1", "m"))
-    d.table.round_trip("up:1", None, 0.0)  # late once: a busy engine
+    d.table.round_trip("up:1", None, 0.0)  # a single late answer: a busy engine
     for now in (0.1, 60.0):
         d.table.round_trip("down:1", math.inf, now)
         assert {d.decide(request(), now).address for _ in range(20)} == {"up:1"}
