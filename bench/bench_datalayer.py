@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -131,7 +132,7 @@ async def collecting(
         )
         for address in addresses
     ]
-    sink = Nowhere()
+    sink: Any = Nowhere()
     collector = kind(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1))
     task = asyncio.create_task(collector.run())
     await asyncio.sleep(2)
@@ -197,12 +198,9 @@ async def pods(port: int) -> None:
     gc.freeze()  # like a server after start-up: modules are never garbage
     sink = Cluster()
     collector = KubernetesEndpoints(
-        ApiAccess(url=f"http://127.0.0.1:{port}"),
+        ApiAccess(url=f"http://127.0.0.1:{port}", namespace="ml"),
         sink,
         KubernetesSource(selector={"app": "vllm"}, ports=(8000,)),
-        namespace="ml",
-        clock=time.monotonic,
-        rng=random.Random(1),
     )
     before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     longest_s = 0.0

@@ -17,7 +17,6 @@ import random
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
@@ -27,12 +26,11 @@ import orjson
 from bench.bench_decision import Caller, processor, request_messages
 from bench.prompts import corpora
 from bench.prompts.templates import TEMPLATES
-from laar.server.context_hooks import ContextHooks
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import Call
+from laar.server.picker import Picker
 from laar.settings import Settings
-from laar.telemetry.problems import Problems
 
 NAMES = ("langchain stuff", "langchain retriever tool", "open webui", "json tool")
 SIZES = (6, 40)
@@ -46,13 +44,9 @@ def picker(due: list[Callable[[], None]], *, hooked: bool) -> ExternalProcessor:
     made = processor(5)
     if hooked:
         route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
-        hooks = ContextHooks(
-            Settings.model_validate({"endpoints_file": "none", "context": {"routes": [route]}}),
-            clock=time.process_time,  # so the hook's time limit is CPU time, too
-            rng=random.Random(1),
-            degraded=Counter(),
-            problems=Problems(),
-        )
+        given = {"endpoints_file": "none", "context": {"routes": [route]}}
+        # CPU time, so that the hook's time limit is, too.
+        hooks = Picker(Settings.model_validate(given), seed=1, clock=time.process_time).context
         hooks.shows_answers = True
         hooks.later = due.append
         made.env = replace(made.env, hook=hooks)

@@ -34,6 +34,7 @@ from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 from laar.telemetry.problems import Problems
 
 __all__ = ["Driven", "Spec"]
@@ -101,15 +102,11 @@ class Member:
         origin = f"{spec.number}/{os.getpid()}"
         share = Share(url=f"unix://{spec.path}")
         settings = part(SharingSettings, share)
-        sharer = Sharer(
-            self.director,
-            share,
-            Store(share, settings, origin=origin, secret=None),
-            origin=origin,
-            key=b"k" * 16,
-            clock=time.monotonic,
-            problems=Problems(),
+        sharing = Sharing(
+            self.director, settings, origin=origin, key=b"k" * 16, wall_clock=time.time
         )
+        store = Store(share, settings, origin=origin, secret=None)
+        sharer = Sharer(sharing, store, clock=time.monotonic, problems=Problems())
         sharer.endpoints_known.set()
         take, batches = sharer.sharing.take, sharer.sharing.batches
 
@@ -142,14 +139,14 @@ class Member:
         driven.idle_share = (time.process_time() - cpu) / (time.monotonic() - began)
         driven.ages_ms.clear()
         driven.waits_ms.clear()
-        sent = sharer.sent_bytes if sharer else 0
+        sent = sharer.bytes["sent"] if sharer else 0
         cpu, began = time.process_time(), time.monotonic()
         await self._drive(began)
         driven.cpu_s, driven.took_s = time.process_time() - cpu, time.monotonic() - began
         await asyncio.sleep(0.2)
         if sharer is not None:
-            driven.sent_bytes = sharer.sent_bytes - sent
-            driven.unknown = sharer.sharing.unknown_prefixes
+            driven.sent_bytes = sharer.bytes["sent"] - sent
+            driven.unknown = sharer.sharing.lost["unknown-prefix"]
             await sharer.stop()
         await self._tasks.cancel()
         return driven

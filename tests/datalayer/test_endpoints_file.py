@@ -76,10 +76,10 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
             "e.yaml:4: endpoints[0].engine: 'triton' is not known here",
         ),
         (ONE + "    metrics_url: /metrics\n", "is not an http or https URL"),
-        (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),
+        (TWO.replace("0.8", "0.7"), "endpoints: [1] has the address 10.0.0.7:8000 of [0]"),
         (
             TWO.replace("10.0.0.7", "https://a").replace("10.0.0.8", "https://a"),
-            "endpoints[1] has the address a:8000 of endpoints[0]",
+            "endpoints: [1] has the address a:8000 of [0]",
         ),
         (ONE + "    model: other\n", "e.yaml:4: not valid YAML: the key 'model' occurs twice"),
         (ONE + "   - {\n", "not valid YAML"),
@@ -88,7 +88,9 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         ("endpoints: 2026-99-99\n", "e.yaml"),
     ],
 )
-def test_a_fault_is_named_with_file_line_and_key(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_fault_is_reported_with_file_line_and_key(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     with pytest.raises(SettingError) as error:
         load_endpoints(write(tmp_path / "e.yaml", text))
     assert expected in str(error.value)
@@ -140,11 +142,16 @@ def test_an_address_splits_into_host_and_port(address: str, expected: tuple[str,
     assert split_address(address) == expected
 
 
-async def test_changes_are_followed_and_a_bad_file_changes_nothing(
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.datalayer.endpoints_file.POLL_S", 0.01)
+
+
+async def test_changes_take_effect_and_an_invalid_file_changes_nothing(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     path = write(tmp_path / "e.yaml", ONE)
-    file = EndpointsFile(path, recorder, poll_s=0.01)
+    file = EndpointsFile(path, recorder)
     file.load()
     assert recorder.addresses == ["10.0.0.7:8000"]
     start(file.run())
@@ -164,7 +171,7 @@ async def test_changes_are_followed_and_a_bad_file_changes_nothing(
     assert recorder.problems == {}
 
 
-async def test_a_config_map_mount_that_swaps_its_link_is_followed(
+async def test_a_config_map_mount_that_swaps_its_link_is_detected(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     for version, text in (("1", ONE), ("2", TWO)):
@@ -172,17 +179,17 @@ async def test_a_config_map_mount_that_swaps_its_link_is_followed(
         write(tmp_path / version / "e.yaml", text)
     (tmp_path / "..data").symlink_to("1")
     (tmp_path / "e.yaml").symlink_to("..data/e.yaml")
-    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    start(EndpointsFile(tmp_path / "e.yaml", recorder).run())
     await until(lambda: len(recorder.addresses) == 1)
     (tmp_path / "..tmp").symlink_to("2")
     (tmp_path / "..tmp").replace(tmp_path / "..data")
     await until(lambda: len(recorder.addresses) == 2)
 
 
-async def test_a_missing_file_is_a_problem_and_not_an_end(
+async def test_a_missing_file_is_reported_and_does_not_end_the_collector(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
-    start(EndpointsFile(tmp_path / "e.yaml", recorder, poll_s=0.01).run())
+    start(EndpointsFile(tmp_path / "e.yaml", recorder).run())
     await until(lambda: recorder.problems)
     write(tmp_path / "e.yaml", ONE)
     await until(lambda: recorder.addresses)
@@ -202,7 +209,7 @@ async def test_an_unchanged_file_is_not_read_again(
         return stat(self, **options)
 
     monkeypatch.setattr(Path, "stat", counting)
-    start(EndpointsFile(path, recorder, poll_s=0.002).run())
+    start(EndpointsFile(path, recorder).run())
     await until(lambda: looks > 20)
     assert recorder.replaced == 1
 

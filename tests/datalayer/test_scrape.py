@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from statistics import mean
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
@@ -108,7 +108,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
         "Timeout",
     ]
 
-    def named() -> bool:  # any page may come late once, on a busy machine
+    def named() -> bool:  # any page may be late once on a busy machine
         said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]
         return all(map(operator.contains, said, words))
 
@@ -117,7 +117,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
 
 
-async def test_a_huge_page_is_cut_off_and_reported_and_what_came_counts(
+async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0
@@ -159,7 +159,7 @@ async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
     await until(lambda: recorder.problems == {})
 
 
-async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
+async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachable(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def late(_: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
     assert found == {("127.0.0.1:1", math.inf)}
 
 
-async def test_an_endpoint_without_a_page_is_left_alone(
+async def test_an_endpoint_without_a_page_is_skipped(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def metrics(_: web.Request) -> web.Response:
@@ -188,7 +188,7 @@ async def test_an_endpoint_without_a_page_is_left_alone(
 
 
 class Busy:
-    """Visits that last until they are let go."""
+    """Visits that last until they are released."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -206,17 +206,28 @@ class Busy:
             self.now -= 1
 
 
-def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: float) -> Visits:
-    return Visits(
-        lambda: specs, busy.visit, left.append, headers={}, kind="visit", problems=QUIET,
-        interval_s=interval_s, clock=time.monotonic, rng=random.Random(1),
-    )  # fmt: skip
+class Visiting(Visits):
+    """Visits that do what a test says."""
+
+    kind = "visit"
+    headers: ClassVar = {}
+
+    def __init__(self, visit: Any, specs: list[EndpointSpec], **options: Any) -> None:
+        options = {"interval_s": 0.01, "clock": time.monotonic, **options}
+        super().__init__(lambda: specs, options.pop("sink", QUIET), rng=random.Random(1), **options)
+        self.visit = visit
+        self.gone: list[str] = []
+
+    def left(self, address: str) -> None:
+        self.gone.append(address)
 
 
-async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, until: Any) -> None:
+async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
+    start: Any, until: Any
+) -> None:
     busy = Busy()
     specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
-    start(visits(busy, specs, [], 0.01).run())
+    start(Visiting(busy.visit, specs).run())
     await until(lambda: busy.now == 64)
     await asyncio.sleep(0.05)
     assert len(busy.started) == len(set(busy.started)) == 64
@@ -225,20 +236,20 @@ async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, unti
     assert busy.most <= 64
 
 
-async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, until: Any) -> None:
+async def test_the_visit_to_an_endpoint_that_leaves_is_cancelled(start: Any, until: Any) -> None:
     busy = Busy()
-    left: list[str] = []
     specs = [spec("a:1"), spec("b:1")]
-    start(visits(busy, specs, left, 0.01).run())
+    visits = Visiting(busy.visit, specs)
+    start(visits.run())
     await until(lambda: busy.now == 2)
     specs.pop()
     await until(lambda: busy.now == 1)
-    assert left == ["b:1"]
+    assert visits.gone == ["b:1"]
     specs.append(spec("b:1"))
     await until(lambda: busy.now == 2)
 
 
-async def test_a_defect_in_a_visit_fails_that_visit_alone(
+async def test_an_unexpected_error_fails_only_its_own_visit(
     recorder: Any, start: Any, until: Any, caplog: Any
 ) -> None:
     seen: Counter[str] = Counter()
@@ -248,28 +259,19 @@ async def test_a_defect_in_a_visit_fails_that_visit_alone(
         if one.address == "a:1":
             raise ZeroDivisionError
 
-    under_test = Visits(
-        lambda: [spec("a:1"), spec("b:1")], visit, lambda _: None, headers={},
-        kind="scrape", problems=recorder, interval_s=0.01, clock=time.monotonic,
-        rng=random.Random(1),
-    )  # fmt: skip
-    start(under_test.run())
+    start(Visiting(visit, [spec("a:1"), spec("b:1")], sink=recorder).run())
     await until(lambda: min(seen["a:1"], seen["b:1"]) >= 3)
-    assert recorder.problems == {"scrape a:1": "failed with ZeroDivisionError; see the log"}
+    assert recorder.problems == {"visit a:1": "failed with ZeroDivisionError; see the log"}
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
-    """With the test's own clock: 1,000 endpoints, at most 200 starts a second at any interval."""
+    """With the test's clock: 1,000 endpoints, at most 200 starts a second at any interval."""
     busy = Busy()
     busy.go_on.set()
     now = 0.0
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
-    under_test = Visits(
-        lambda: specs, busy.visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
-        interval_s=0.01, clock=lambda: now, rng=random.Random(1),
-    )  # fmt: skip
-    start(under_test.run())
+    start(Visiting(busy.visit, specs, clock=lambda: now).run())
     while len(busy.started) <= 2000:  # how many steps that takes is up to the machine
         now += 0.5
         allowed = 200 * now + 64
@@ -286,16 +288,16 @@ class _OverError(Exception):
 
 
 @pytest.mark.parametrize(("count", "interval_s"), [(1, 1.0), (100, 1.0), (100, 5.0), (1000, 5.0)])
-async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
+async def test_visits_start_in_small_groups_and_none_is_late(
     monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
 ) -> None:
-    """In virtual time, which passes where the collector sleeps."""
+    """In virtual time, which passes while the collector sleeps."""
     now, real_sleep = 0.0, asyncio.sleep
     started: defaultdict[str, list[float]] = defaultdict(list)
 
     async def sleep(wait_s: float) -> None:
         nonlocal now
-        await real_sleep(0)  # what was started runs
+        await real_sleep(0)  # started tasks run
         await real_sleep(0)
         now += wait_s
         if now > 60 * interval_s:
@@ -305,10 +307,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
         started[one.address].append(now)
 
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
-    under_test = Visits(
-        lambda: specs, visit, lambda _: None, headers={}, kind="visit", problems=QUIET,
-        interval_s=interval_s, clock=lambda: now, rng=random.Random(1),
-    )  # fmt: skip
+    under_test = Visiting(visit, specs, interval_s=interval_s, clock=lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(_OverError):
         await under_test.run()
@@ -323,7 +322,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
         assert mean(moments.values()) > 3
 
 
-async def test_engines_of_several_kinds_are_read_side_by_side(
+async def test_engines_of_several_kinds_are_read_together(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     pages = {

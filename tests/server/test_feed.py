@@ -3,13 +3,15 @@
 import asyncio
 import socket
 
+import pytest
+
 from laar.server.admin.app import AdminServer
 from laar.server.admin.feed import Feed
 from support import eventually
 
 
 class Viewer:
-    """One viewer's side of ASGI; `reads` says whether sends come through."""
+    """One viewer's side of ASGI; `reads` controls whether sends complete."""
 
     def __init__(self, feed):
         self.frames = []
@@ -26,6 +28,11 @@ class Viewer:
         await self.reads.wait()
         if message["type"] == "http.response.body":
             self.frames.append(message["body"])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("laar.server.admin.feed.INTERVAL_S", 0.01)
 
 
 class Frames:
@@ -45,7 +52,7 @@ async def running(feed):
 
 async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each():
     frames = Frames()
-    feed = Feed(frames, interval_s=0.01)
+    feed = Feed(frames)
     task = await running(feed)
     await asyncio.sleep(0.05)
     assert frames.made == 0
@@ -67,7 +74,7 @@ async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each()
     task.cancel()
 
 
-async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
+async def test_open_pages_continue_after_a_frame_that_failed():
     frames = Frames()
 
     def faulty():
@@ -75,7 +82,7 @@ async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
             raise ValueError("a fault")
         return {"n": frames.made}
 
-    feed = Feed(faulty, interval_s=0.01)
+    feed = Feed(faulty)
     task = await running(feed)
     viewer = Viewer(feed)
     await eventually(task.done, what="the fault")
@@ -85,8 +92,8 @@ async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
     task.cancel()
 
 
-async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
-    feed = Feed(Frames(), interval_s=0.01)
+async def test_a_slow_viewer_misses_frames_and_delays_no_one():
+    feed = Feed(Frames())
     task = await running(feed)
     slow, quick = Viewer(feed), Viewer(feed)
     await eventually(lambda: bool(slow.frames and quick.frames), what="first frames")
@@ -102,8 +109,9 @@ async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
     task.cancel()
 
 
-async def test_a_viewer_that_stops_reading_is_cut_off():
-    feed = Feed(Frames(), interval_s=0.01, stalled_s=0.1)
+async def test_a_viewer_that_stops_reading_is_cut_off(monkeypatch):
+    monkeypatch.setattr("laar.server.admin.feed.STALLED_S", 0.1)
+    feed = Feed(Frames())
     task = await running(feed)
     stalled = Viewer(feed)
     await eventually(lambda: len(stalled.frames) >= 1, what="a frame")
@@ -113,9 +121,10 @@ async def test_a_viewer_that_stops_reading_is_cut_off():
     task.cancel()
 
 
-async def test_a_viewer_that_stops_reading_fills_no_memory(http):
+async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http, monkeypatch):
+    monkeypatch.setattr("laar.server.admin.feed.STALLED_S", 1.0)
     frame = "x" * 200_000
-    feed = Feed(lambda: {"n": frame}, interval_s=0.01, stalled_s=1.0)
+    feed = Feed(lambda: {"n": frame})
     server = AdminServer(feed, "127.0.0.1", 0)
     tasks = [await running(feed), asyncio.create_task(server.run_until_stopped())]
     stalled = socket.create_connection(("127.0.0.1", server.port))
@@ -137,7 +146,7 @@ async def test_a_viewer_that_stops_reading_fills_no_memory(http):
 
 
 async def test_closing_ends_every_stream_properly():
-    feed = Feed(Frames(), interval_s=0.01)
+    feed = Feed(Frames())
     task = await running(feed)
     viewer = Viewer(feed)
     await eventually(lambda: len(viewer.frames) >= 1, what="a frame")

@@ -1,4 +1,4 @@
-"""The tuner of a running picker, shown and frozen; and the file of what a picker learned."""
+"""The tuner of a running picker, shown and frozen; and the file of learned state."""
 
 import asyncio
 import errno
@@ -14,12 +14,12 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
-from laar.server.admin.tuner import TunerKeeper, routes
-from laar.server.learning import Learning
+from laar.server.admin.tuner import routes
 from laar.server.picker import Picker
 from laar.server.whole_file import WholeFile
-from laar.settings import Accuracy, Tuning, load
+from laar.settings import Settings, Tuning, load
 from laar.telemetry.problems import Problems
+from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
 from laar_lab.live.tuner import follow
 from support import eventually
@@ -27,8 +27,14 @@ from support import eventually
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 
-def keeper(**settings):
-    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL)
+def tuner(**settings):
+    return Tuner(Tuning(enabled=True, **settings).climb, INITIAL)
+
+
+def learning(state):
+    """Return a picker that keeps what it learns in a file."""
+    accuracy = {"state_file": str(state)}
+    return Picker(Settings.model_validate({"endpoints_file": "e.yaml", "accuracy": accuracy}))
 
 
 def serve_windows(tuner, count, seconds):
@@ -43,9 +49,9 @@ def serve_windows(tuner, count, seconds):
             done += len(tuner.export()["windows"]) - before
 
 
-def test_the_page_gets_the_path_of_the_weights_and_the_objective():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
+def test_the_page_shows_the_history_of_weights_and_objective():
+    kept = tuner(window=20)
+    serve_windows(kept, 3, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
         shown = client.get("/tuner").json()
     assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
@@ -54,36 +60,33 @@ def test_the_page_gets_the_path_of_the_weights_and_the_objective():
     assert shown["frozen"] is False
 
 
-def test_freezing_serves_the_best_and_ends_the_climb():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
+def test_freezing_serves_the_best_weights_and_ends_the_climb():
+    kept = tuner(window=20)
+    serve_windows(kept, 12, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
-    assert dict(kept.tuner.weights(0.0).values) == best
+    assert dict(kept.weights(0.0).values) == best
 
 
-def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
-    tmp_path, monkeypatch, caplog
-):
+def test_an_unreadable_state_causes_a_warning_and_the_picker_starts(tmp_path, monkeypatch, caplog):
     def refused(path, *_, **__):  # as in another user's directory; root may read there
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    settings = Accuracy(state_file=tmp_path / "state.json")
+    made = learning(tmp_path / "state.json")
     with monkeypatch.context() as patch:
         patch.setattr("os.open", refused)
-        Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+        made.learning.restore()
     assert caplog.text.count("Permission denied") == 1
 
 
-async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
-    problems = Problems()
-    settings = Accuracy(state_file=tmp_path / "nowhere" / "state.json")
-    await Learning(settings, clock=float, wall_clock=float, problems=problems).save()
-    assert "state.json" in problems["accuracy.state_file"]
+async def test_an_unwritable_state_is_reported(tmp_path):
+    made = learning(tmp_path / "nowhere" / "state.json")
+    await made.learning.save()
+    assert "state.json" in made.problems["accuracy.state_file"]
 
 
-async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_path, monkeypatch):
+async def test_a_state_that_does_not_fit_leaves_no_partial_file(tmp_path, monkeypatch):
     file, problems = tmp_path / "state.json", Problems()
     file.write_bytes(b"old")
 
@@ -97,9 +100,9 @@ async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_pat
     assert file.read_bytes() == b"old"
 
 
-async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
-    kept = keeper(window=20)
-    serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
+async def test_laar_tune_follows_and_freezes_a_live_climb_or_reports_that_there_is_none():
+    kept = tuner(window=20)
+    serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
         server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
         running = asyncio.create_task(server.run_until_stopped())
@@ -119,11 +122,11 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
             await running
 
 
-async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
+async def test_waiting_for_the_end_of_a_climb_survives_a_restart_of_the_picker(monkeypatch):
     monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
-    lives = [keeper(window=20), keeper(window=20)]
+    lives = [tuner(window=20), tuner(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
-        serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
+        serve_windows(life, windows, lambda weights: 1.0 + weights["k_rtt"])
     port, told, waiting = 0, [], None
     for life in lives:
         server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
@@ -135,7 +138,7 @@ async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch)
         seen = len(told)
         await eventually(lambda seen=seen: len(told) > seen, what="news")
         if life is lives[-1]:
-            life.tuner.freeze()
+            life.freeze()
             assert (await waiting)["frozen"] is True
         server.should_exit = True
         await running
@@ -155,7 +158,7 @@ SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"
         ("routing: {policy: random}\ntuner: {enabled: true}", "only the policy"),
     ],
 )
-def test_settings_that_cannot_work_are_named(tmp_path, section, told):
+def test_invalid_settings_are_reported_by_name(tmp_path, section, told):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + section)
     with pytest.raises(SettingError, match=told):
@@ -163,7 +166,7 @@ def test_settings_that_cannot_work_are_named(tmp_path, section, told):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
+def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
     director = Picker(load(path).settings, seed=1).director
@@ -178,7 +181,7 @@ def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path
     ]
 
 
-async def test_pickers_whose_process_ids_are_alike_may_save_one_file_at_the_same_time(tmp_path):
+async def test_pickers_with_equal_process_ids_may_save_one_file_at_the_same_time(tmp_path):
     """In containers each picker is process 1; a volume may be mounted in two."""
     file, problems = tmp_path / "state.json", Problems()
 
@@ -197,7 +200,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
     file, problems = tmp_path / "state.json", Problems()
 
     def saved(what, *, meanwhile=""):
-        """A save, in the middle of which another process saves and ends, if asked to."""
+        """A save; another process saves and ends in the middle of it, if requested."""
 
         def content():
             if meanwhile:

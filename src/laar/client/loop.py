@@ -1,21 +1,10 @@
-"""The retry loop, without I/O: ask, check, and ask again with the models tried.
-
-`attempts` is a generator: it yields a step (post this body, or pause), is sent the reply to a post,
-and returns the `Outcome`.
-
-The time to correct answer is the user's wait: the sum of the attempts' latencies and requested
-pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
-picker keeps no session: its answer lists the models tried so far, and the loop sends that list back
-(LAAR, section 5.4). The loop stops once every model has been tried, because at temperature 0 a
-further attempt repeats an earlier answer.
-"""
+"""The attempts of the retry loop in `laar.client.until`: replies, verdicts and pauses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from time import time
-from typing import TypeAlias
 
 from laar.client.wire import Completion
 from laar.errors import SettingError
@@ -34,23 +23,8 @@ Check = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """A step: post this chat completion."""
-
-    body: dict[str, object]
-    headers: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """A step: pause before the next attempt."""
-
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The result of a `Send`.
+    """The result of a request.
 
     Args:
         status: HTTP status; 0 if there was no answer.
@@ -115,51 +89,7 @@ class Outcome:
     exhausted: bool
 
 
-Steps: TypeAlias = Generator[Send | Wait, Reply | None, Outcome]
-
-
-def attempts(
-    messages: Sequence[Message],
-    check: Check,
-    *,
-    model: str = "auto",
-    max_attempts: int = 10,
-    stop_when_exhausted: bool = True,
-    headers: Mapping[str, str] | None = None,
-    params: Mapping[str, object] | None = None,
-) -> Steps:
-    """Run the loop; see the module's docstring for how to drive it.
-
-    If the check raises, the attempt counts as wrong and its `error` has the exception. A status
-    that no retry can fix ends the loop.
-    """
-    if max_attempts < 1:
-        raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
-    body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
-    sent = dict(headers or {})
-    made: list[Attempt] = []
-    waited_s = took_s = 0.0
-    exhausted = False
-    while len(made) < max_attempts and not exhausted:
-        if waited_s:
-            took_s += waited_s
-            yield Wait(duration_s=waited_s)
-        reply = yield Send(body=body, headers=dict(sent))
-        assert reply is not None, "the driver answers a post with its reply"
-        took_s += reply.latency_s
-        made.append(_judged(reply, check, waited_s))
-        if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
-            break
-        if tried := reply.headers.get(names.TRIED):
-            sent[names.TRIED] = tried
-        # A refused request may succeed next time, so it exhausts no model.
-        is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
-        exhausted = stop_when_exhausted and is_last
-        waited_s = _pause_s(reply, len(made))
-    return _outcome(made, took_s, exhausted=exhausted)
-
-
-def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
+def judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     """Return the attempt for a reply.
 
     Raises:
@@ -193,7 +123,7 @@ def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     )
 
 
-def _pause_s(reply: Reply, attempts_made: int) -> float:
+def pause_s(reply: Reply, attempts_made: int) -> float:
     """Return the pause after a reply: from `retry-after`, or exponential after refusals."""
     if reply.status == 200:
         return 0.0
@@ -201,16 +131,3 @@ def _pause_s(reply: Reply, attempts_made: int) -> float:
     if asked_s is not None:
         return min(asked_s, MAX_WAIT_S)
     return min(_FIRST_WAIT_S * 2.0 ** min(attempts_made - 1, 10), MAX_WAIT_S)
-
-
-def _outcome(made: list[Attempt], ttca_s: float, *, exhausted: bool) -> Outcome:
-    correct = made[-1].correct
-    answers = [attempt.answer for attempt in made if attempt.answer is not None]
-    return Outcome(
-        answer=answers[-1] if answers else None,
-        correct=correct,
-        attempts=tuple(made),
-        ttca_s=ttca_s,
-        censored=not correct,
-        exhausted=exhausted,
-    )

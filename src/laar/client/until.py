@@ -1,4 +1,11 @@
-"""Ask until the answer is correct: the async and the sync function."""
+"""Ask until the answer is correct: ask, check, and ask again with the models tried.
+
+The time to correct answer is the user's wait: the sum of the attempts' latencies and requested
+pauses up to the first correct answer, right-censored if the loop gives up (LAAR, section 4). The
+picker keeps no session: its answer lists the models tried so far, and the loop sends that list back
+(LAAR, section 5.4). The loop stops once every model has been tried, because at temperature 0 a
+further attempt repeats an earlier answer.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +18,10 @@ from typing import ParamSpec, TypeVar
 
 import aiohttp
 
-from laar.client.loop import Check, Message, Outcome, Reply, Wait, attempts
+from laar.client.loop import RETRYABLE, Attempt, Check, Message, Outcome, judged, pause_s
 from laar.client.transport import completions_url, post
+from laar.errors import SettingError
+from laar.protocol import headers as names
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +45,9 @@ async def until_correct(
 ) -> Outcome:
     """Ask, check, and ask again through the picker until the answer is correct.
 
+    If the check raises, the attempt counts as wrong and its `error` has the exception. A status
+    that no retry can fix ends the loop.
+
     Args:
         messages: messages of the chat, in the OpenAI form.
         check: returns whether an answer's text is correct. It runs on the event loop, so keep it
@@ -51,39 +63,47 @@ async def until_correct(
         timeout_s: timeout of one attempt.
 
     Raises:
-        SettingError: `base_url` is not a URL, or the check is asynchronous.
+        SettingError: `base_url` is not a URL, `max_attempts` is below 1, or the check is
+            asynchronous.
     """
-    steps = attempts(
-        messages,
-        check,
-        model=model,
-        max_attempts=max_attempts,
-        stop_when_exhausted=stop_when_exhausted,
-        headers=headers,
-        params=_with_stream(params, stream=stream),
-    )
-    url = completions_url(base_url)
+    if max_attempts < 1:
+        raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
+    url, sent = completions_url(base_url), dict(headers or {})
+    body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    made: list[Attempt] = []
+    waited_s, exhausted = 0.0, False
     async with contextlib.AsyncExitStack() as stack:
         if session is None:
             session = await stack.enter_async_context(aiohttp.ClientSession())
-        reply: Reply | None = None
-        while True:
-            try:
-                step = steps.send(reply)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
-            if isinstance(step, Wait):
-                await asyncio.sleep(step.duration_s)
-                reply = None
-            else:
-                reply = await post(session, url, step, timeout_s)
+        while len(made) < max_attempts and not exhausted:
+            await asyncio.sleep(waited_s)
+            reply = await post(session, url, body, sent, timeout_s)
+            made.append(judged(reply, check, waited_s))
+            if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
+                break
+            if tried := reply.headers.get(names.TRIED):
+                sent[names.TRIED] = tried
+            # A refused request may succeed next time, so it exhausts no model.
+            is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
+            exhausted = stop_when_exhausted and is_last
+            waited_s = pause_s(reply, len(made))
+    answers = [attempt.answer for attempt in made if attempt.answer is not None]
+    return Outcome(
+        answer=answers[-1] if answers else None,
+        correct=made[-1].correct,
+        attempts=tuple(made),
+        ttca_s=sum(attempt.waited_s + attempt.latency_s for attempt in made),
+        censored=not made[-1].correct,
+        exhausted=exhausted,
+    )
 
 
 def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
-    """Return a coroutine function as one that runs to its end, for code without an event loop.
+    """Return a synchronous version of a coroutine function, for code without an event loop.
 
-    Where a loop runs, as in notebooks, it blocks that loop and runs in another thread.
+    If an event loop is running, as in notebooks, it blocks that loop and runs in another thread.
     """
 
     @wraps(call)
@@ -100,8 +120,3 @@ def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
 
 until_correct_sync = blocking(until_correct)
 """Ask like `until_correct`, without an event loop; an open `session` can't be used."""
-
-
-def _with_stream(params: Mapping[str, object] | None, *, stream: bool) -> dict[str, object]:
-    wanted = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    return {**(params or {}), **wanted}

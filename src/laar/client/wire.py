@@ -97,6 +97,7 @@ def _bounded(size: int) -> int:
 
 def read_completion(body: bytes) -> Completion:
     """Read an answer's JSON body."""
+    _bounded(len(body))
     answer = _object(body)
     message = _first(answer.get("choices")).get("message")
     if not isinstance(message, dict):

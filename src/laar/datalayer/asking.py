@@ -35,7 +35,7 @@ TIMEOUT_S = 10.0
 """Timeout of a whole response. Engines that need longer for a token should not get traffic yet."""
 WAKE_TIMEOUT_S = 60.0
 """Timeout of a wake-up: ten times the longest that vLLM's authors measured."""
-_MAX_UNDER_WAY = 16
+MAX_UNDER_WAY = 16
 """Maximum requests in flight: a pool that fails all at once must not be probed all at once."""
 _MAX_BYTES = 4096
 _TOKENS = 8
@@ -74,7 +74,7 @@ class Asked:
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
     """Return a session for `ask` without keep-alive: an open connection proves nothing."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
+        connector=aiohttp.TCPConnector(limit=MAX_UNDER_WAY, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -165,7 +165,7 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
 async def keep_asking(
     due: Callable[[int], Sequence[Asking]],
     timeout_s: float = TIMEOUT_S,
-    most: int = _MAX_UNDER_WAY,
+    most: int = MAX_UNDER_WAY,
 ) -> None:
     """Probe or wake endpoints until cancelled.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.endpoints_file import dns_name, join_address
-from laar.datalayer.interface import GONE, Clock, EndpointSink
-from laar.datalayer.visits import cancel
+from laar.datalayer.interface import GONE, EndpointSink
+from laar.datalayer.visits import LOOK_S, cancel, until_look_s
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Return a name's IP addresses; raise OSError if there are none."""
@@ -29,7 +30,8 @@ INTERVAL_S = 10.0
 RETRY_S = 2.0
 """Seconds until a failed lookup is repeated."""
 TIMEOUT_S = 5.0
-"""Timeout of a lookup: the system resolver's initial timeout for one query."""
+"""Timeout of a lookup: the system resolver's initial timeout for one query. The lookup's thread
+continues."""
 MAX_AT_ONCE = 4
 """Maximum concurrent lookups. Each occupies a thread, for long if the DNS server is down."""
 MAX_ADDRESSES = 256
@@ -50,31 +52,16 @@ class Resolver:
 
     Args:
         sink: receives the resolved endpoints, with the name of their source.
-        clock: monotonic seconds.
         lookup: resolves a name.
-        interval_s: seconds between lookups of a name.
-        timeout_s: seconds after which a lookup counts as failed; its thread continues.
     """
 
-    def __init__(
-        self,
-        sink: EndpointSink,
-        *,
-        clock: Clock,
-        lookup: Lookup = system_lookup,
-        interval_s: float = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
+    def __init__(self, sink: EndpointSink, *, lookup: Lookup = system_lookup) -> None:
         self._sink = sink
-        self._clock = clock
         self._lookup = lookup
-        self._interval_s = interval_s
-        self._timeout_s = timeout_s
         self._declared: dict[str, Sequence[EndpointSpec]] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._due_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -87,9 +74,8 @@ class Resolver:
             self._addresses.pop(gone, None)
             self._sink.problem(f"dns {gone}", GONE)
         for name in names - self._due_at.keys():
-            self._due_at[name] = self._clock()
+            self._due_at[name] = time.monotonic()
         self._hand_on(source)
-        self._changed.set()
 
     def problem(self, source: str, message: str | None) -> None:
         """Pass on a source's problem."""
@@ -99,23 +85,13 @@ class Resolver:
         """Look up names until cancelled."""
         try:
             while True:
-                now = self._clock()
+                now = time.monotonic()
                 for name, due_at in self._due_at.items():
                     if due_at <= now and name not in self._under_way:
-                        self._due_at[name] = now + self._interval_s
+                        self._due_at[name] = now + INTERVAL_S
                         task = asyncio.create_task(self._follow(name), name=f"dns {name}")
                         self._under_way[name] = task
-                waits = [
-                    due_at - now
-                    for name, due_at in self._due_at.items()
-                    if name not in self._under_way
-                ]
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(max(0.0, min(waits, default=self._interval_s))):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
+                await asyncio.sleep(until_look_s(min(INTERVAL_S, LOOK_S)))
         finally:
             await cancel(self._under_way.values())
 
@@ -124,9 +100,9 @@ class Resolver:
         try:
             async with self._places:
                 asked = asyncio.ensure_future(self._lookup(name))
-                done, _ = await asyncio.wait({asked}, timeout=self._timeout_s)
+                done, _ = await asyncio.wait({asked}, timeout=TIMEOUT_S)
                 if not done:
-                    self._failed(name, f"no answer in {self._timeout_s:g} s")
+                    self._failed(name, f"no answer in {TIMEOUT_S:g} s")
                     # The thread can't be stopped; it occupies its slot until it ends.
                     await asyncio.wait({asked})
             try:
@@ -139,7 +115,6 @@ class Resolver:
             if asked is not None:
                 asked.cancel()
             del self._under_way[name]
-            self._changed.set()
 
     def _found(self, name: str, found: Sequence[str]) -> None:
         if name not in self._due_at:
@@ -147,7 +122,7 @@ class Resolver:
         if not found:
             self._failed(name, "the name has no address")
             return
-        self._due_at[name] = self._clock() + self._interval_s
+        self._due_at[name] = time.monotonic() + INTERVAL_S
         addresses = tuple(sorted(found)[:MAX_ADDRESSES])
         over = len(found) - len(addresses)
         self._sink.problem(
@@ -163,7 +138,7 @@ class Resolver:
     def _failed(self, name: str, reason: str) -> None:
         if name not in self._due_at:
             return
-        self._due_at[name] = self._clock() + min(RETRY_S, self._interval_s)
+        self._due_at[name] = time.monotonic() + min(RETRY_S, INTERVAL_S)
         kept = self._addresses.get(name)
         last = f"; its last addresses stay in use: {', '.join(kept)}" if kept else ""
         self._sink.problem(f"dns {name}", f"{name} does not resolve: {reason}{last}")

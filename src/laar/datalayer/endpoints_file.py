@@ -75,6 +75,21 @@ def join_address(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_ip(host: str) -> bool:
+    """Return whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether ``host:port`` can only be reached from this machine."""
+    host, _ = split_address(address)
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
 def endpoint_address(address: str) -> str:
     """Normalize an endpoint's address, or its base URL as clients write it.
 
@@ -88,7 +103,7 @@ def endpoint_address(address: str) -> str:
         raise ValueError(f"{address!r}: write host:port, http://host or https://host")
     host_port, _, path = rest.partition("/")
     if "@" in host_port:  # the message must not repeat a password
-        raise ValueError("an address has no user and password; a key belongs into `key_file`")
+        raise ValueError("an address has no user and password; a key belongs in `key_file`")
     if scheme and not re.search(r":\d*\Z", host_port):
         host_port += _PORTS[scheme]
     base = f"/{path.rstrip('/')}"
@@ -214,24 +229,28 @@ class Endpoint(BaseModel):
         )
 
 
+def _addresses_differ(endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    first: dict[str, int] = {}
+    for index, endpoint in enumerate(endpoints):
+        if first.setdefault(endpoint.host_port, index) != index:
+            raise ValueError(
+                f"[{index}] has the address {endpoint.host_port} of "
+                f"[{first[endpoint.host_port]}]; keep one, with all its `models`"
+            )
+    return endpoints
+
+
+Endpoints = Annotated[tuple[Endpoint, ...], AfterValidator(_addresses_differ)]
+"""Endpoints as listed in a file."""
+
+
 class EndpointsDocument(BaseModel):
     """The content of an endpoints file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
-    endpoints: tuple[Endpoint, ...] = Field(max_length=MAX_ENDPOINTS)
+    endpoints: Endpoints = Field(max_length=MAX_ENDPOINTS)
     """Empty is allowed: a fleet scaled to zero."""
-
-    @model_validator(mode="after")
-    def _addresses_are_unique(self) -> EndpointsDocument:
-        first: dict[str, int] = {}
-        for index, endpoint in enumerate(self.endpoints):
-            if first.setdefault(endpoint.host_port, index) != index:
-                raise ValueError(
-                    f"endpoints[{index}] has the address {endpoint.host_port} of"
-                    f" endpoints[{first[endpoint.host_port]}]; keep one, with all its `models`"
-                )
-        return self
 
 
 def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
@@ -271,14 +290,12 @@ class EndpointsFile:
     Args:
         path: the file.
         sink: usually a `Resolver`, since addresses may be DNS names.
-        poll_s: seconds between polls.
     """
 
-    def __init__(self, path: Path, sink: EndpointSink, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, path: Path, sink: EndpointSink) -> None:
         self.source = f"file {path}"
         self._path = path
         self._sink = sink
-        self._poll_s = poll_s
         self._keys: Sequence[Path] = ()
         self._loaded: Sequence[Stamp] | None = None  # None: not loaded yet
 
@@ -300,7 +317,7 @@ class EndpointsFile:
                 self._loaded = stamp
                 await self._reload()
             seen = stamp
-            await asyncio.sleep(until_look_s(self._poll_s))
+            await asyncio.sleep(until_look_s(POLL_S))
 
     def _stamps(self) -> list[Stamp]:
         return [stamp_of(path) for path in (self._path, *self._keys)]

@@ -1,4 +1,4 @@
-"""The interfaces of collectors: five small protocols, no table and no metrics.
+"""The interfaces of collectors: small protocols, no table and no metrics.
 
 A collector is an object with ``async def run(self) -> None`` that ends only by cancellation. It
 depends only on its sink's protocol, so the runner, the lab and the tests can pass their own. All
@@ -45,8 +45,11 @@ class EndpointSink(ProblemSink, Protocol):
         """Replace all endpoints of `source` by `specs`, which have unique addresses."""
 
 
-class ReadingSink(ProblemSink, Protocol):
-    """Receives scrapes and probes. Readings age by their timestamp if no new ones arrive."""
+class EngineSink(ProblemSink, Protocol):
+    """Receives what engines report: readings, names, and events of their caches.
+
+    Readings age by their timestamp if no new ones arrive. Block hashes are those of the engine.
+    """
 
     def ranked(self, address: str, ranks: int) -> None:
         """Set the number of data-parallel ranks at an address; 1 for an engine without ranks."""
@@ -57,16 +60,8 @@ class ReadingSink(ProblemSink, Protocol):
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Record a raw round trip; None if it failed, infinity if the connection was refused."""
 
-
-class ServedSink(ProblemSink, Protocol):
-    """Receives the model names that endpoints serve."""
-
     def served(self, address: str, served: Served) -> None:
         """Set the model names that `address` lists."""
-
-
-class KvEventSink(ProblemSink, Protocol):
-    """Receives the KV cache events of engines. Block hashes are those of the engine."""
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Record blocks that entered the cache of `address`; `past` if the event was replayed."""

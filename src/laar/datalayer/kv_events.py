@@ -24,7 +24,7 @@ import zmq.asyncio
 
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
-from laar.datalayer.interface import GONE, KvEventSink, Targets
+from laar.datalayer.interface import GONE, EngineSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
 from laar.datalayer.visits import cancel, until_look_s
 from laar.prefix.tokens import Stored
@@ -58,7 +58,7 @@ class KvEvents:
         sink: receives events and problems.
     """
 
-    def __init__(self, targets: Targets, sink: KvEventSink) -> None:
+    def __init__(self, targets: Targets, sink: EngineSink) -> None:
         self._targets = targets
         self._sink = sink
         self._context = zmq.asyncio.Context()

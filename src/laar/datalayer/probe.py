@@ -12,14 +12,13 @@ SGLang need none, and LiteLLM calls all of its models for whoever has one.
 from __future__ import annotations
 
 import asyncio
-import random
+from typing import ClassVar
 
 import aiohttp
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
-from laar.datalayer.interface import Clock, ReadingSink, Targets
-from laar.datalayer.visits import Interval, Visits
+from laar.datalayer.visits import Visits
 
 INTERVAL_S = 5.0
 """Seconds between probes: round trips change slowly, and reconnecting does not affect them."""
@@ -30,51 +29,25 @@ TIMEOUT_S = 2.0
 _MAX_ANSWER_BYTES = 64 << 10
 
 
-class Prober:
-    """The collector: measure a round trip to each endpoint about every `interval_s`.
+class Prober(Visits):
+    """The collector: measure a round trip to each endpoint about every `interval_s`."""
 
-    Args:
-        targets: returns the endpoints to probe now.
-        sink: receives round trips and problems.
-        clock: monotonic seconds.
-        rng: jitters the probes.
-        interval_s: seconds between probes of an endpoint, fixed or a function.
-    """
+    kind = "probe"
+    usual_s = INTERVAL_S
+    headers: ClassVar = {"accept": "*/*"}
+    most_per_s = MAX_PROBES_PER_S
+    phase = 0.5  # keeps the CPU time of scrapes out of the round trips
 
-    def __init__(
-        self,
-        targets: Targets,
-        sink: ReadingSink,
-        *,
-        clock: Clock,
-        rng: random.Random,
-        interval_s: Interval = INTERVAL_S,
-    ) -> None:
-        self._sink = sink
-        self._clock = clock
-        self._visits = Visits(
-            targets,
-            self._probe,
-            headers={"accept": "*/*"},
-            kind="probe",
-            problems=sink,
-            interval_s=interval_s,
-            most_per_s=MAX_PROBES_PER_S,
-            phase=0.5,  # keeps the CPU time of scrapes out of the round trips
-            clock=clock,
-            rng=rng,
-        )
-        self.run = self._visits.run
-
-    async def _probe(self, spec: EndpointSpec) -> None:
+    async def visit(self, spec: EndpointSpec) -> None:
+        """Measure one round trip."""
         url = spec.url("/health")
         source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
         sent_at: list[float] = []
         try:
-            session, clock = self._visits.session, self._clock
-            page = get(session, url, spec, key=False, sent=lambda: sent_at.append(clock()))
+            clock = self._clock
+            page = get(self.session, url, spec, key=False, sent=lambda: sent_at.append(clock()))
             async with asyncio.timeout(TIMEOUT_S), page as answer:
                 if answer.status < 500:
                     rtt_s = clock() - sent_at[-1]

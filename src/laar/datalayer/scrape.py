@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, ClassVar
 
 import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import failed_rtt_s, fault_of, get, read_capped
-from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
-from laar.datalayer.visits import Interval, Visits
+from laar.datalayer.visits import Visits
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
@@ -33,52 +32,33 @@ MAX_PAGE_BYTES = 4 << 20
 """Maximum page: 64 data-parallel ranks need about 3 MB. Longer ones are cut off and reported."""
 
 
-class Scraper:
-    """The collector: get a `Reading` from each endpoint about every `interval_s`.
+class Scraper(Visits):
+    """The collector: get a `Reading` from each endpoint about every `interval_s`."""
 
-    Args:
-        targets: returns the endpoints to scrape now; those with an empty `metrics_url` are skipped.
-        sink: receives readings and problems.
-        clock: monotonic seconds.
-        rng: jitters the visits.
-        interval_s: seconds between scrapes of an endpoint, fixed or a function.
-    """
+    kind = "scrape"
+    usual_s = INTERVAL_S
+    headers: ClassVar = {"accept": "text/plain;version=0.0.4"}
 
-    def __init__(
-        self,
-        targets: Targets,
-        sink: ReadingSink,
-        *,
-        clock: Clock,
-        rng: random.Random,
-        interval_s: Interval = INTERVAL_S,
-    ) -> None:
-        self._sink = sink
-        self._clock = clock
-        self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._readers: dict[str, list[PageReader]] = {}
         self._ranks: dict[str, object] = {}  # number of ranks that each engine reports
-        self._visits = Visits(
-            lambda: [spec for spec in targets() if spec.metrics_url != ""],
-            self._scrape,
-            self._left,
-            headers={"accept": "text/plain;version=0.0.4"},
-            kind="scrape",
-            problems=sink,
-            interval_s=interval_s,
-            clock=clock,
-            rng=rng,
-        )
-        self.run = self._visits.run
 
-    def _left(self, address: str) -> None:
+    def targets(self) -> Sequence[EndpointSpec]:
+        """Return the endpoints that have a metrics page."""
+        return [spec for spec in super().targets() if spec.metrics_url != ""]
+
+    def left(self, address: str) -> None:
+        """Forget a target that is gone."""
         self._readers.pop(address, None)
         self._ranks.pop(address, None)
 
-    async def _scrape(self, spec: EndpointSpec) -> None:
+    async def visit(self, spec: EndpointSpec) -> None:
+        """Read one page."""
         url = page_url(spec)
         source = f"scrape {spec.address}"
         try:
-            visited = get(self._visits.session, url, spec)
+            visited = get(self.session, url, spec)
             async with asyncio.timeout(TIMEOUT_S), visited as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
@@ -89,7 +69,8 @@ class Scraper:
             if spec.has_own_page and (rtt_s := failed_rtt_s(error)):
                 self._sink.round_trip(spec.address, rtt_s, self._clock())
             return
-        readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
+        readers = self._readers.setdefault(spec.address, [])
+        pages = pages_by_rank(page, spec.engine)
         if not await self._has_all(spec, len(pages)):
             pages = [page]
         if len(pages) != len(readers):
@@ -119,7 +100,7 @@ class Scraper:
         if spec.address not in self._ranks:
             self._ranks[spec.address] = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
-                page = get(self._visits.session, spec.url(path), spec)
+                page = get(self.session, spec.url(path), spec)
                 async with asyncio.timeout(TIMEOUT_S), page as answer:
                     said = orjson.loads(await read_capped(answer.content, MAX_PAGE_BYTES))
                 self._ranks[spec.address] = said.get("dp_size")

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import orjson
@@ -28,7 +27,6 @@ import orjson
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import get, read_capped
-from laar.datalayer.interface import Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
 
 INTERVAL_S = 30.0
@@ -47,53 +45,40 @@ _NO_ROUTE, _NO_GET = 404, 405
 _WRITES_TEXTS = ("/v1/chat/completions", "/v1/completions")
 
 
-class ServedNames:
+class ServedNames(Visits):
     """The collector: get a `Served` from each endpoint about every `interval_s`.
 
-    Args:
-        targets: returns the endpoints to poll now.
-        sink: receives names and problems, and an empty `Served` for an endpoint that has no
-            configured model and lists none.
-        clock: monotonic seconds.
-        rng: jitters the visits.
-        interval_s: seconds between checks of an endpoint.
+    An endpoint that has no configured model and lists none has an empty `Served`.
     """
 
-    def __init__(
-        self,
-        targets: Targets,
-        sink: ServedSink,
-        *,
-        clock: Clock,
-        rng: random.Random,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        self._targets, self._sink = targets, sink
+    kind = "models"
+    usual_s = INTERVAL_S
+    headers: ClassVar = {"accept": "application/json", "user-agent": "laar-names"}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """By address, with the weights when checked: another engine may start at the address."""
-        nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
-        self._visits = Visits(
-            targets,
-            self._look,
-            lambda address: self._generates.pop(address, None),
-            headers={"accept": "application/json", "user-agent": "laar-names"},
-            kind="models",
-            problems=sink,
-            interval_s=lambda spec: interval_s if spec.models else nameless_s,
-            clock=clock,
-            rng=rng,
-        )
-        self.run = self._visits.run
+
+    def left(self, address: str) -> None:
+        """Forget a target that is gone."""
+        self._generates.pop(address, None)
+
+    def interval_s(self, spec: EndpointSpec) -> float:
+        """Return the seconds until the next check; fewer while the endpoint has no model."""
+        usual_s = super().interval_s(spec)
+        return usual_s if spec.models else min(usual_s, NAMELESS_INTERVAL_S)
 
     def doubt(self, address: str = "") -> None:
         """Soon check an endpoint that rejected a name; all endpoints if `address` is empty."""
         if address:
-            self._visits.soon(address, DOUBT_S)
+            self.soon(address, DOUBT_S)
         else:
-            for spec in self._targets():
-                self._visits.soon(spec.address, DOUBT_ALL_S)
+            for spec in self.targets():
+                self.soon(spec.address, DOUBT_ALL_S)
 
-    async def _look(self, spec: EndpointSpec) -> None:
+    async def visit(self, spec: EndpointSpec) -> None:
+        """Check one endpoint's names."""
         address, source = spec.address, f"models {spec.address}"
         try:
             status, body = await self._get(spec, "/v1/models")
@@ -146,7 +131,7 @@ class ServedNames:
         return status != _NO_GET
 
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
-        found = get(self._visits.session, spec.url(path), spec)
+        found = get(self.session, spec.url(path), spec)
         async with asyncio.timeout(TIMEOUT_S), found as answer:
             return answer.status, await read_capped(answer.content, MAX_LIST_BYTES)
 

@@ -18,20 +18,16 @@ import heapq
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import aiohttp
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import visiting_session
-from laar.datalayer.interface import GONE, Clock, ProblemSink, Targets
+from laar.datalayer.interface import GONE, Clock, EngineSink, Targets
 
 _LOG = logging.getLogger(__name__)
-
-Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
-Interval = float | Callable[[EndpointSpec], float]
-"""Seconds between visits to an endpoint: fixed, or a function called before each visit."""
 
 MAX_UNDER_WAY = 64
 """Maximum visits in flight: enough for the rate below if endpoints take 300 ms to answer."""
@@ -75,50 +71,42 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class Visits:
-    """Calls a coroutine for each target, repeatedly.
+    """A collector that visits each target repeatedly; subclasses define a visit.
 
     Args:
-        targets: returns the current targets; called at each poll.
-        headers: headers of the requests for pages.
-        visit: does the work; must have a timeout and catch the errors it expects. Any other error
-            fails only that visit.
-        left: called with the address of a target that is gone; its problem is cleared.
-        kind: kind of visit; the first word of the source of its problems.
-        problems: receives errors that a visit did not expect.
-        interval_s: seconds between visits to an endpoint, fixed or a function.
-        most_per_s: visits per second over all endpoints, not counting the first of each.
-        phase: offset of the start times, as a share of the time between them.
+        targets: returns the endpoints to visit now; called at each poll.
+        sink: receives what visits find, and problems.
         clock: monotonic seconds.
         rng: jitters the visits.
+        interval_s: seconds between visits to an endpoint, fixed or a function called before each
+            visit; None for the subclass's interval.
     """
 
+    kind: ClassVar[str]
+    """Kind of visit; the first word of the source of its problems."""
+    usual_s: ClassVar[float]
+    """Seconds between visits to an endpoint by default."""
+    headers: ClassVar[Mapping[str, str]]
+    """Headers of the requests for pages."""
+    most_per_s: ClassVar[float] = MAX_STARTS_PER_S
+    """Visits per second over all endpoints, not counting the first of each."""
+    phase: ClassVar[float] = 0.0
+    """Offset of the start times, as a share of the time between them."""
     session: aiohttp.ClientSession
     """The visits' connections while it runs."""
 
     def __init__(
         self,
         targets: Targets,
-        visit: Visit,
-        left: Callable[[str], object] = lambda _address: None,
+        sink: EngineSink,
         *,
-        headers: Mapping[str, str],
-        kind: str,
-        problems: ProblemSink,
-        interval_s: Interval,
-        most_per_s: float = MAX_STARTS_PER_S,
-        phase: float = 0.0,
         clock: Clock,
         rng: random.Random,
+        interval_s: float | Callable[[], float] | None = None,
     ) -> None:
         self._targets = targets
-        self._headers = headers
-        self._visit = visit
-        self._left = left
-        self._kind = kind
-        self._problems = problems
-        self._interval_s = interval_s
-        self._most_per_s = most_per_s
-        self._phase = phase
+        self._sink = sink
+        self._interval_s = self.usual_s if interval_s is None else interval_s
         self._clock = clock
         self._rng = rng
         self._seen: tuple[EndpointSpec, ...] = ()
@@ -129,9 +117,25 @@ class Visits:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._logged: set[type[BaseException]] = set()
 
+    async def visit(self, spec: EndpointSpec) -> None:
+        """Visit one endpoint, with a timeout; an error not caught here fails only this visit."""
+        raise NotImplementedError
+
+    def left(self, address: str) -> None:
+        """Forget a target that is gone."""
+
+    def targets(self) -> Sequence[EndpointSpec]:
+        """Return the endpoints to visit now."""
+        return self._targets()
+
+    def interval_s(self, _spec: EndpointSpec) -> float:
+        """Return the seconds until the next visit to an endpoint."""
+        given = self._interval_s
+        return given() if callable(given) else given
+
     async def run(self) -> None:
         """Visit until cancelled; visits in flight are cancelled too."""
-        async with visiting_session(self._headers) as self.session:
+        async with visiting_session(self.headers) as self.session:
             try:
                 while True:
                     now = self._clock()
@@ -152,15 +156,15 @@ class Visits:
             self._plan(address, at)
 
     def _follow(self, now: float) -> None:
-        targets = tuple(self._targets())
+        targets = tuple(self.targets())
         if targets is self._seen or targets == self._seen:
             return
         specs = {spec.address: spec for spec in targets}
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
             self._begun_at.pop(address, None)
-            self._problems.problem(f"{self._kind} {address}", GONE)
-            self._left(address)
+            self._sink.problem(f"{self.kind} {address}", GONE)
+            self.left(address)
             if task := self._under_way.get(address):
                 task.cancel()
         new = [address for address in specs if address not in self._known]
@@ -173,8 +177,7 @@ class Visits:
         heapq.heappush(self._due, (at, address))
 
     def _start(self, now: float) -> None:
-        least_s = len(self._known) / self._most_per_s
-        given = self._interval_s
+        least_s = len(self._known) / self.most_per_s
         for _ in range(min(_TOGETHER, MAX_UNDER_WAY - len(self._under_way))):
             if not self._due or self._due[0][0] > now:
                 break
@@ -182,14 +185,13 @@ class Visits:
             if self._due_at.get(address) != at:
                 continue
             spec = self._known[address]
-            interval_s = max(given(spec) if callable(given) else given, least_s)
+            interval_s = max(self.interval_s(spec), least_s)
             grid_s = _TOGETHER_SHARE * interval_s
-            step = (now + interval_s * self._rng.uniform(0.9, 1.1)) / grid_s - self._phase
-            self._plan(address, (round(step) + self._phase) * grid_s)
+            step = (now + interval_s * self._rng.uniform(0.9, 1.1)) / grid_s - self.phase
+            self._plan(address, (round(step) + self.phase) * grid_s)
             if address not in self._under_way:
                 self._begun_at[address] = now
-                visit = self._visit(spec)
-                task = asyncio.create_task(visit, name=f"visit {address}")
+                task = asyncio.create_task(self.visit(spec), name=f"visit {address}")
                 self._under_way[address] = task
                 task.add_done_callback(functools.partial(self._ended, address))
 
@@ -199,7 +201,7 @@ class Visits:
             return
         if type(error) not in self._logged:  # one traceback per kind is enough
             self._logged.add(type(error))
-            _LOG.error("%s %s failed", self._kind, address, exc_info=error)
-        self._problems.problem(
-            f"{self._kind} {address}", f"failed with {type(error).__name__}; see the log"
+            _LOG.error("%s %s failed", self.kind, address, exc_info=error)
+        self._sink.problem(
+            f"{self.kind} {address}", f"failed with {type(error).__name__}; see the log"
         )

@@ -6,17 +6,14 @@ Only a request reveals the fault.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from laar.core.membership import TASK_LABEL, EndpointSpec
-from laar.datalayer.asking import Asked, ask, new_session
+from laar.datalayer.asking import Asked
 from laar.doctor.findings import Finding, Level
 from laar.health import GOOD, USELESS, Kind
 
-_AT_ONCE = 20
 _SHOWN_CHARS = 200
 _REMEDIES: Mapping[Kind | str | None, str] = {
     None: "compare its options with those of others, and see the engine's log",
@@ -36,23 +33,14 @@ _WANTS_KEY = (401, 403)
 _NO_CHAT = (404, 405)
 _DOES_NOT_CHAT = (
     "if it generates, write a name that it accepts first under `models`; if not, as engines for "
-    f"embeddings, label it so that no alias means it: labels: {{{TASK_LABEL}: embed}}"
+    f"embeddings, label it so that no alias includes it: labels: {{{TASK_LABEL}: embed}}"
 )
 
 
-async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
-    """Send each endpoint a request, with the headers `key`, and compare endpoints of a model."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-    async with new_session() as session:
-        session.headers.update(key)
-
-        async def one(spec: EndpointSpec) -> Asked:
-            async with gate:
-                return await ask(session, spec, time.monotonic)
-
-        answers = await asyncio.gather(*(one(spec) for spec in specs))
+def answer_findings(answers: Iterable[tuple[EndpointSpec, Asked]]) -> list[Finding]:
+    """Return findings on the endpoints' answers, compared with those of a model's others."""
     models: dict[str, list[tuple[EndpointSpec, Asked]]] = defaultdict(list)
-    for spec, asked in zip(specs, answers, strict=True):
+    for spec, asked in answers:
         models[spec.models[0]].append((spec, asked))
     return [finding for model, asked in models.items() for finding in _of_model(model, asked)]
 

@@ -9,20 +9,21 @@ even if the picker does not start.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
 from math import isnan
-from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 import orjson
 
 from laar.core.membership import EndpointSpec
+from laar.datalayer.asking import MAX_UNDER_WAY, ask, new_session
 from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
-from laar.datalayer.endpoints_file import load_endpoints, split_address
+from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
@@ -30,7 +31,6 @@ from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_fi
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings
-from laar.envoy.parts import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -41,7 +41,6 @@ from laar.telemetry.problems import PASSWORD
 
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
-_AT_ONCE = 20
 _MAX_SHOWN = 5
 _SERVER_FAULT = 500
 _ASLEEP = "asleep, so it was not asked to answer"
@@ -76,6 +75,7 @@ def _shown(answer: _Answer | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+@dataclass
 class Doctor:
     """Checks one deployment.
 
@@ -87,31 +87,26 @@ class Doctor:
         key: headers with a client's key, for endpoints that require one.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        envoy: str | None,
-        picker: str | None,
-        token: str | None = None,
-        key: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._settings = settings
-        self._envoy_url = envoy
-        self._picker_url = picker
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._key = key
+    settings: Settings
+    _: KW_ONLY
+    envoy: str | None
+    picker: str | None
+    token: str | None = None
+    key: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         self._served: _Names = {}
         self._fails_open = False
 
     @property
     def needs(self) -> Needs:
         """The requirements of the settings on Envoy."""
-        flow = self._settings.flow
+        flow = self.settings.flow
         return Needs(
-            max_body_bytes=self._settings.stream.max_body_bytes,
-            tenant_header=self._settings.stream.tenant_header,
-            endpoint_cas=endpoint_cas(self._settings),
+            max_body_bytes=self.settings.stream.max_body_bytes,
+            tenant_header=self.settings.stream.tenant_header,
+            endpoint_cas=endpoint_cas(self.settings),
             message_timeout_s=flow.admission.limits.max_hold_s + DECISION_MARGIN_S,
         )
 
@@ -127,7 +122,7 @@ class Doctor:
 
     def _without_picker(self) -> Iterator[Finding]:
         """Yield a warning for each alias that fails if Envoy chooses the endpoint itself."""
-        for alias in self._settings.routing.director.aliases if self._fails_open else ():
+        for alias in self.settings.routing.director.aliases if self._fails_open else ():
             if at := [at for at, names in self._served.items() if names and alias not in names]:
                 yield warning(
                     "Envoy",
@@ -142,27 +137,30 @@ class Doctor:
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
         declared = self._declared()
-        specs = declared[:_MAX_ENDPOINTS]
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate, answers = asyncio.Semaphore(MAX_UNDER_WAY), []
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
-                return await _endpoint(http, spec, self._key, self._served)
+                found = await _endpoint(http, spec, self.key, self._served)
+                if found[-1].what != _ASLEEP:
+                    answers.append((spec, await ask(session, spec, time.monotonic)))
+                return found
 
-        parts = await asyncio.gather(*(one(spec) for spec in specs))
-        awake = [spec for spec, part in zip(specs, parts, strict=True) if part[-1].what != _ASLEEP]
-        parts = [await answer_findings(awake, self._key), *parts]
-        not_asked = _not_asked(self._settings, len(declared))
-        return [*not_asked, *(finding for part in parts for finding in part)]
+        async with new_session() as session:
+            session.headers.update(self.key)
+            parts = await asyncio.gather(*(one(spec) for spec in declared[:_MAX_ENDPOINTS]))
+        answers.sort(key=lambda answer: answer[0].address)  # not in the order of their arrival
+        parts = [[*_not_asked(self.settings, len(declared))], answer_findings(answers), *parts]
+        return [finding for part in parts for finding in part]
 
     def _declared(self) -> list[EndpointSpec]:
-        file = self._settings.endpoints_file
-        return [*self._settings.listed(), *(load_endpoints(file) if file else ())]
+        file = self.settings.endpoints_file
+        return [*self.settings.listed(), *(load_endpoints(file) if file else ())]
 
     # -- picker --------------------------------------------------------------------------------
 
     async def _picker(self, http: aiohttp.ClientSession) -> list[Finding]:
-        url = self._picker_url
+        url = self.picker
         if url is None:
             return []
         where, ready = f"picker {url}", await _get(http, f"{url}/readyz")
@@ -185,7 +183,7 @@ class Doctor:
     # -- Envoy ---------------------------------------------------------------------------------
 
     async def _envoy(self, http: aiohttp.ClientSession) -> list[Finding]:
-        url = self._envoy_url
+        url = self.envoy
         if url is None:
             return []
         dump = await _get(http, f"{url}/config_dump")

@@ -26,9 +26,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from laar.core.membership import SYSTEM_CA
+from laar.datalayer.endpoints_file import is_ip
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, tls_match
 from laar.envoy.options import BootstrapOptions
-from laar.envoy.parts import Json, duration, extension, is_ip, lb_key, socket_address, typed
+from laar.envoy.parts import Json, duration, extension, lb_key, socket_address, typed
 from laar.protocol.agreed import PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED
 

@@ -19,8 +19,7 @@ import orjson
 import xxhash
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.endpoints_file import split_address
-from laar.envoy.parts import is_ip
+from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.errors import SettingError
 
 ENVOY_LEARNS_S = 0.5

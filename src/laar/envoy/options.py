@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
-from laar.envoy.parts import is_ip
+from laar.datalayer.endpoints_file import is_ip, split_address
 from laar.errors import SettingError
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.headers import FAIRNESS
@@ -107,14 +106,10 @@ class BootstrapOptions:
     @property
     def picker_address(self) -> tuple[str, int]:
         """Host and port of the picker."""
-        parts = urlsplit(f"//{self.picker}")
         try:
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-        if not host or not port or parts.netloc != self.picker:
-            raise SettingError(f"--picker: {self.picker!r} is not host:port")
-        return host, port
+            return split_address(self.picker)
+        except ValueError as fault:
+            raise SettingError(f"--picker: {fault}") from None
 
     @property
     def longest_answer_s(self) -> float:

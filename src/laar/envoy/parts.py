@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -46,12 +45,3 @@ def set_headers(headers: Mapping[str, str]) -> list[Json]:
 def lb_key(key: str) -> Json:
     """Return the path of a value in the metadata that the picker sets."""
     return {"key": LB_NAMESPACE, "path": [{"key": key}]}
-
-
-def is_ip(host: str) -> bool:
-    """Return whether a host is an IP address, not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -27,8 +27,13 @@ from typing import Self
 import aiohttp
 import orjson
 
+from laar.datalayer.endpoints_file import join_address
 from laar.errors import LaarError, SettingError, install
 
+START_TIMEOUT_S = 20.0
+"""Seconds until Envoy must be ready; else `LaarError` with its last output."""
+STOP_TIMEOUT_S = 5.0
+"""Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
 _DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0
@@ -111,23 +116,12 @@ class EnvoyProcess:
     Args:
         bootstrap: a result of `laar.envoy.render`; ports may be 0.
         directory: an existing directory for the bootstrap, the log and Envoy's other files.
-        start_timeout_s: seconds until Envoy must be ready; else `LaarError` with its last output.
-        stop_timeout_s: seconds from SIGTERM to SIGKILL.
     """
 
-    def __init__(
-        self,
-        bootstrap: Mapping[str, object],
-        directory: Path,
-        *,
-        start_timeout_s: float = 20.0,
-        stop_timeout_s: float = 5.0,
-    ) -> None:
+    def __init__(self, bootstrap: Mapping[str, object], directory: Path) -> None:
         self.log_path = directory / "envoy.log"
         self._bootstrap = bootstrap
         self._directory = directory
-        self._start_timeout_s = start_timeout_s
-        self._stop_timeout_s = stop_timeout_s
         self._process: asyncio.subprocess.Process | None = None
         self.admin_url = ""
         """Base URL of the admin interface."""
@@ -148,8 +142,7 @@ class EnvoyProcess:
     def listens_on(self) -> str:
         """The addresses of all listeners, as readable text."""
         return ", ".join(
-            f"{f'[{host}]' if ':' in host else host}:{port} ({name})"
-            for name, (host, port) in self._addresses.items()
+            f"{join_address(*address)} ({name})" for name, address in self._addresses.items()
         )
 
     def log_tail(self) -> str:
@@ -177,12 +170,12 @@ class EnvoyProcess:
                 start_new_session=True,
             )
         try:
-            async with asyncio.timeout(self._start_timeout_s):
+            async with asyncio.timeout(START_TIMEOUT_S):
                 await self._wait_until_ready(admin_address)
         except TimeoutError as error:
             await self.stop()
             raise LaarError(
-                f"Envoy was not ready after {self._start_timeout_s:g} s:\n{self.log_tail()}"
+                f"Envoy was not ready after {START_TIMEOUT_S:g} s:\n{self.log_tail()}"
             ) from error
         except BaseException:
             await self.stop()
@@ -235,7 +228,7 @@ class EnvoyProcess:
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
-        await end_process(process, self._stop_timeout_s)
+        await end_process(process, STOP_TIMEOUT_S)
 
     async def _wait_until_ready(self, admin_address: Path) -> None:
         async with aiohttp.ClientSession() as session:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,18 +26,16 @@ import orjson
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.accuracy.fitting.records import texts_of
-from laar.client.loop import RETRYABLE, Message, Reply, Send
+from laar.client.loop import RETRYABLE, Message, Reply, pause_s
 from laar.client.transport import completions_url, post
 from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
 from laar.measuring.questions import Question
-from laar.protocol.headers import retry_after_s
 
 _LEAST_CHARS = 400  # minimum to learn characters per token: the template skews shorter prompts
 _TRIES = 3  # attempts at a request that the endpoint refuses; the next run tries it again
-_MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # start of each line from `dump_outcome`
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
@@ -270,7 +267,7 @@ class _Run:
         self, target: Target, question: Question, messages: Sequence[Message]
     ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
-        reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
+        reply = await self._reply(target, body)
         texts = [text for message in messages for text in texts_of(message)]
         # The user's last text, as in serving, even if other messages follow.
         users = [message for message in messages if message.get("role") in ("user", None)]
@@ -295,16 +292,14 @@ class _Run:
             base=target.base,
         )
 
-    async def _reply(self, target: Target, send: Send) -> Reply:
-        url = completions_url(target.base_url)
+    async def _reply(self, target: Target, body: Mapping[str, object]) -> Reply:
+        url, asking = completions_url(target.base_url), self.asking
         for number in range(_TRIES):
-            reply = await post(self.session, url, send, self.asking.timeout_s)
+            reply = await post(self.session, url, body, asking.headers, asking.timeout_s)
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break
             if number + 1 < _TRIES:
-                asked_s = retry_after_s(reply.headers.get("retry-after", ""), time.time())
-                pause_s = 2.0**number / 2 if asked_s is None else asked_s
-                await asyncio.sleep(min(pause_s, _MAX_PAUSE_S))
+                await asyncio.sleep(pause_s(reply, number + 1))
         return reply
 
     def _note(self, outcome: MeasuredOutcome) -> None:

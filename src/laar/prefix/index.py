@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -163,7 +163,7 @@ class PrefixIndex:
         """Last use of the prompt each slot would evict first, shape ``(slots,)``; read only."""
         self._stamp, self._now = 0, 0.0
         self._use_blocks = self.uses = 0
-        self.evicted_capacity_blocks = self.evicted_memory_blocks = self.disproved_blocks = 0
+        self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
@@ -300,7 +300,7 @@ class PrefixIndex:
         for use in gone:
             keep = max(0, before - use.start)
             if keep < len(use.hashes):
-                self.disproved_blocks += self._cut(cache, use, keep)
+                self.forgotten_blocks["disproved"] += self._cut(cache, use, keep)
         for stamp, hashes in list(cache.claims.items()):
             if hashes and cache.root(hashes) == root:
                 self._use(cache, hashes, settled=False, claim=stamp)
@@ -391,7 +391,7 @@ class PrefixIndex:
         if before is not None and shared_blocks(before, hashes) < min(len(before), receipt.proven):
             until = min(witness, cache.missed_stamp)
             while cache.by_age and (oldest := _oldest(cache)).stamp <= until:
-                self.disproved_blocks += self._cut(cache, oldest, 0)
+                self.forgotten_blocks["disproved"] += self._cut(cache, oldest, 0)
             witness = max(witness, cache.missed_stamp)
         cache.missed, cache.missed_stamp = hashes[: receipt.proven], witness
 
@@ -463,10 +463,10 @@ class PrefixIndex:
                 continue
             limit_bytes = self._ends[use.start + len(use.hashes)] - excess
             keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
-            self.evicted_capacity_blocks += self._cut(cache, use, keep)
+            self.forgotten_blocks["capacity"] += self._cut(cache, use, keep)
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
-            self.evicted_memory_blocks += self._cut(largest, _oldest(largest), 0)
+            self.forgotten_blocks["memory"] += self._cut(largest, _oldest(largest), 0)
         oldest = next(iter(cache.by_age.values()), None)
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laar.envoy.parts import is_ip
+from laar.datalayer.endpoints_file import is_ip
 from laar.errors import RequestError
 from laar.server.admin.answers import refused
 
@@ -105,9 +104,3 @@ def host_of(address: str) -> str:
     """Return the host of ``host:port``, ``[v6]:port`` or a bare host; empty for anything else."""
     match = _ADDRESS.fullmatch(address)
     return match[1].strip("[]") if match else ""
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address can only be reached from this machine."""
-    host = host_of(address)
-    return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
@@ -59,7 +59,7 @@ class Collectors:
         self._listed_by: set[str] = set()
         self._out: dict[str, str] = {}
         self._woken_until: dict[str, tuple[float, float]] = {}
-        self.resolver = Resolver(fleet, clock=self._clock)
+        self.resolver = Resolver(fleet)
 
     def declare(self, settings: Settings) -> None:
         """Use the endpoints listed in the settings."""
@@ -91,7 +91,7 @@ class Collectors:
             tasks.spawn("endpoints file", self._file.run)
         if self._clusters:
             self._start_clusters(tasks)
-        self._start_visits(self._picker.settings, tasks)
+        self._start_visits(tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", partial(keep_asking, self._to_ask))
         tasks.spawn("compare", partial(keep_asking, self._to_compare, most=_MAX_COMPARED))
@@ -123,14 +123,7 @@ class Collectors:
 
         names: Counter[str] = Counter()
         for source, access in self._clusters:
-            cluster = KubernetesEndpoints(
-                access,
-                self._fleet,
-                source,
-                namespace=source.namespace or access.namespace,
-                clock=self._clock,
-                rng=self._picker.rng,
-            )
+            cluster = KubernetesEndpoints(access, self._fleet, source)
             # Sources with other ports, or of other clusters, can have the same labels or pool.
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:
@@ -142,32 +135,19 @@ class Collectors:
         """Return whether every cluster has listed its endpoints at least once."""
         return self._fleet.has_all_of(self._listed_by)
 
-    def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
-        readings = settings.readings
-        scraper = Scraper(
-            self._targets,
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(readings.scrape_interval_s, STALE_S),
-        )
-        tasks.spawn("scrape", scraper.run)
-        names = ServedNames(
-            lambda: [*self._targets(), *self._fleet.nameless()],
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-        )
-        tasks.spawn("models", names.run)
-        self._picker.doubt_names = names.doubt
-        prober = Prober(
-            self._targets,
-            self._fleet,
-            clock=self._clock,
-            rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(readings.probe_interval_s, STALE_AFTER_S),
-        )
-        tasks.spawn("probe", prober.run)
+    def _start_visits(self, tasks: Tasks) -> None:
+        picker, fleet, readings = self._picker, self._fleet, self._picker.settings.readings
+        common: dict[str, Any] = {"clock": self._clock, "rng": picker.rng}
+        names = ServedNames(lambda: [*self._targets(), *fleet.nameless()], fleet, **common)
+        picker.doubt_names = names.doubt
+        scrape_s = partial(self.interval_s, readings.scrape_interval_s, STALE_S)
+        probe_s = partial(self.interval_s, readings.probe_interval_s, STALE_AFTER_S)
+        for visits in (
+            Scraper(self._targets, fleet, interval_s=scrape_s, **common),
+            names,
+            Prober(self._targets, fleet, interval_s=probe_s, **common),
+        ):
+            tasks.spawn(visits.kind, visits.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
         """Return the seconds between visits to an endpoint: those set, or more while idle.
@@ -212,10 +192,10 @@ class Collectors:
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
-        """Send an endpoint no requests for a model while it fails what another answers.
+        """Withhold a model from an endpoint while it fails requests for it that another answers.
 
-        Nor does it fail for its main model: otherwise it is at fault, or requires a client's key.
-        The other is the one that last answered for the model: some may fail it as well.
+        It must answer for its main model: otherwise it is down, or requires a client's key. It is
+        compared with the endpoint that last answered for the model: others may fail it too.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         known = self._picker.health.records.endpoints
@@ -235,7 +215,7 @@ class Collectors:
             fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
-            problem = "it gets no requests for this model: it fails it, and another answers"
+            problem = "gets no requests for this model: it fails them, and another answers"
             self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
             if not lacks:
                 break
@@ -268,7 +248,7 @@ class Collectors:
                 del self._woken_until[address]
                 table.woken(address, min(took_s, WAKE_TIMEOUT_S))
                 self._fleet.problem(f"wake {address}", None)
-            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
+            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its metrics page decides
                 self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
         waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
         specs = {spec.address: spec for spec in waiting}  # once for all ranks there

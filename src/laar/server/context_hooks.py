@@ -11,7 +11,6 @@ Tenants are identified by the header in `flow.tenant_header`, and share no order
 
 from __future__ import annotations
 
-import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -24,13 +23,12 @@ from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
 from laar.telemetry.metrics import Histogram
-from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.context.hook import HookResult
     from laar.context.memo import Memo
     from laar.context.turn import TurnPlan
-    from laar.sharing.sharing import Sharing
+    from laar.server.picker import Picker
 
 MAX_ANSWERED = 20_000
 """Maximum decisions awaiting an outcome, about 500 bytes each; the oldest is dropped first."""
@@ -54,7 +52,7 @@ class Ordering:
         self.forget_gains()
 
     def forget_gains(self) -> None:
-        """Start the counts of requests with documents anew."""
+        """Reset the counts of requests with documents."""
         self.eligible = 0
         self.document_bytes = 0
         self.expected_bytes = 0
@@ -139,39 +137,18 @@ class _Reworked:
     def _measured(self, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        # Without orders only older turns were changed: left unchanged, these have no receipt.
+        # Without orders only older turns were changed; if unchanged, they have no receipt.
         if receipt and receipt.orders and not self._observes and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)
 
 
 class ContextHooks:
-    """The hooks of all routes; implements `laar.protocol.ports.BodyHook`.
+    """The hooks of all routes of a picker; implements `laar.protocol.ports.BodyHook`."""
 
-    Args:
-        settings: the picker's settings; only its context routes are used.
-        clock: monotonic seconds.
-        rng: random generator for sampling responses.
-        degraded: counter of faults.
-        problems: receives a problem when a route switches itself off.
-        sharing: keeps the orders of running conversations for a restart and other pickers.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Callable[[], float],
-        rng: random.Random,
-        degraded: Counter[str],
-        problems: Problems,
-        sharing: Sharing | None = None,
-    ) -> None:
-        self._sharing = sharing
-        self._clock = clock
-        self._rng = rng
-        self._degraded = degraded
-        self._problems = problems
+    def __init__(self, picker: Picker) -> None:
+        self._picker = picker
+        self._clock = picker.clock
         self.orderings: list[Ordering] = []
         """The routes in the order of the settings."""
         self.shows_answers = False
@@ -182,7 +159,7 @@ class ContextHooks:
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
         self._answered: OrderedDict[str, tuple[Ordering, TurnPlan]] = OrderedDict()
-        self.apply_settings(settings)
+        self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
         """Apply new routes.
@@ -204,7 +181,7 @@ class ContextHooks:
         self.orderings = [ordering for ordering, _ in made]
         for name, ordering in known.items():
             if ordering.reported_off:
-                self._problems.report(f"context {name}", None)
+                self._picker.problems.report(f"context {name}", None)
 
     @cached_property
     def _memo(self) -> Memo:
@@ -212,9 +189,9 @@ class ContextHooks:
         from laar.context.memo import Memo
         from laar.sharing.records import Moved
 
-        sharing = self._sharing
-        if sharing is None:
+        if self._picker.sharer is None:
             return Memo()
+        sharing = self._picker.sharer.sharing  # keeps orders for a restart and for other pickers
         sharing.orders = memo = Memo(
             lambda: sharing.key, lambda *changed: sharing.outbox.add(Moved(*changed))
         )
@@ -237,7 +214,7 @@ class ContextHooks:
             ),
             default=0.0,
         )
-        return self._rng.random() < share
+        return self._picker.rng.random() < share
 
     def apply(
         self,
@@ -294,7 +271,7 @@ class ContextHooks:
         ordering.reasons[result.reason.value] += 1
         ordering.shapes.update(shape for shape, _ in result.shapes)
         if result.reason is Reason.ERROR:
-            self._degraded[_WHAT] += 1
+            self._picker.director.degraded[_WHAT] += 1
         receipt = result.receipt
         if receipt is None and result.body is body and (restores or not self.may_restore):
             return None  # otherwise its response may show that responses pass through here
@@ -323,7 +300,7 @@ class ContextHooks:
         try:
             return call(*args)
         except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
-            self._degraded[_WHAT] += 1
+            self._picker.director.degraded[_WHAT] += 1
             return None
 
     def judge(self, ordering: Ordering) -> None:
@@ -339,7 +316,7 @@ class ContextHooks:
                 f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
-        self._problems.report(f"context {ordering.name}", text)
+        self._picker.problems.report(f"context {ordering.name}", text)
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
@@ -374,4 +351,4 @@ class ContextHooks:
         """Forget the measurements of a route and switch it on again."""
         ordering.hook.reset_guard(ordering.name)
         ordering.forget_gains()
-        self._problems.report(f"context {ordering.name}", None)
+        self._picker.problems.report(f"context {ordering.name}", None)

@@ -18,16 +18,12 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
+from laar.server.extproc import SERVICE
 from laar.server.h2 import Call, Code, H2Server, Handler
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _SERVICE = "grpc.health.v1.Health"
-_READY_NAMES = (
-    "",
-    "readiness",
-    "inference-extension",
-    "envoy.service.ext_proc.v3.ExternalProcessor",
-)
+_READY_NAMES = ("", "readiness", "inference-extension", SERVICE)
 _ALIVE_NAMES = ("liveness",)
 
 
@@ -38,11 +34,9 @@ class HealthService:
     """
 
     def __init__(self) -> None:
-        self.ready = False
+        self.ready = self._has_been_ready = False
         self.laars_ask = False
         """Whether one of laar's own Envoys has checked the health."""
-        self._statuses = dict.fromkeys(_ALIVE_NAMES, HealthCheckResponse.SERVING)
-        self.leave()
 
     def serve_on(self, server: H2Server) -> None:
         """Add the method to a server."""
@@ -50,20 +44,21 @@ class HealthService:
 
     def leave(self) -> None:
         """Report not ready, including to laar's own Envoys."""
-        self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
-        self.set_ready(False)
+        self.ready = self._has_been_ready = False
 
     def set_ready(self, ready: bool) -> None:
         """Set the readiness."""
         self.ready = ready
-        status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
-        for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
-            self._statuses[name] = status
+        self._has_been_ready = self._has_been_ready or ready
 
     def checked(self, name: str) -> HealthCheckResponse.ServingStatus | None:
         """Return the status for a check; None if the name is unknown."""
-        self.laars_ask = self.laars_ask or name == PICKING_SERVICE
-        return self._statuses.get(name)
+        healthy = name in _ALIVE_NAMES or (name in _READY_NAMES and self.ready)
+        if name == PICKING_SERVICE:
+            self.laars_ask, healthy = True, self._has_been_ready
+        elif name not in (*_READY_NAMES, *_ALIVE_NAMES):
+            return None
+        return HealthCheckResponse.SERVING if healthy else HealthCheckResponse.NOT_SERVING
 
 
 class _Check(Handler):

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
 from math import isfinite
 from operator import methodcaller
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -33,7 +35,9 @@ from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.server.whole_file import WholeFile
 from laar.settings import Accuracy
-from laar.telemetry.problems import Problems
+
+if TYPE_CHECKING:
+    from laar.server.picker import Picker
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,27 +58,14 @@ _MAX_NAMED = 5  # models named in a problem
 class Learning:
     """The learners of one picker.
 
-    Args:
-        clock: monotonic seconds.
-        wall_clock: seconds since 1970, for the age of a saved state.
-        problems: receives a problem if the state file cannot be written.
-
     Raises:
         SettingError: the artifact cannot be used.
     """
 
-    def __init__(
-        self,
-        settings: Accuracy,
-        *,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
-        problems: Problems,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._wall_clock = wall_clock
-        self._problems = problems
+    def __init__(self, picker: Picker) -> None:
+        settings = picker.settings.accuracy
+        self._picker = picker
+        self._clock = picker.clock
         self._file = None if settings.state_file is None else WholeFile(settings.state_file)
         capability = artifact_of(settings)
         online = OnlineOutcomes(
@@ -139,17 +130,18 @@ class Learning:
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
         """Return a problem if the artifact lacks all served models, or a reliable speed for one."""
+        artifact = self._picker.settings.accuracy.capability
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
-                f"{self._settings.capability} gives {_named(unsure)} a us/token with a spread of "
+                f"{artifact} gives {_named(unsure)} a us/token with a spread of "
                 "more than half of it: it is ignored, and learned from answers; run "
                 "`laar calibrate` again"
             )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
         return (
-            f"{self._settings.capability} knows no model of the fleet, so all count as equally "
+            f"{artifact} knows no model of the fleet, so all count as equally "
             f"good: it has {_named(measured)}, and endpoints serve {_named(served)}; give both the "
             "same names, the endpoints' first ones"
         )
@@ -222,7 +214,7 @@ class Learning:
         now, saved_at_s = self._clock(), state.get("saved_at_s")
         away_s = 0.0
         if isinstance(saved_at_s, int | float) and isfinite(saved_at_s):
-            away_s = max(0.0, self._wall_clock() - saved_at_s)
+            away_s = max(0.0, time.time() - saved_at_s)
         cells = 0
         if self.online is not None:
             cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
@@ -239,13 +231,13 @@ class Learning:
         """Write the state, if there is a file; report a failure instead of raising it."""
         if self._file is not None:
             lost = "what is learned will be lost when this process ends"
-            await self._file.save(self._state, self._problems, "accuracy.state_file", lost)
+            await self._file.save(self._state, self._picker.problems, "accuracy.state_file", lost)
 
     def _state(self) -> bytes:
         return orjson.dumps(
             {
                 "schema": STATE_SCHEMA,
-                "saved_at_s": self._wall_clock(),
+                "saved_at_s": time.time(),
                 "outcomes": self.online.state(self._clock()) if self.online is not None else None,
                 "tokens": self.assessor.tokens.state(),
             }

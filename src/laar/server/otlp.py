@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from laar.errors import SettingError, install
@@ -33,7 +32,7 @@ def spans_of(settings: Settings) -> Spans | None:
     with _usable():
         from laar.telemetry.tracing import Spans
 
-        return Spans(None if url == ENVIRONMENT else url, version("laar"))
+        return Spans(None if url == ENVIRONMENT else url)
 
 
 def begin(spans: Spans) -> None:

@@ -41,9 +41,9 @@ from laar.sharing.settings import SharingSettings
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.problems import Problems
+from laar.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
-    from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.sharer import Sharer
     from laar.server.sharing.store import Store
@@ -56,7 +56,6 @@ class Picker:
     """Everything that makes decisions, learns from them or reports them.
 
     Args:
-        problems: receives the problems of all parts; None to create one.
         seed: seed of all random draws; None for a random seed.
         clock: monotonic seconds.
         snapshot: file for snapshots of learned state if the settings name neither a store nor a
@@ -69,24 +68,22 @@ class Picker:
     def __init__(
         self,
         settings: Settings,
-        problems: Problems | None = None,
         *,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         snapshot: Path | None = None,
     ) -> None:
         self.settings = settings
-        self.problems = problems if problems is not None else Problems()
+        self.problems = Problems()
         self.clock = clock
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
         self.table = EndpointTable()
-        self.learning = Learning(
-            settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
-        )
+        self.learning = Learning(self)
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
-        self.tuner = self._tuner()
+        climb, weights = settings.tuner, settings.routing.weights
+        self.tuner = Tuner(climb.climb, weights.tunable()) if climb.enabled else None
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Schedules a refresh of an endpoint's models, or of all if the address is empty."""
@@ -103,14 +100,7 @@ class Picker:
         )
         self.observability = Observability(self)
         self._watch()
-        self.context = ContextHooks(
-            settings,
-            clock=clock,
-            rng=rng,
-            degraded=self.director.degraded,
-            problems=self.problems,
-            sharing=self.sharer.sharing if self.sharer is not None else None,
-        )
+        self.context = ContextHooks(self)
         self.enforced = settings.routing.enforcement.draw
         """Selects the requests whose decisions are enforced; None for all."""
         self.sampler = Sampler(
@@ -154,7 +144,6 @@ class Picker:
         self.pools.settings = settings.flow.admission
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
-        self.observability.apply(settings)
 
     def check_artifact(self) -> None:
         """Report an artifact that does not fit the served models and adapters."""
@@ -169,7 +158,7 @@ class Picker:
 
     def reading(self, address: str, reading: Reading) -> None:
         """Record a reading of an endpoint's metrics page, after the table is updated."""
-        self.observability.hit_rates.read(address, reading)
+        self.observability.page.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
@@ -201,14 +190,6 @@ class Picker:
             return None
         return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
 
-    def _tuner(self) -> TunerKeeper | None:
-        settings, weights = self.settings.tuner, self.settings.routing.weights
-        if not settings.enabled:
-            return None
-        from laar.server.admin.tuner import TunerKeeper
-
-        return TunerKeeper(settings, weights.tunable())
-
     async def ask_templates(self) -> None:
         """Probe for the models' chat templates until cancelled."""
         if self.prefixes is not None:
@@ -226,7 +207,7 @@ class Picker:
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
-            tuner=self.tuner.tuner if self.tuner else None,
+            tuner=self.tuner,
             health=self.health,
             on_fault=self._part_failed,
         )
@@ -244,6 +225,7 @@ class Picker:
         if share.url is None and snapshot is None:
             return None
         from laar.server.sharing.sharer import Sharer, new_origin, secret_of
+        from laar.sharing.sharing import Sharing
 
         origin, secret = new_origin(), secret_of(share)
         store: Store | None = None
@@ -251,27 +233,30 @@ class Picker:
             from laar.server.sharing.store import Store
 
             store = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
-        sharer = Sharer(
+        sharing = Sharing(
             self.director,
-            share,
-            store,
-            snapshot_file=snapshot,
+            part(SharingSettings, share),
             origin=origin,
             key=secret or self.prefix_key,
-            clock=self.clock,
-            problems=self.problems,
+            wall_clock=time.time,
             online=self.learning.online,
-            reports=self.learning.reports,
+            reports=self.learning.reports if store is not None else None,
             on_cleared=self.emptied,
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if store is not None:
-            tag = sharer.sharing.tag
+            tag, prefixes = sharing.tag, sharing.prefixes
             self.director.new_id = lambda: tag + secrets.token_hex(16)
-            prefixes = sharer.sharing.prefixes
             if self.admission is not None and prefixes is not None:
                 self.admission.on_turn, prefixes.on_turn = prefixes.turn, self.admission.heard
-        return sharer
+        return Sharer(
+            sharing,
+            store,
+            snapshot_file=snapshot,
+            has_secret=secret is not None,
+            clock=self.clock,
+            problems=self.problems,
+        )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Return new policies, but keep those whose settings are unchanged."""

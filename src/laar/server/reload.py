@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +49,6 @@ Policies = Mapping[str, Policy]
 Apply = Callable[[Settings, CapabilityModel | None, Policies | None], None]
 """Apply settings, and a new artifact and new policies if given. Synchronous: no request sees a
 partial change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    loaded: Loaded
-    change: Change
-    capability: CapabilityModel | None
-    policies: Policies | None
-
-    @property
-    def applied(self) -> list[str]:
-        """Return paths of settings that change now, including the artifact's if its content did."""
-        artifact = ["accuracy.capability"] if self.capability is not None else []
-        return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
 class SettingsReloader:
@@ -123,18 +108,31 @@ class SettingsReloader:
     async def _reload(self, path: Path, apply: Apply) -> None:
         self._unread = True  # so that the files are also retried after an internal error
         try:
-            read = await asyncio.to_thread(self._read, path)
+            loaded, found, capability, policies = await asyncio.to_thread(self._read, path)
         except (SettingError, OSError) as error:  # such as a directory that can't be entered
             self.is_refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
         self.is_refused = False
         self._problems.report(_SOURCE, None)
-        self._take(read, apply)
+        applied = list(found.applied)
+        if capability is not None and "accuracy.capability" not in applied:
+            applied.append("accuracy.capability")  # only its content has changed
+        if applied:
+            apply(found.settings, capability, policies)
+            self.applied += 1
+            _LOG.info("now in effect: %s", ", ".join(applied))
+        if capability is not None:
+            self._artifact = _artifact(loaded)
+        kept = {path: self._origins[path] for path in found.pending}
+        self.settings = found.settings
+        self._origins = {**loaded.origins, **kept}
+        self._wanted, self.pending, self._stamps = loaded, found.pending, loaded.stamps
+        self._problems.report(RESTART, self._remedy(found) if found.pending else None)
         self._unread = False
 
-    def _read(self, path: Path) -> _Read:
-        """Reread all files; run in a thread.
+    def _read(self, path: Path) -> tuple[Loaded, Change, CapabilityModel | None, Policies | None]:
+        """Reread all files; run in a thread. The artifact and the policies are None if unchanged.
 
         Raises:
             SettingError: a file can't be used.
@@ -154,21 +152,7 @@ class SettingsReloader:
         if not found.obstacle and _artifact(loaded) != self._artifact:
             with loaded.located():
                 capability = artifact_of(loaded.settings.accuracy)
-        return _Read(loaded=loaded, change=found, capability=capability, policies=policies)
-
-    def _take(self, read: _Read, apply: Apply) -> None:
-        loaded, found = read.loaded, read.change
-        if read.applied:
-            apply(found.settings, read.capability, read.policies)
-            self.applied += 1
-            _LOG.info("now in effect: %s", ", ".join(read.applied))
-        if read.capability is not None:
-            self._artifact = _artifact(loaded)
-        kept = {path: self._origins[path] for path in found.pending}
-        self.settings = found.settings
-        self._origins = {**loaded.origins, **kept}
-        self._wanted, self.pending, self._stamps = loaded, found.pending, loaded.stamps
-        self._problems.report(RESTART, self._remedy(found) if found.pending else None)
+        return loaded, found, capability, policies
 
     def _remedy(self, found: Change) -> str:
         origins = self._wanted.origins

@@ -27,7 +27,6 @@ from laar.server.ports import Ports, bind, picking_server
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.settings import Loaded, Settings, remarks
-from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.server.tls import ServerTls
@@ -69,26 +68,25 @@ class Runner:
         worker: Worker | None = None,
     ) -> None:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
-        problems = Problems()
         self._worker = worker
         snapshot = worker.snapshot if worker else None
-        self.picker = Picker(loaded.settings, problems, seed=seed, snapshot=snapshot)
-        self.reloader = SettingsReloader(loaded, problems=problems)
+        self.picker = Picker(loaded.settings, seed=seed, snapshot=snapshot)
+        self.reloader = SettingsReloader(loaded, problems=self.picker.problems)
         self.picker.reloader = self.reloader
         self.health = HealthService()
         self.ports = Ports()
-        self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
+        self.admin = AdminPort(self.picker, self.health)
         self.fleet = FleetState(self.picker, on_change=self._endpoints_changed)
         self.collectors = Collectors(self.picker, self.fleet)
         self._loaded = loaded
         self._tls: ServerTls | None = None
-        self.tasks = Tasks(problems)
+        self.tasks = Tasks(self.picker.problems)
         admission = self.picker.admission
         self._flow = None if admission is None else FlowControl(self.picker, admission)
         self.processor = ExternalProcessor(self.picker, self._flow)
         self._stopping = asyncio.Event()
         self._undrained = False
-        self._changed = asyncio.Event()
+        self._is_warm = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class Runner:
             await probed.start()
             serving_admin = self.tasks.spawn("admin", admin.run_until_stopped)
             await self._start_parts()
-            _LOG.info("picking for %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
+            _LOG.info("serving %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
             if self._worker is not None:
@@ -171,8 +169,8 @@ class Runner:
             for name, part in picker.sharer.tasks().items():
                 tasks.spawn(name, part)
             await picker.sharer.warmed()
+        self._is_warm = True
         self._set_ready()
-        tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
@@ -235,22 +233,16 @@ class Runner:
                 known.set()
             elif not known.is_set():
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
-        self.picker.observability.hit_rates.keep(spec.key for spec in table.specs())
+        self.picker.observability.page.hit_rates.keep(spec.key for spec in table.specs())
         if self.collectors.have_listed():
             self.picker.check_artifact()
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)
-        self._changed.set()
-
-    async def _follow_readiness(self) -> None:
-        while True:
-            self._set_ready()
-            await self._changed.wait()
+        self._set_ready()
 
     def _set_ready(self) -> None:
         """Report ready if an endpoint is known, or if flow control holds requests until then."""
-        self._changed.clear()
-        if not self._stopping.is_set():
+        if self._is_warm and not self._stopping.is_set():
             holds = self._flow is not None and self._flow.by_load
             self.health.set_ready(len(self.picker.table) > 0 or holds)
 

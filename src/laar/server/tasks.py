@@ -18,16 +18,11 @@ RESTART_S = 5.0
 class Tasks:
     """The tasks of one picker.
 
-    A failed task is reported and restarted, and does not affect the others.
-
-    Args:
-        problems: receives failed tasks, by name.
-        restart_s: seconds until a failed task is restarted.
+    A failed task is reported to `problems` by its name and restarted; the others continue.
     """
 
-    def __init__(self, problems: Problems, *, restart_s: float = RESTART_S) -> None:
+    def __init__(self, problems: Problems) -> None:
         self._problems = problems
-        self._restart_s = restart_s
         self._tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
@@ -46,7 +41,7 @@ class Tasks:
                 await part()
                 return
             except Exception:  # noqa: BLE001 - any task is restarted
-                _LOG.exception("%s failed; it starts again in %g s", name, self._restart_s)
+                _LOG.exception("%s failed; restarting it in %g s", name, RESTART_S)
                 self._problems.report(name, "stopped by a fault; see the log")
-            await asyncio.sleep(self._restart_s)
+            await asyncio.sleep(RESTART_S)
             self._problems.report(name, None)

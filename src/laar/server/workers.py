@@ -93,20 +93,15 @@ def run_workers(
         asyncio.run(_Parent(loaded, count, command, Path(directory), envoy).run())
 
 
+@dataclass
 class _Parent:
-    def __init__(
-        self,
-        loaded: Loaded,
-        count: int,
-        command: Sequence[str],
-        directory: Path,
-        envoy: EnvoyProcess | None = None,
-    ) -> None:
-        self._loaded = loaded
-        self._count = count
-        self._command = command
-        self._home = directory
-        self._envoy = envoy
+    loaded: Loaded
+    count: int
+    command: Sequence[str]
+    home: Path
+    envoy: EnvoyProcess | None = None
+
+    def __post_init__(self) -> None:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._next: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
@@ -119,10 +114,10 @@ class _Parent:
         loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
         try:
             async with asyncio.TaskGroup() as group:
-                for index in range(self._count):
+                for index in range(self.count):
                     group.create_task(self._keep(index))
-                if self._envoy is not None:
-                    group.create_task(self._keep_envoy(self._envoy))
+                if self.envoy is not None:
+                    group.create_task(self._keep_envoy(self.envoy))
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
@@ -137,7 +132,7 @@ class _Parent:
         Raises:
             LaarError: Envoy can't start, or exited unexpectedly.
         """
-        beats = [_beat(self._home, index) for index in range(self._count)]
+        beats = [_beat(self.home, index) for index in range(self.count)]
         while not (self._stopping.is_set() or any(b.exists() for b in beats)):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         if not self._stopping.is_set():
@@ -170,11 +165,11 @@ class _Parent:
             if self._stopping.is_set():
                 return
             lived_s = loop.time() - began
-            has_started = has_started or _beat(self._home, index).exists()
+            has_started = has_started or _beat(self.home, index).exists()
             if status > 0 and not has_started:
-                raise LaarError(f"worker {index} could not start: it {end}; any error is above")
+                raise LaarError(f"worker {index} could not start: it {end}; see any error above")
             pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
-            _LOG.warning("worker %d %s; it starts again in %g s", index, end, pause_s)
+            _LOG.warning("worker %d %s; restarting it in %g s", index, end, pause_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
@@ -185,7 +180,7 @@ class _Parent:
         Raises:
             OSError: no process can be started now.
         """
-        _beat(self._home, index).unlink(missing_ok=True)
+        _beat(self.home, index).unlink(missing_ok=True)
         process, self._next = self._next, None
         if process is None or process.returncode is not None:
             process = await self._start(index)
@@ -207,8 +202,8 @@ class _Parent:
 
     async def _start(self, index: int) -> asyncio.subprocess.Process:
         """Start a worker process, which does its imports and waits for `_GO`."""
-        own = ("--worker-index", str(index), "--worker-home", str(self._home))
-        command = dying_with_us([*self._command, *own], ORPHANED)
+        own = ("--worker-index", str(index), "--worker-home", str(self.home))
+        command = dying_with_us([*self.command, *own], ORPHANED)
         # In a new session, so that Ctrl-C only reaches the parent, which stops in order.
         return await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
@@ -220,14 +215,14 @@ class _Parent:
         The kernel would keep assigning connections to a hung worker, and an Envoy whose health
         check uses one of them would avoid the other workers as well.
         """
-        beat, seen, missed = _beat(self._home, index), Stamp(), 0
+        beat, seen, missed = _beat(self.home, index), Stamp(), 0
         while not self._stopping.is_set():
             await asyncio.sleep(_BEAT_S)
             last = stamp_of(beat)  # empty while it starts
             missed = missed + 1 if last and last == seen else 0
             seen = last
             lacking = self._next is None or self._next.returncode is not None
-            if last and lacking and self._envoy is not None and self._count == 1:
+            if last and lacking and self.envoy is not None and self.count == 1:
                 with contextlib.suppress(OSError):  # the system may lack resources
                     self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
@@ -238,7 +233,7 @@ class _Parent:
     def _stop(self, number: int) -> None:
         again = self._stopping.is_set()
         self._stopping.set()
-        if self._envoy is None or again:
+        if self.envoy is None or again:
             self._stop_workers(number)
 
     def _stop_workers(self, number: int) -> None:
@@ -250,10 +245,10 @@ class _Parent:
 
     def _shutdown(self) -> Shutdown:
         """Return the workers' shutdown times, from the current file if it is usable."""
-        running = self._loaded.settings
-        if self._loaded.path is not None:
+        running = self.loaded.settings
+        if self.loaded.path is not None:
             with contextlib.suppress(SettingError, OSError):
-                running = change(running, load(self._loaded.path).settings).settings
+                running = change(running, load(self.loaded.path).settings).settings
         return running.shutdown
 
     def _end_stuck(self) -> None:
@@ -263,7 +258,7 @@ class _Parent:
     def _pass_on(self, number: int) -> None:
         """Signal the workers; no SIGHUP to starting ones, which read the settings and may die."""
         for index, process in self._processes.items():
-            starts = number == signal.SIGHUP and not _beat(self._home, index).exists()
+            starts = number == signal.SIGHUP and not _beat(self.home, index).exists()
             if process.returncode is None and not starts:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)

@@ -7,8 +7,8 @@ section declares whether changes apply at once or after a restart.
 
 from laar.declaring import Applies
 from laar.settings.changes import Change, change
-from laar.settings.context import Context, ContextRoute
-from laar.settings.ignored import declared_endpoints, remarks
+from laar.settings.context import ContextRoute
+from laar.settings.ignored import remarks
 from laar.settings.listening import Listen, Tls
 from laar.settings.routing import Accuracy, Tuning
 from laar.settings.section import leaves, value_at
@@ -19,7 +19,6 @@ __all__ = [
     "Accuracy",
     "Applies",
     "Change",
-    "Context",
     "ContextRoute",
     "Listen",
     "Loaded",
@@ -28,7 +27,6 @@ __all__ = [
     "Tuning",
     "as_yaml",
     "change",
-    "declared_endpoints",
     "leaves",
     "load",
     "remarks",

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.endpoints_file import load_endpoints, split_address
+from laar.datalayer.endpoints_file import is_loopback, load_endpoints
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
@@ -55,12 +55,10 @@ def remarks(loaded: Loaded) -> Iterator[str]:
             continue
         for prefix, needed, given in _WITHOUT:
             if name.startswith(prefix) and name not in {needed, *_ALWAYS} and not given(settings):
-                yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
+                yield f"{loaded.at(name)}has no effect without {needed}; set that, or remove this"
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
-    host, _ = split_address(settings.listen.admin)
-    is_local = host.startswith("127.") or host in {"localhost", "::1"}
-    if settings.decisions.viewers_token_file is None and not is_local:
+    if settings.decisions.viewers_token_file is None and not is_loopback(settings.listen.admin):
         yield (
             f"{loaded.at('listen.admin')}{settings.listen.admin} is open to the network, so the "
             "page, /explain and /config are refused without decisions.viewers_token_file; set that"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -12,6 +11,8 @@ from pydantic import AfterValidator, model_validator
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.declaring import Applies
 from laar.settings.section import Section
+
+_LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not listened on
 
 
 def _listen_address(value: str) -> str:
@@ -28,12 +29,7 @@ def dialled(address: str) -> str:
     A wildcard (0.0.0.0, ::) becomes loopback, since it is not a valid destination.
     """
     host, port = split_address(address)
-    try:
-        if ip_address(host).is_unspecified:
-            host = "::1" if ":" in host else "127.0.0.1"
-    except ValueError:
-        pass  # a host name, not an IP address
-    return join_address(host, port)
+    return join_address(_LOOPBACKS.get(host, host), port)
 
 
 class Tls(Section):

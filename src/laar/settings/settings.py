@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import MaxLen
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.document import Place, line_of, read_with_lines
-from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.endpoints_file import Endpoints
 from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.declaring import Applies
@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 4 << 20
 class Settings(Section):
     """All settings of laar."""
 
-    endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
+    endpoints: Annotated[Endpoints, Applies.AT_ONCE] = ()
     """Endpoints listed here, for a fleet that rarely changes."""
     endpoints_file: Annotated[Path | None, Applies.AFTER_RESTART] = None
     """YAML file of endpoints, reloaded whenever it changes."""
@@ -81,18 +81,6 @@ class Settings(Section):
         if not (self.endpoints or self.endpoints_file or self.kubernetes):
             raise ValueError("no endpoints: give `endpoints`, `endpoints_file` or `kubernetes`")
         return self
-
-    @field_validator("endpoints")
-    @classmethod
-    def _addresses_differ(cls, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-        first: dict[str, int] = {}
-        for index, endpoint in enumerate(endpoints):
-            if first.setdefault(endpoint.host_port, index) != index:
-                raise ValueError(
-                    f"[{index}] has the address {endpoint.host_port} of "
-                    f"[{first[endpoint.host_port]}]; keep one, with all its `models`"
-                )
-        return endpoints
 
     @model_validator(mode="after")
     def _tunes_what_it_serves(self) -> Settings:
@@ -191,7 +179,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     artifact = settings.accuracy.capability
     if artifact is not None and not artifact.is_file():
-        remedy = "run `laar fit` or `laar calibrate`, or take the setting out"
+        remedy = "run `laar fit` or `laar calibrate`, or remove the setting"
         yield "accuracy.capability", f"{artifact} is not a file; {remedy}"
 
 

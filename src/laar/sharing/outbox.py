@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Slots
-from laar.core.engines import Engines
+from laar.core.endpoints import Slots
 from laar.sharing.batches import SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
+
+if TYPE_CHECKING:
+    from laar.sharing.sharing import Sharing
 
 BATCH_RECORDS = 128
 """Records per batch. A picker applies a batch in one go: some 3 ms."""
@@ -25,8 +28,8 @@ MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
 second. Beyond it the oldest are dropped, which costs cache hits; loads are never dropped."""
 
-_LOST_BEATS = 3.0
-"""Heartbeats missed in a row after which the connection counts as lost: one lease."""
+_BEATS = 3.0
+"""Heartbeats in a lease: with all of them missed in a row, the connection counts as lost."""
 
 FULL_S = 5.0
 """Seconds between batches with all loads: the effect of a lost batch lasts no longer."""
@@ -35,33 +38,12 @@ _RECORD_BYTES = 64  # size of most records when serialized
 
 
 class Outbox:
-    """Queues records, and detects which loads have changed.
+    """Queues the records of a picker, and detects which of its loads have changed."""
 
-    Args:
-        table: the table whose counters are sent.
-        engines: the engines whose counters are sent.
-        origin: name of this picker.
-        wall_clock: seconds since 1970, from which readers compute the age of a batch.
-        beat_s: longest time between two batches.
-        oldest_open: returns the oldest prompt entry that has not ended.
-    """
-
-    def __init__(
-        self,
-        table: EndpointTable,
-        engines: Engines,
-        origin: str,
-        *,
-        wall_clock: Callable[[], float],
-        beat_s: float,
-        oldest_open: Callable[[], int],
-    ) -> None:
-        self._table = table
-        self._engines = engines
-        self._origin = origin
-        self._wall_clock = wall_clock
-        self._beat_s = beat_s
-        self._oldest_open = oldest_open
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        self._table = sharing.director.table
+        self._engines = sharing.director.engines
         self._waiting: deque[Record] = deque()
         self.on_news: Callable[[bool], object] = lambda _soon: None
         """Called when there is something to send; called again before `batches` only if urgent."""
@@ -69,7 +51,6 @@ class Outbox:
         self.closed = False
         """There are no other pickers and never will be: nothing is queued."""
         self.waiting_bytes = 0
-        self.dropped = 0
         self.sent: Counter[str] = Counter()
         """Records by kind."""
         self.seq = 0
@@ -80,7 +61,7 @@ class Outbox:
         self._sent_addresses: set[str] = set()
         self._addresses: list[str] = []
         self._version = -1
-        table.on_count = self._count
+        self._table.on_count = self._count
 
     def add(self, record: Record) -> None:
         """Queue a record; drop the oldest ones above `MAX_WAITING_BYTES`."""
@@ -91,31 +72,32 @@ class Outbox:
         self._has_news(soon=record.soon)
         while self.waiting_bytes > MAX_WAITING_BYTES:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
-            self.dropped += 1
+            self._sharing.lost["dropped"] += 1
 
     def send_all_loads(self) -> None:
         """Send all loads with the next batch: some picker does not know them."""
         self._full_at = float("-inf")
         self._has_news()
 
-    def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
+    def batches(self, now: float) -> list[Batch]:
         """Return the batches to send; empty if nothing changed and no heartbeat is due.
 
         Return the first `AT_ONCE_BYTES` of a backlog, and announce the rest through `on_news`.
         """
         self._announced = None
+        sharing, lease_s = self._sharing, self._sharing.settings.lease_s
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
-        if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
+        if not (loads or self._waiting or full or now - self._beat_at >= lease_s / _BEATS):
             return []
-        if now - self._beat_at > _LOST_BEATS * self._beat_s:
+        if now - self._beat_at > lease_s:  # the connection was lost meanwhile
             self._forget_words()
         self._beat_at = now
         if full:
             self._full_at = now
         made = []
         self.sent["load"] += len(loads)
-        left_bytes = self.waiting_bytes - AT_ONCE_BYTES
+        left_bytes, prefixes = self.waiting_bytes - AT_ONCE_BYTES, sharing.prefixes
         while True:
             records = self._next_records()
             for record in records:
@@ -124,13 +106,13 @@ class Outbox:
             made.append(
                 Batch(
                     SCHEMA,
-                    namespace,
-                    self._origin,
+                    sharing.settings.namespace,
+                    sharing.origin,
                     self.seq,
-                    key_id,
-                    self._wall_clock(),
+                    sharing.key_id,
+                    sharing.wall_clock(),
                     # Readers must keep an entry open while its end is still queued.
-                    0 if self._waiting else self._oldest_open(),
+                    0 if self._waiting or prefixes is None else prefixes.oldest_open,
                     full,
                     loads,
                     records,

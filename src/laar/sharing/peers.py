@@ -7,15 +7,17 @@ by lease: those of a picker that sends nothing for `lease_s` no longer count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-from laar.core.endpoints import EndpointTable
-from laar.core.engines import Engines
 from laar.core.traffic import Elsewhere
 from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
+
+if TYPE_CHECKING:
+    from laar.sharing.sharing import Sharing
 
 MAX_PEERS = 256
 """Maximum pickers remembered, including those that left; the one silent for longest is dropped."""
@@ -57,30 +59,14 @@ class Peer:
 
 
 class Peers:
-    """All other pickers.
+    """All other pickers; the table and engines of `sharing` receive the sums."""
 
-    Args:
-        table: receives the sums.
-        engines: receives the sums.
-        lease_s: seconds of silence after which a picker's loads no longer count.
-        entries: creates the entries of a new peer.
-    """
-
-    def __init__(
-        self,
-        table: EndpointTable,
-        engines: Engines,
-        *,
-        lease_s: float,
-        entries: Callable[[], Entries | None],
-    ) -> None:
-        self._table = table
-        self._engines = engines
-        self._lease_s = lease_s
-        self._entries = entries
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        self._table = sharing.director.table
+        self._engines = sharing.director.engines
         self._peers: dict[str, Peer] = {}
-        self._version = table.version
-        self.ended_by_lease = 0
+        self._version = self._table.version
 
     def __len__(self) -> int:
         """Return the number of pickers present."""
@@ -102,7 +88,9 @@ class Peers:
                 oldest = min(self._peers.values(), key=lambda peer: peer.heard_at)
                 self.leave(oldest, now)
                 del self._peers[oldest.origin]
-            peer = self._peers[origin] = Peer(origin, tag_of(origin), 0, now, self._entries())
+            prefixes = self._sharing.prefixes
+            entries = Entries(prefixes) if prefixes is not None else None
+            peer = self._peers[origin] = Peer(origin, tag_of(origin), 0, now, entries)
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
@@ -134,12 +122,16 @@ class Peers:
         if peer.entries is not None:
             peer.entries.leave()
 
-    def end_leases(self, now: float) -> None:
-        """End expired leases, and apply to new endpoints the loads received before they joined."""
+    def end_leases(self, now: float) -> int:
+        """End expired leases, and apply to new endpoints the loads received before they joined.
+
+        Return the number of leases that expired.
+        """
+        ended = 0
         for peer in list(self._peers.values()):
             silent_s = now - peer.heard_at
-            if not peer.gone and silent_s > self._lease_s:
-                self.ended_by_lease += 1
+            if not peer.gone and silent_s > self._sharing.settings.lease_s:
+                ended += 1
                 self.leave(peer, now)
             if silent_s > FORGET_S:
                 del self._peers[peer.origin]
@@ -149,6 +141,7 @@ class Peers:
                 slot = self._table.slot_counted(address)
                 if slot >= 0:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
+        return ended
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
         """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from laar.core.endpoints import EndpointTable
 from laar.core.stored import Context
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
-from laar.sharing.records import Cleared, Ended, Entered, Record, Turn, from_bytes, to_bytes
+from laar.sharing.records import Cleared, Ended, Entered, Turn, from_bytes, to_bytes
+
+if TYPE_CHECKING:
+    from laar.sharing.sharing import Sharing
 
 Ends = Callable[[float], None]
 
@@ -30,26 +32,16 @@ def key_id(key: bytes) -> str:
 
 
 class SharedPrefixes:
-    """Reports new prefix entries to peers; implements `laar.prefix.beliefs.PrefixWatcher`.
+    """Reports new prefix entries to peers; implements `laar.prefix.beliefs.PrefixWatcher`."""
 
-    Args:
-        beliefs: prefix estimates of this picker.
-        table: maps slots to addresses.
-        add: called with each record to send.
-    """
-
-    def __init__(
-        self, beliefs: PrefixBeliefs, table: EndpointTable, add: Callable[[Record], None]
-    ) -> None:
+    def __init__(self, sharing: Sharing, beliefs: PrefixBeliefs) -> None:
+        self.sharing = sharing
         self.beliefs = beliefs
         self.chains = Chains()
-        self.now = 0.0
-        """The current time, set by `Sharing`: `cleared` is called without a time."""
         self.on_turn: Callable[[int, Context, float], Ends | None] | None = None
         """Called with an endpoint's slot, the context of another picker's turn there and the time;
         returns what to call with the time when it ends."""
-        self._table = table
-        self._add = add
+        self._table = sharing.director.table
         self._next = 1
         self._open: dict[Receipt, int] = {}
         self._cleared_at: dict[str, float] = {}
@@ -68,25 +60,27 @@ class SharedPrefixes:
             known, anchor, tail = self.chains.pack(chain.hashes)
             address = self._table.spec(slot).key
             size = chain.total_bytes
-            self._add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
+            self.sharing.outbox.add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
         """Send how a prompt's request ended; a miss is evidence for all pickers."""
         entry = self._open.pop(receipt, None)
         if entry is not None:
-            self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))
+            self.sharing.outbox.add(
+                Ended(entry, ok=ok, share=None if share is None else round(share, 3))
+            )
 
     def turn(self, slot: int, receipt: Receipt | None, context: Context) -> None:
         """Send that a prompt is a turn of a session."""
         entry = self._open.get(receipt) if receipt is not None else None
         if entry is not None:
-            self._add(Turn(entry, self._table.spec(slot).key, context))
+            self.sharing.outbox.add(Turn(entry, self._table.spec(slot).key, context))
 
     def cleared(self, slot: int) -> bool:
         """Report an empty cache, unless another picker has just reported the same."""
         if not self._is_first(slot):
             return False
-        self._add(Cleared(self._table.spec(slot).key))
+        self.sharing.outbox.add(Cleared(self._table.spec(slot).key))
         return True
 
     def heard_clear(self, slot: int) -> bool:
@@ -97,13 +91,12 @@ class SharedPrefixes:
         return True
 
     def _is_first(self, slot: int) -> bool:
-        recent = {
-            address: at for address, at in self._cleared_at.items() if self.now - at < CLEAR_ONCE_S
-        }
+        now = self.sharing.now
+        recent = {a: at for a, at in self._cleared_at.items() if now - at < CLEAR_ONCE_S}
         self._cleared_at, address = recent, self._table.spec(slot).key
         if address in recent:
             return False
-        recent[address] = self.now
+        recent[address] = now
         return True
 
 
@@ -140,7 +133,7 @@ class Entries:
         on_turn = self._prefixes.on_turn
         receipt, ends = self._open.get(entry, (None, None))
         if on_turn is not None and receipt is not None and ends is None:
-            self._open[entry] = receipt, on_turn(slot, context, self._prefixes.now)
+            self._open[entry] = receipt, on_turn(slot, context, self._prefixes.sharing.now)
 
     def end(self, record: Ended) -> None:
         """End an entry whose request ended; ignore an unknown one."""
@@ -165,5 +158,5 @@ class Entries:
     def _close(self, entry: int) -> Receipt:
         receipt, end_turn = self._open.pop(entry)
         if end_turn is not None:
-            end_turn(self._prefixes.now)
+            end_turn(self._prefixes.sharing.now)
         return receipt

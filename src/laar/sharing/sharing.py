@@ -19,7 +19,7 @@ from laar.health import Word
 from laar.sharing.batches import Unreadable, read_batch, write_batch
 from laar.sharing.outbox import Outbox
 from laar.sharing.peers import TAG_CHARS, Peer, Peers, tag_of
-from laar.sharing.prefixes import Entries, SharedPrefixes, key_id
+from laar.sharing.prefixes import SharedPrefixes, key_id
 from laar.sharing.records import (
     Cleared,
     Ended,
@@ -85,49 +85,35 @@ class Sharing:
         self.origin = origin
         self.director = director
         self.wall_clock = wall_clock
-        self._online = online
+        self.online = online
         self._reports = reports
         self._on_judged = on_judged
         self._on_cleared = on_cleared
         self.orders: Memo | None = None  # set by the context hooks
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
-            self.prefixes = SharedPrefixes(
-                director.prefixes, director.table, lambda record: self.outbox.add(record)
-            )
+            self.prefixes = SharedPrefixes(self, director.prefixes)
             director.prefixes.rekey(key)
         self.key = key
         self.key_id = key_id(key)
-        self.outbox = Outbox(
-            director.table,
-            director.engines,
-            origin,
-            wall_clock=wall_clock,
-            beat_s=settings.lease_s / 3.0,
-            oldest_open=lambda: self.prefixes.oldest_open if self.prefixes else 0,
-        )
-        self.peers = Peers(
-            director.table,
-            director.engines,
-            lease_s=settings.lease_s,
-            entries=lambda: Entries(self.prefixes) if self.prefixes else None,
-        )
-        self._unseen = Unseen(director.table, director.engines, origin)
+        causes = ("missed", "doubled", "dropped", "unknown-prefix", "lease", "interruption")
+        self.lost = Counter(dict.fromkeys(causes, 0))
+        """Losses: batches that never arrived (missed), or arrived twice or too late (doubled),
+        records dropped unsent, prompts that continue one not seen here (unknown-prefix), and the
+        ends of leases and of the connection."""
+        self.outbox = Outbox(self)
+        self.peers = Peers(self)
+        self._unseen = Unseen(self)
         self.taken: Counter[str] = Counter()
         """Records received, by kind."""
         self.refused: Counter[str] = Counter()
         """Rejected batches and records, by reason."""
         self.counted: dict[str, int] = {}
         """For each picker, the last batch whose outcomes are in the restored snapshot."""
-        self.missed = 0
-        """Batches that never arrived."""
-        self.doubled = 0
-        """Batches that arrived twice, or too late."""
-        self.unknown_prefixes = 0
-        """Prompts that continue a prompt not seen here."""
         self.age_s = 0.0
         """Age of the last batch when it was received, by the two wall clocks."""
         self.now = 0.0
+        """The time of the last call with one, for prefixes, whose watcher is called without."""
         self._hello_at = float("-inf")
         self._samples, self._samples_at = SAMPLES_A_S, 0.0
         self._listen()
@@ -139,9 +125,8 @@ class Sharing:
 
         A backlog takes several calls, until `outbox.waiting_bytes` is 0.
         """
-        self._at(now)
-        made = self.outbox.batches(now, self.settings.namespace, self.key_id)
-        return [write_batch(batch) for batch in made]
+        self.now = now
+        return [write_batch(batch) for batch in self.outbox.batches(now)]
 
     @property
     def tag(self) -> str:
@@ -174,7 +159,7 @@ class Sharing:
             now: seconds, monotonic.
             age_s: time it spent in the store; loads of old batches are ignored.
         """
-        self._at(now)
+        self.now = now
         try:
             batch, bad = read_batch(self.settings.namespace, data)
         except Unreadable as fault:
@@ -186,10 +171,10 @@ class Sharing:
             self.refused["record"] += bad
         peer = self.peers.find(batch.origin, now)
         if batch.seq <= peer.seq:
-            self.doubled += 1
+            self.lost["doubled"] += 1
             return
         if peer.seq and batch.seq > peer.seq + 1:
-            self.missed += batch.seq - peer.seq - 1
+            self.lost["missed"] += batch.seq - peer.seq - 1
             peer.synced = False
             self._ask(now)
         peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
@@ -215,8 +200,8 @@ class Sharing:
 
     def poll(self, now: float) -> None:
         """End leases; call it a few times a second, whether connected or not."""
-        self._at(now)
-        self.peers.end_leases(now)
+        self.now = now
+        self.lost["lease"] += self.peers.end_leases(now)
         self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def use_key(self, key: bytes) -> None:
@@ -237,7 +222,7 @@ class Sharing:
         match record:
             case Entered(_, address) if same_key and entries is not None:
                 if not entries.enter(record, slot_of(address), director.table.capacity, now):
-                    self.unknown_prefixes += 1
+                    self.lost["unknown-prefix"] += 1
                     self._ask(now)
             case Ended() if entries is not None:
                 entries.end(record)
@@ -256,9 +241,9 @@ class Sharing:
                     director.health.heard(slot, director.table.spec(slot).models[0], word, now)
             case Learned(address, sample) if (slot := slot_of(address)) >= 0:
                 director.engines.heard(slot, sample)
-            case Reported(outcome) if self._online is not None:
+            case Reported(outcome) if self.online is not None:
                 if peer.seq > self.counted.get(peer.origin, 0):
-                    self._online.heard(outcome, now)
+                    self.online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)
             case Hello():
@@ -292,8 +277,8 @@ class Sharing:
         director.engines.on_sample = self._sampled
         if director.health is not None:
             director.health.records.on_word = self._said
-        if self._online is not None:
-            self._online.on_taken = lambda outcome: add(Reported(outcome))
+        if self.online is not None:
+            self.online.on_taken = lambda outcome: add(Reported(outcome))
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
 
@@ -320,8 +305,3 @@ class Sharing:
             return False
         self.outbox.add(Judged(decision_id, correct, reporter))
         return True
-
-    def _at(self, now: float) -> None:
-        self.now = now
-        if self.prefixes is not None:
-            self.prefixes.now = now

@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from laar.accuracy.online import OnlineOutcomes
 from laar.prefix.index import Kept
 from laar.sharing.records import Count, Hashes, Moved, Text, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
@@ -59,13 +58,12 @@ class SnapshotFault(ValueError):  # noqa: N818 - names the condition
 
 
 def snapshot(
-    sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
+    sharing: Sharing, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
     """Collect the current knowledge; return a function that serializes it on any thread.
 
     Args:
         sharing: the picker's sharing.
-        online: reported outcomes, if kept.
         now: seconds, monotonic.
         with_key: include the hash secret; only for the picker's own file.
         place: position in the stream of records up to which the snapshot includes them.
@@ -101,7 +99,7 @@ def snapshot(
         document["key"] = sharing.key.hex()
 
     def write() -> bytes:
-        if online is not None:
+        if (online := sharing.online) is not None:
             # Serialized first: outcomes received since `seen` was read are counted twice.
             document["outcomes"] = online.state(now)
         document["uses"] = [
@@ -144,9 +142,7 @@ def key_of(document: dict[str, Any]) -> bytes | None:
         return None
 
 
-def restore(
-    sharing: Sharing, online: OnlineOutcomes | None, document: dict[str, Any], now: float
-) -> int:
+def restore(sharing: Sharing, document: dict[str, Any], now: float) -> int:
     """Restore a snapshot into a new picker; return the number of prompts restored.
 
     Prompts are restored only if they were hashed with the same key.
@@ -171,7 +167,7 @@ def restore(
     # may include outcomes that will arrive again.
     followed_s = 0.0 if sharing.outbox.closed else sharing.settings.history_s
     if (
-        online is not None
+        (online := sharing.online) is not None
         and online.restored_at_s <= now - away_s + followed_s
         and online.restore(document.get("outcomes"), now, away_s=away_s)
     ):

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from laar.core.endpoints import EndpointTable, Floats
-from laar.core.engines import Engines
+from laar.core.endpoints import Floats
+
+if TYPE_CHECKING:
+    from laar.sharing.sharing import Sharing
 
 RECORD_S = 0.05
 """Seconds until nearly all pickers have a record: batching, the network and a busy reader."""
@@ -26,18 +29,12 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Unseen:
-    """Maintains `EndpointTable.unseen`.
+    """Maintains `EndpointTable.unseen`."""
 
-    Args:
-        table: the endpoints.
-        engines: provide the request rate.
-        origin: name of this picker.
-    """
-
-    def __init__(self, table: EndpointTable, engines: Engines, origin: str) -> None:
-        self._table = table
-        self._engines = engines
-        self._origin = origin
+    def __init__(self, sharing: Sharing) -> None:
+        self._table = sharing.director.table
+        self._engines = sharing.director.engines
+        self._origin = sharing.origin
         self._known: tuple[int, Sequence[str]] = (-1, ())
         self._is_theirs: Floats = np.zeros(0)
 

@@ -38,7 +38,6 @@ class DecisionMemory:
         on_settled: functions called in order with each record once its request has ended.
         reports: reported outcomes of answers, and the attempt that followed each.
         max_decisions: maximum decisions remembered.
-        max_bytes: maximum estimated memory.
     """
 
     def __init__(
@@ -49,14 +48,12 @@ class DecisionMemory:
         on_settled: Sequence[Callable[[DecisionRecord], object]] = (),
         reports: OutcomeReports | None = None,
         max_decisions: int = MAX_DECISIONS,
-        max_bytes: int = MAX_BYTES,
     ) -> None:
         self._table = table
         self._wall_clock = wall_clock
         self._on_settled = on_settled
         self.reports = reports
         self._max_decisions = max_decisions
-        self._max_bytes = max_bytes
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # requests in flight, remembered or not
         self.held_bytes = 0
@@ -72,7 +69,7 @@ class DecisionMemory:
         self.decided_at = decision.now
         self._records[decision.id] = self._open[decision.id] = record
         self.held_bytes += _size(record)
-        while len(self._records) > self._max_decisions or self.held_bytes > self._max_bytes:
+        while len(self._records) > self._max_decisions or self.held_bytes > MAX_BYTES:
             _, oldest = self._records.popitem(last=False)
             self.held_bytes -= _size(oldest)
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,35 +39,24 @@ class DecisionLog:
 
     Args:
         path: path of the file; old files are ``<path>.1`` (the newest) and so on.
-        max_bytes: size at which the file is rotated.
-        keep: number of old files kept.
         on_problem: called with a fault, or None once writing works again.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int = MAX_BYTES,
-        keep: int = KEEP,
-        on_problem: Callable[[str | None], None],
-    ) -> None:
+    def __init__(self, path: Path, *, on_problem: Callable[[str | None], None]) -> None:
         self._path = path
-        self._max_bytes = max_bytes
-        self._keep = keep
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # lines of the next piece
         self._torn = b""  # newline to end a line cut off by a full disk
-        self.written = 0
-        self.dropped = 0
+        self.lines = Counter(written=0, dropped=0)
+        """Lines since the start, by what became of them."""
 
     def add(self, entry: DecisionRecord | bytes) -> None:
         """Queue a settled decision, or a line, unless the queue is full."""
         if len(self._queue) < MAX_QUEUED:
             self._queue.append(entry)
         else:
-            self.dropped += 1
+            self.lines["dropped"] += 1
 
     def judged(self, decision_id: str, correct: bool) -> None:
         """Queue the outcome of a decision whose line was written earlier."""
@@ -102,10 +91,7 @@ class DecisionLog:
         return orjson.dumps(shown(entry), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:
-        if fault is None:
-            self.written += lines
-        else:
-            self.dropped += lines
+        self.lines["written" if fault is None else "dropped"] += lines
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:
@@ -130,7 +116,7 @@ class DecisionLog:
     def _rotate(self) -> None:
         """Rotate the file if due. Workers share one log; one of them moves it."""
         with contextlib.suppress(FileNotFoundError):  # missing, or another worker moved it
-            if self._path.stat().st_size < self._max_bytes:
+            if self._path.stat().st_size < MAX_BYTES:
                 return
             handle = os.open(self._path, os.O_WRONLY)
             try:
@@ -141,7 +127,7 @@ class DecisionLog:
                 os.close(handle)
 
     def _move(self) -> None:
-        for number in range(self._keep, 0, -1):
+        for number in range(KEEP, 0, -1):
             source = self._numbered(number - 1)
             if source.exists():
                 source.replace(self._numbered(number))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -67,21 +67,20 @@ class HitRates:
 
 
 class PageModel:
-    """Builds frames for the page; the owner may modify `about`: version, mode, policy."""
+    """Builds frames for the page; `about` returns version, policy and sharing."""
 
     def __init__(
         self,
         director: Director,
         memory: DecisionMemory,
         problems: Problems,
-        hit_rates: HitRates,
-        about: dict[str, object],
+        about: Callable[[], dict[str, object]],
     ) -> None:
         self._director = director
         self._table = director.table
         self._memory = memory
         self._problems = problems
-        self._hit_rates = hit_rates
+        self.hit_rates = HitRates()
         self._about = about
         self.events = Events()
         self._last = (math.nan, 0)
@@ -96,7 +95,7 @@ class PageModel:
         """Return the endpoints and the problems, without the decisions."""
         records = list(self._memory.latest(_RECENT))
         return {
-            "about": self._about,
+            "about": self._about(),
             "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
             "problems": dict(islice(self._problems.items(), _PROBLEMS)),
@@ -114,7 +113,7 @@ class PageModel:
         self._last = (now, memory.decided_total)
         rate = (memory.decided_total - total) / (now - before) if now > before else math.nan
         return {
-            "about": self._about,
+            "about": self._about(),
             "rate": rate,
             "decisions_total": memory.decided_total,
             "fleet": self._fleet(now, records),
@@ -165,7 +164,7 @@ class PageModel:
                     "waiting": float(table.waiting[slot]),
                     "running": float(table.running[slot]),
                     "kv_usage": float(table.kv_usage[slot]),
-                    "hit_rate": self._hit_rates.of(spec.key),
+                    "hit_rate": self.hit_rates.of(spec.key),
                     "probability": float(probability[slot]),
                     "answers": 1.0 if learned is None else learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),

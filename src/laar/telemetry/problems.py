@@ -12,7 +12,6 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,11 +34,11 @@ class Events(logging.Handler):
         self.latest.append((record.created, record.getMessage()))
 
 
-class Problems(Mapping[str, str]):
-    """The current problems: messages by source."""
+class Problems(dict[str, str]):
+    """The current problems: messages by source, which only `report` changes."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, str] = {}
+        super().__init__()
         self.since_s: dict[str, float] = {}
         """When each problem began, in seconds since the epoch."""
         self.counts: Counter[str] = Counter()
@@ -50,28 +49,19 @@ class Problems(Mapping[str, str]):
 
         None ends the problem, as does an empty message, for a source no longer watched.
         """
-        known = self._messages.get(source)
+        known = self.get(source)
         if not message:
             if known is not None:
-                del self._messages[source], self.since_s[source]
+                del self[source], self.since_s[source]
                 _LOG.info(
                     "%s: %s", source, "works again" if message is None else "no longer watched"
                 )
             return
         message = PASSWORD.sub("", message)
         self.counts[source.partition(" ")[0]] += 1
-        if known is None and len(self._messages) >= MAX_PROBLEMS:
+        if known is None and len(self) >= MAX_PROBLEMS:
             return
-        self._messages[source] = message
+        self[source] = message
         self.since_s.setdefault(source, time.time())
         if message != known:
             _LOG.warning("%s: %s", source, message)
-
-    def __getitem__(self, source: str) -> str:
-        return self._messages[source]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._messages)
-
-    def __len__(self) -> int:
-        return len(self._messages)

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -52,20 +53,19 @@ class Spans:
 
     Args:
         url: URL of the collector; None to use the environment's.
-        version: laar's version, for the resource.
 
     Raises:
         ValueError: the environment has invalid numbers for the SDK.
     """
 
-    def __init__(self, url: str | None, version: str) -> None:
+    def __init__(self, url: str | None) -> None:
         # Clients can send any number of invalid headers, each logged by the SDK.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         logging.getLogger("opentelemetry.exporter").setLevel(logging.WARNING)
         self._exporter: Any = OTLPSpanExporter(url)
         self._provider = TracerProvider(
             ParentBased(ALWAYS_OFF),
-            resource(version),
+            resource(),
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
         )
@@ -145,11 +145,11 @@ class Spans:
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
 
 
-def resource(version: str) -> Resource:
+def resource() -> Resource:
     """Return the sender's resource, named by the environment or by laar."""
     ours = {
         "service.name": "laar",
-        "service.version": version,
+        "service.version": version("laar"),
         "service.instance.id": str(uuid.uuid4()),
     }
     return Resource(ours).merge(OTELResourceDetector().detect())

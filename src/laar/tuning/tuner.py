@@ -79,7 +79,7 @@ class Tuner:
     """
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
-        self._settings = settings
+        self.settings = settings
         clipped = {
             name: min(max(initial[name], floor), cap)
             for name, (floor, cap) in settings.bounds.items()
@@ -152,7 +152,7 @@ class Tuner:
         """Return the best weights found and the supporting windows, as plain values."""
         return {
             "weights": dict(self._incumbent),
-            "objective": self._settings.objective,
+            "objective": self.settings.objective,
             "cost_s": self._baseline.cost_s if self._baseline else None,
             "frozen": self.frozen,
             "trials": self._trials,
@@ -169,10 +169,10 @@ class Tuner:
         window = self._window
         if window is None:
             return
-        if not window.closed and self._elapsed_s - self._since_s > self._settings.window_s:
+        if not window.closed and self._elapsed_s - self._since_s > self.settings.window_s:
             window.closed, self._since_s = True, self._elapsed_s
         if window.drained or (
-            window.closed and self._elapsed_s - self._since_s > self._settings.drain_s
+            window.closed and self._elapsed_s - self._since_s > self.settings.drain_s
         ):
             self._conclude(window)
 
@@ -190,7 +190,7 @@ class Tuner:
     def _conclude(self, window: Window, *, stopped: bool = False) -> None:
         """Evaluate the window and open the next one."""
         self._windows += 1
-        score = window.score(self._settings.objective, stopped=stopped)
+        score = window.score(self.settings.objective, stopped=stopped)
         if stopped:
             outcome = self._lose("stopped", remeasure=True)
         elif math.isnan(score.cost_s):
@@ -201,7 +201,7 @@ class Tuner:
         else:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
-        if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
+        if self._sigma < self.settings.sigma_min or self._windows >= self.settings.max_windows:
             self.freeze()
         else:
             self._open_next()
@@ -209,7 +209,7 @@ class Tuner:
     def _judge(self, score: WindowScore) -> str:
         """Compare a candidate's window with the incumbent's latest one."""
         baseline = self._baseline
-        if baseline is None or not better(score.cost_s, baseline.cost_s, self._settings.tolerance):
+        if baseline is None or not better(score.cost_s, baseline.cost_s, self.settings.tolerance):
             return self._lose("rejected", remeasure=self._lost_in_a_row + 1 >= REMEASURE_EVERY)
         if self._candidate is None:
             # Repeat against an incumbent measured in the same minutes.
@@ -233,19 +233,19 @@ class Tuner:
             role, weights = "incumbent", self._incumbent
         else:
             role, weights = "candidate", self._candidate or self._propose()
-        size = self._settings.window
+        size = self.settings.window
         self._window = Window(self._windows + 1, role, weights, size, -(size // SETTLING_SHARE))
         self._since_s = self._elapsed_s
 
     def _propose(self) -> Mapping[str, float]:
         """Return the next candidate; redraw if clipping yields the incumbent."""
         self._trials += 1
-        rng = random.Random(f"{self._settings.seed}:{self._trials}")
+        rng = random.Random(f"{self.settings.seed}:{self._trials}")
         for _ in range(CORNER_DRAWS):
             proposal = {
                 name: min(max(weight * math.exp(rng.gauss(0.0, self._sigma)), floor), cap)
                 for name, weight in self._incumbent.items()
-                for floor, cap in (self._settings.bounds[name],)
+                for floor, cap in (self.settings.bounds[name],)
             }
             if proposal != self._incumbent:
                 return MappingProxyType(proposal)

@@ -20,8 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import orjson
@@ -58,7 +57,7 @@ class ApiAccess:
         url: ``https://host:port``, or ``http://127.0.0.1:8001`` for a ``kubectl proxy``.
         token_file: file with the bearer token, reread for each request; None for no token.
         ca_file: authorities that may sign the server's certificate; None for the system's.
-        namespace: namespace of laar's pod, the default for watches.
+        namespace: namespace of the objects; laar's own by default.
     """
 
     url: str
@@ -95,15 +94,13 @@ class Api:
         self.access = access
         self._ssl: tuple[int, ssl.SSLContext] | None = None
 
-    async def __aenter__(self) -> Api:
+    async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=MAX_EVENT_BYTES
         )
         return self
 
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._session.close()
 
     async def list_page(self, path: str, query: Mapping[str, str]) -> Any:

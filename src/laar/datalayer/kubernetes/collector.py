@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer.interface import Clock, EndpointSink
+from laar.datalayer.interface import EndpointSink
 from laar.datalayer.kubernetes.api import Api, ApiAccess
 from laar.datalayer.kubernetes.mirror import MAX_OBJECTS, Mirror
 from laar.datalayer.kubernetes.objects import (
@@ -72,28 +71,13 @@ class KubernetesEndpoints:
         access: the API server.
         sink: receives endpoints, objectives, rewrites and problems.
         source: the settings: the pool or the selector, and what applies to the pods.
-        namespace: namespace of the pods.
-        clock: monotonic seconds.
-        rng: jitters the waits after failures.
     """
 
-    def __init__(
-        self,
-        access: ApiAccess,
-        sink: KubernetesSink,
-        source: KubernetesSource,
-        *,
-        namespace: str,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self.source = f"kubernetes {namespace}/{source.pool or _query(source.selector)}"
+    def __init__(self, access: ApiAccess, sink: KubernetesSink, source: KubernetesSource) -> None:
+        self.source = f"kubernetes {access.namespace}/{source.pool or _query(source.selector)}"
         self._access = access
         self._sink = sink
-        self._namespace = namespace
         self._rules = source
-        self._clock = clock
-        self._rng = rng
         self._pods: Mirror[PodEndpoints] | None = None
         self._following: _Selection | None = None
         self._pods_task: asyncio.Task[None] | None = None
@@ -144,13 +128,10 @@ class KubernetesEndpoints:
             made: Mirror[Object | str] = Mirror(
                 api,
                 resource,
-                self._namespace,
                 select=select,
                 keep=functools.partial(parse, model),
                 changed=changed,
                 problem=self._problem(part),
-                clock=self._clock,
-                rng=self._rng,
                 optional=optional,
             )
             tasks.create_task(made.run(), name=f"{self.source} {part}")  # begins after this call
@@ -208,13 +189,10 @@ class KubernetesEndpoints:
         self._pods = Mirror(
             api,
             PODS,
-            self._namespace,
             select={"labelSelector": _query(selector.labels)},
             keep=lambda item: pod_endpoints(item, selector.ports, self._rules),
             changed=self._changed.set,
             problem=self._problem(PODS.plural),
-            clock=self._clock,
-            rng=self._rng,
         )
         self._pods_task = tasks.create_task(self._pods.run(), name=f"{self.source} pods")
 

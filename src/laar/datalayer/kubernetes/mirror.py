@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from laar.datalayer.interface import Clock
 from laar.datalayer.kubernetes.api import Api, ApiError
 from laar.datalayer.kubernetes.resources import Resource
 
@@ -43,13 +43,10 @@ class Mirror(Generic[Kept]):
     Args:
         api: the API server.
         resource: the kind of object.
-        namespace: namespace of the objects.
         select: the query's labelSelector or fieldSelector.
         keep: returns the part of an object to store, or None to ignore it.
         changed: called after `objects` changed, and after the first list even if empty.
         problem: called with each fault, and with None when there is none.
-        clock: monotonic seconds.
-        rng: jitters the waits.
         optional: treat a kind that isn't installed as one without objects.
 
     Attributes:
@@ -63,14 +60,11 @@ class Mirror(Generic[Kept]):
         self,
         api: Api,
         resource: Resource,
-        namespace: str,
         *,
         select: Mapping[str, str],
         keep: Callable[[Any], Kept | None],
         changed: Callable[[], None],
         problem: Callable[[str | None], None],
-        clock: Clock,
-        rng: random.Random,
         optional: bool = False,
     ) -> None:
         self.objects: dict[str, Kept] = {}
@@ -78,13 +72,11 @@ class Mirror(Generic[Kept]):
         self.resource = resource
         self.lost: frozenset[str] = frozenset()
         self._api = api
-        self._namespace = namespace
+        self._path = resource.path(api.access.namespace)
         self._select = select
         self._keep = keep
         self._changed = changed
         self._problem = problem
-        self._clock = clock
-        self._rng = rng
         self._optional = optional
         self._version = ""  # empty: list before watching
         self._failures = 0
@@ -105,7 +97,7 @@ class Mirror(Generic[Kept]):
     def _back_off_s(self) -> float:
         self._failures += 1
         wait_s = min(LAST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures - 1, 16))
-        return wait_s * self._rng.uniform(0.5, 1.0)
+        return wait_s * random.uniform(0.5, 1.0)
 
     def _failed(self, error: ApiError) -> float:
         """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
@@ -118,12 +110,12 @@ class Mirror(Generic[Kept]):
             else:
                 self._replace({}, self.lost.union(self.objects))
                 self._problem(None)
-            return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
+            return ABSENT_WAIT_S * random.uniform(0.5, 1.0)
         if error.status == 404:
             what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self._problem(f"{error}; {self.resource.remedy(self._namespace)}")
+            self._problem(f"{error}; {self.resource.remedy(self._api.access.namespace)}")
         elif error.status != 410:
             self._problem(f"{error}; what was known before stays in use")
         return 0.0
@@ -131,9 +123,8 @@ class Mirror(Generic[Kept]):
     async def _list(self) -> None:
         objects: dict[str, Kept] = {}
         query = {**self._select, "limit": str(PAGE_OBJECTS)}
-        path = self.resource.path(self._namespace)
         while True:
-            page = await self._api.list_page(path, query)
+            page = await self._api.list_page(self._path, query)
             try:
                 for item in page["items"] or ():  # Go writes null for an empty list
                     self._put(objects, item)
@@ -141,7 +132,9 @@ class Mirror(Generic[Kept]):
                 query["continue"] = metadata.get("continue") or ""
                 version = metadata["resourceVersion"]
             except (KeyError, TypeError, AttributeError):
-                raise ApiError(0, f"{path} answered with something that is not a list") from None
+                raise ApiError(
+                    0, f"{self._path} answered with something that is not a list"
+                ) from None
             if not query["continue"]:
                 break
         self._version = version
@@ -157,20 +150,21 @@ class Mirror(Generic[Kept]):
 
     async def _watch(self) -> None:
         query = {**self._select, "resourceVersion": self._version}
-        path = self.resource.path(self._namespace)
-        opened_at = self._clock()
+        opened_at = time.monotonic()
         try:
-            async with self._api.watch(path, query) as events:
+            async with self._api.watch(self._path, query) as events:
                 self._problem(None)
                 async for event in events:
                     try:
                         self._version = self._take(event)
                     except (KeyError, TypeError, AttributeError):
                         self._version = ""
-                        raise ApiError(0, f"{path}: the watch sent a malformed event") from None
+                        raise ApiError(
+                            0, f"{self._path}: the watch sent a malformed event"
+                        ) from None
                     self._failures = 0
         finally:  # proxies also cut healthy watches that have nothing to send
-            if self._clock() - opened_at > STEADY_S:
+            if time.monotonic() - opened_at > STEADY_S:
                 self._failures = 0
 
     def _take(self, event: Any) -> str:

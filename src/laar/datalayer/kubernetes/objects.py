@@ -1,6 +1,6 @@
 """Read pods, pools, objectives and rewrites: pure functions on API objects.
 
-A pod is used if it is Ready, has an address, and is neither being deleted nor over: evicted pods
+A pod is used if it is Ready, has an address, and is not being deleted or finished: evicted pods
 and those of a node that shut down may stay Ready. There is no grace period: a pod gets no more
 requests once its deletion starts. Each target port of a pod is a separate endpoint (the ranks of a
 data-parallel engine listen on adjacent ports), except those that the pod's active-ports annotation
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
-from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.endpoints_file import check_model_name, join_address
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
@@ -129,12 +129,11 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     labels = pod.metadata.labels or {}
     if rules.pool:
         labels = {**labels, POOL_LABEL: rules.pool}
-    host = f"[{ip}]" if ":" in ip else ip
     path = rules.metrics_path
     specs = tuple(
         EndpointSpec(
-            address=f"{host}:{port}",
-            metrics_url=way.url(f"{host}:{port}", path) if path else path,
+            address=address,
+            metrics_url=way.url(address, path) if path else path,
             way=way,
             models=tuple(models),
             region=_first(said, REGION_KEYS),
@@ -143,7 +142,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
             priority_field=rules.priority_field,
         )
         for rank, port in enumerate(ports)
-        if port in active
+        if port in active and (address := join_address(ip, port))
     )
     return PodEndpoints(specs=specs, created=pod.metadata.creationTimestamp, fault=fault)
 

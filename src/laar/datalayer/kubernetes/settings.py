@@ -141,13 +141,13 @@ class KubernetesSource(BaseModel):
         return replace(way, name=dns_name(one.host_port)) if way.tls else way
 
     def access(self) -> ApiAccess:
-        """Return the access to the API server.
+        """Return the access to the API server and the namespace.
 
         Raises:
             SettingError: no API server is set, and laar is not in a pod.
         """
         from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 
-        if self.api_server:
-            return ApiAccess(url=self.api_server.rstrip("/"))
-        return in_cluster()
+        url = self.api_server.rstrip("/")
+        access = ApiAccess(url=url) if url else in_cluster()
+        return replace(access, namespace=self.namespace or access.namespace)

@@ -17,9 +17,11 @@ from starlette.types import Receive, Scope, Send
 from laar.datalayer.visits import cancel
 
 INTERVAL_S = 1.0
+"""Seconds between two frames."""
 MAX_VIEWERS = 50
 """Maximum concurrent viewers; each costs a socket and about 0.2 ms per second."""
 STALLED_S = 30.0
+"""Seconds after which a viewer that does not read is disconnected."""
 
 _REPLACED = b"event: replaced\ndata: token\n\n"
 _HEADERS = [
@@ -32,22 +34,11 @@ _HEADERS = [
 class Feed:
     """An ASGI endpoint that makes frames while a viewer is connected, and sends them.
 
-    Args:
-        frame: returns the page's content.
-        interval_s: seconds between two frames.
-        stalled_s: seconds after which a viewer that does not read is disconnected.
+    `frame` returns the page's content.
     """
 
-    def __init__(
-        self,
-        frame: Callable[[], Mapping[str, object]],
-        *,
-        interval_s: float = INTERVAL_S,
-        stalled_s: float = STALLED_S,
-    ) -> None:
+    def __init__(self, frame: Callable[[], Mapping[str, object]]) -> None:
         self._frame = frame
-        self._interval_s = interval_s
-        self._stalled_s = stalled_s
         self._looked = asyncio.Event()
         self._next: asyncio.Future[bytes] | None = None
         self._newest = b""
@@ -63,7 +54,7 @@ class Feed:
                 if self._next is not None:
                     self._next.set_result(self._newest)
                     self._next = None
-                await asyncio.sleep(self._interval_s)
+                await asyncio.sleep(INTERVAL_S)
             self._newest = b""
             self._looked.clear()
             await self._looked.wait()
@@ -109,7 +100,7 @@ class Feed:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         frame = self._newest or await self._wait()
         while True:
-            async with asyncio.timeout(self._stalled_s):
+            async with asyncio.timeout(STALLED_S):
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             frame = await self._wait()
 

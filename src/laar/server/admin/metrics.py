@@ -121,16 +121,10 @@ class _Scrape:
         prefixes = self._picker.prefixes
         return prefixes.index if prefixes else None
 
-    def forgotten_blocks(self) -> _Series:
-        if self.prefix is not None:
-            yield "capacity", self.prefix.evicted_capacity_blocks
-            yield "memory", self.prefix.evicted_memory_blocks
-            yield "disproved", self.prefix.disproved_blocks
-
     @cached_property
     def tuning(self) -> Any:
         tuner = self._picker.tuner
-        return SimpleNamespace(**tuner.shown()) if tuner else None
+        return SimpleNamespace(**tuner.export()) if tuner else None
 
     # -- sharing -------------------------------------------------------------------------------
 
@@ -140,20 +134,6 @@ class _Scrape:
                 yield (kind, "sent"), count
             for kind, count in sharer.sharing.taken.items():
                 yield (kind, "taken"), count
-
-    def shared_bytes(self) -> _Series:
-        if sharer := self._picker.sharer:
-            yield "sent", sharer.sent_bytes
-            yield "taken", sharer.received_bytes
-
-    def shared_losses(self) -> _Series:
-        if sharer := self._picker.sharer:
-            yield "missed", sharer.sharing.missed
-            yield "doubled", sharer.sharing.doubled
-            yield "dropped", sharer.sharing.outbox.dropped
-            yield "unknown-prefix", sharer.sharing.unknown_prefixes
-            yield "lease", sharer.sharing.peers.ended_by_lease
-            yield "interruption", sharer.interruptions
 
     # -- endpoints -----------------------------------------------------------------------------
 
@@ -197,11 +177,6 @@ class _Scrape:
 
     def version(self) -> _Series:
         return [(self._picker.observability.version, 1)]
-
-    def log_lines(self) -> _Series:
-        if log := self._picker.observability.log:
-            yield "written", log.written
-            yield "dropped", log.dropped
 
     # -- the context hook ----------------------------------------------------------------------
 

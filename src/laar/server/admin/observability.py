@@ -26,11 +26,10 @@ from laar.server.admin.answers import as_json
 from laar.server.admin.explain import explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import begin, spans_of
-from laar.settings import Settings
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.history import History
 from laar.telemetry.log import DecisionLog
-from laar.telemetry.page_model import HitRates, PageModel
+from laar.telemetry.page_model import PageModel
 
 if TYPE_CHECKING:
     from laar.server.picker import Picker
@@ -73,7 +72,6 @@ class Observability:
             self.page.answered(judged)
 
         reports.on_answered = answered
-        self.hit_rates = HitRates()
         self.log = (
             DecisionLog(kept.log, on_problem=partial(picker.problems.report, "decision log"))
             if kept.log is not None
@@ -99,34 +97,24 @@ class Observability:
             max_decisions=kept.remember,
         )
         self.version = version("laar")
-        self._about: dict[str, object] = {"version": self.version}
         self._clock = clock
-        self.page = PageModel(director, self.memory, picker.problems, self.hit_rates, self._about)
+        self.page: PageModel = PageModel(director, self.memory, picker.problems, self._about)
         logging.getLogger("laar").addHandler(self.page.events)
-        self.feed = Feed(self._frame)
+        self.feed = Feed(lambda: self.page.frame(clock()))
         self.sessions = None if picker.admission is None else picker.admission.shown
         """Lists the sessions with a cache place and those waiting; None without flow control."""
-        self.apply(settings)
-
-    def apply(self, settings: Settings) -> None:
-        """Show the policy and the share of new settings."""
-        self._about |= {
-            "policy": settings.routing.director.policy,
-            "enforced": settings.routing.enforcement.share,
-        }
 
     def close(self) -> None:
         """End the feed's streams, and stop collecting log records."""
         self.feed.close()
         logging.getLogger("laar").removeHandler(self.page.events)
 
-    def _frame(self) -> dict[str, object]:
-        self._update_about()
-        return self.page.frame(self._clock())
-
-    def _update_about(self) -> None:
-        picker = self._picker
-        self._about |= {
+    def _about(self) -> dict[str, object]:
+        picker, routing = self._picker, self._picker.settings.routing
+        return {
+            "version": self.version,
+            "policy": routing.director.policy,
+            "enforced": routing.enforcement.share,
             "calibrated": picker.learning.calibrated(picker.table.models),
             "sharing": picker.sharer.shown() if picker.sharer else None,
         }
@@ -143,7 +131,6 @@ class Observability:
         ]
 
     async def _show_fleet(self, _request: Request) -> Response:
-        self._update_about()
         return as_json(self.page.fleet(self._clock()))
 
     async def _show_history(self, _request: Request) -> Response:

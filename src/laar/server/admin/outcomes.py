@@ -23,11 +23,12 @@ from starlette.routing import Route
 
 from laar.accuracy.reporters import UNNAMED
 from laar.accuracy.reports import Verdict
+from laar.datalayer.endpoints_file import is_loopback
 from laar.errors import RequestError
 from laar.protocol.headers import REPORTER
 from laar.server.admin.answers import as_json, first_fault
 from laar.server.admin.auth import Attempts, address_of
-from laar.server.browsers import body_of, is_loopback
+from laar.server.browsers import body_of
 from laar.server.picker import Picker
 from laar.server.token_file import ReporterTokens
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from laar.datalayer.endpoints_file import join_address, split_address
+from laar.datalayer.endpoints_file import is_loopback, join_address, split_address
 from laar.errors import RequestError, SettingError
 from laar.server.admin.answers import as_json, refused
 from laar.server.admin.app import AdminServer
@@ -19,7 +18,7 @@ from laar.server.admin.context import context_routes
 from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.tuner import routes as tuner_routes
-from laar.server.browsers import BrowserGuard, is_loopback
+from laar.server.browsers import BrowserGuard
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
@@ -30,21 +29,15 @@ TOKENS_S = 5.0
 
 
 class AdminPort:
-    """The admin port of a picker; `shown` returns the content of `/config`.
+    """The admin port of a picker.
 
     Raises:
         SettingError: a token file cannot be used.
     """
 
-    def __init__(
-        self,
-        picker: Picker,
-        health: HealthService,
-        shown: Callable[[], Mapping[str, object]],
-    ) -> None:
+    def __init__(self, picker: Picker, health: HealthService) -> None:
         self._picker = picker
         self._health = health
-        self._shown = shown
         self._viewers_token = viewers_token(picker.settings)
         self.outcomes_tokens = reporter_tokens(picker.settings)
         self._auth: AdminAuth | None = None
@@ -94,7 +87,7 @@ class AdminPort:
             return PlainTextResponse("not ready: no endpoint is known, or draining\n", 503)
 
         async def config(_request: Request) -> Response:
-            return as_json(self._shown())
+            return as_json(picker.reloader.shown() if picker.reloader else {})
 
         routes = [
             Route("/metrics", metrics),

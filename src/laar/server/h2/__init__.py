@@ -7,7 +7,7 @@ the drain.
 """
 
 from laar.server.h2.call import Call, Handler
-from laar.server.h2.framing import CallError, Code
+from laar.server.h2.framing import Code
 from laar.server.h2.listening import H2Server
 
-__all__ = ["Call", "CallError", "Code", "H2Server", "Handler"]
+__all__ = ["Call", "Code", "H2Server", "Handler"]

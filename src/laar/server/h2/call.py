@@ -8,19 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from laar.server.h2.framing import (
-    PREFIX_BYTES,
-    CallError,
-    Code,
-    Unframer,
-    status_headers,
-)
+from laar.server.h2.framing import PREFIX_BYTES, CallError, Code, Unframer, status_headers
+from laar.server.h2.library import STREAM_WINDOW_BYTES, Headers
 
 if TYPE_CHECKING:
     from jh2.stream import H2Stream
 
     from laar.server.h2.connection import Connection
-    from laar.server.h2.library import Headers
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,8 +24,8 @@ _CHOKED_BYTES = 1 << 20
 FRAME_BYTES = 1 << 16
 """Maximum payload of a frame, so that calls alternate. Many peers accept only 16 KB."""
 
-_CREDIT_SHARE = 2
-"""Divisor: a stream's window is replenished once half of it is used."""
+_CREDIT_BYTES = STREAM_WINDOW_BYTES // 2
+"""Used bytes of a stream's window from which it is replenished."""
 
 _RESPONSE = (
     (b":status", b"200"),
@@ -67,7 +61,6 @@ class Call:
         headers: Sequence[tuple[bytes, bytes]],
         *,
         longest_bytes: int,
-        window_bytes: int,
     ) -> None:
         self.stream_id = stream_id
         self.handler: Handler = _NO_HANDLER
@@ -84,7 +77,6 @@ class Call:
         self._headers = headers
         self._longest_bytes = longest_bytes
         self._unframer: Unframer | None = None  # created once a message comes in pieces
-        self._credit_bytes = window_bytes // _CREDIT_SHARE
         self._owed_bytes = 0  # of the stream's window, used and not replenished yet
         self._is_whole = False  # a complete message was received
         self._counted_bytes = 0  # this call's part of the connection's held bytes
@@ -158,7 +150,7 @@ class Call:
                 self._failed()
         else:
             self._pieces_received(data)
-        if self._owed_bytes >= self._credit_bytes:
+        if self._owed_bytes >= _CREDIT_BYTES:
             self._credit()
 
     def _pieces_received(self, data: bytes) -> None:
@@ -325,6 +317,6 @@ class Call:
 
     def _credit(self) -> None:
         """Replenish the window once half of it is used and no message waits here."""
-        if self._owed_bytes >= self._credit_bytes and not self._inbox and not self._remote_done:
+        if self._owed_bytes >= _CREDIT_BYTES and not self._inbox and not self._remote_done:
             self._connection.credit(self, self._owed_bytes)
             self._owed_bytes = 0

@@ -25,7 +25,6 @@ from laar.server.h2.guard import Budget, FloodError, Frame, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
-    STREAM_WINDOW_BYTES,
     Head,
     goaway,
     greet,
@@ -258,13 +257,9 @@ class Connection(asyncio.Protocol):
             self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        call = self._calls[stream_id] = Call(
-            self,
-            stream_id,
-            head.headers,
-            longest_bytes=self._server.longest_bytes,
-            window_bytes=STREAM_WINDOW_BYTES,
-        )
+        longest_bytes = self._server.longest_bytes
+        call = Call(self, stream_id, head.headers, longest_bytes=longest_bytes)
+        self._calls[stream_id] = call
         try:
             self._begin(call, head)
         except CallError as error:
@@ -457,7 +452,7 @@ class Connection(asyncio.Protocol):
 
     def _greeting_is_late(self) -> None:
         if not self._greeted:
-            self._abort(f"the peer has not greeted within {GREETING_S:g} s")
+            self._abort(f"the peer sent no preface within {GREETING_S:g} s")
 
     def _keep_alive(self) -> None:
         if self._timer is not None:

@@ -12,23 +12,19 @@ import logging
 import os
 import secrets
 import socket
-import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.reports import OutcomeReports
-from laar.core.director import Director
 from laar.datalayer.files import read_file
 from laar.datalayer.visits import cancel
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
 from laar.server.whole_file import WholeFile
-from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
+from laar.sharing.settings import SNAPSHOT_INTERVAL_S
 from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import (
     MAX_SNAPSHOT_BYTES,
@@ -81,63 +77,38 @@ class Sharer:
     """Runs the sharing of one picker.
 
     Args:
-        director: director of the picker.
-        share: the settings.
+        sharing: what the picker shares.
         store: transports batches to the others; None for snapshots on disk only.
         snapshot_file: file for snapshots without a store.
-        origin, key: name of this picker in the store, and the hash secret.
+        has_secret: whether the settings give the hash secret.
         clock: monotonic seconds.
         problems: receives lost connections and unusable snapshots.
-        online: learner of reported outcomes.
-        reports: decisions whose outcomes may be reported.
-        on_cleared: called with the address of an endpoint whose cache is empty.
-        on_judged: called with an outcome reported to another picker and accepted here.
     """
 
     def __init__(
         self,
-        director: Director,
-        share: Share,
+        sharing: Sharing,
         store: Store | None,
         *,
         snapshot_file: Path | None = None,
-        origin: str,
-        key: bytes,
+        has_secret: bool = False,
         clock: Callable[[], float],
         problems: Problems,
-        online: OnlineOutcomes | None = None,
-        reports: OutcomeReports | None = None,
-        on_cleared: Callable[[str], None] = lambda _address: None,
-        on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
-        settings = part(SharingSettings, share)
-        self.sharing = Sharing(
-            director,
-            settings,
-            origin=origin,
-            key=key,
-            wall_clock=time.time,
-            online=online,
-            reports=reports if store is not None else None,
-            on_cleared=on_cleared,
-            on_judged=on_judged,
-        )
+        self.sharing = sharing
         self.store = store
         self.endpoints_known = asyncio.Event()
         """Set once the endpoints are known, since snapshots refer to endpoints."""
         self.connected = False
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.interruptions = 0
+        self.bytes = Counter(sent=0, taken=0)
         self.restored = 0
         """Number of prompts whose blocks were restored from a snapshot."""
-        self._settings = settings
-        self._has_secret = share.secret_file is not None
+        self._settings = sharing.settings
+        self._has_secret = has_secret
         self._file: WholeFile | None = None
         if store is None and snapshot_file is not None:
             # Readable only by its owner, since it contains the hash secret.
             self._file = WholeFile(snapshot_file, mode=0o600)
-        self._online = online
         self._clock = clock
         self._problems = problems
         self._starting = True
@@ -210,7 +181,7 @@ class Sharer:
                 await self._together()
             except StoreError as fault:
                 if self.connected:
-                    self.interruptions += 1
+                    self.sharing.lost["interruption"] += 1
                     pause_s = _AGAIN_S[0]
                 self.connected = False
                 self._warm.set()
@@ -265,7 +236,7 @@ class Sharer:
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.store.send(self._unsent)
-            self.sent_bytes += sum(map(len, self._unsent))
+            self.bytes["sent"] += sum(map(len, self._unsent))
             self._unsent = []
 
     async def _keep_receiving(self) -> None:
@@ -273,7 +244,7 @@ class Sharer:
         async for received in self.store.receive():
             began = self._clock()
             for data, age_s in received:
-                self.received_bytes += len(data)
+                self.bytes["taken"] += len(data)
                 self.sharing.take(data, self._clock(), age_s=age_s)
                 if self._clock() - began > _SLICE_S:
                     await asyncio.sleep(0)
@@ -291,9 +262,7 @@ class Sharer:
             await asyncio.sleep(SNAPSHOT_INTERVAL_S / 4.0)
             if not await store.is_my_turn():
                 continue
-            write = snapshot(
-                self.sharing, self._online, self._clock(), with_key=False, place=store.place
-            )
+            write = snapshot(self.sharing, self._clock(), with_key=False, place=store.place)
             try:
                 await store.put_snapshot(await asyncio.to_thread(write))
             except StoreError as fault:
@@ -312,7 +281,7 @@ class Sharer:
             return
         if self.store is None and not self._has_secret:
             self.sharing.use_key(key_of(document) or self.sharing.key)
-        self.restored = restore(self.sharing, self._online, document, self._clock())
+        self.restored = restore(self.sharing, document, self._clock())
         if self.store is not None:
             await self.store.after(str(document.get("place", "")))
         _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
@@ -335,6 +304,6 @@ class Sharer:
             await self._save(self._file)
 
     async def _save(self, file: WholeFile) -> None:
-        write = snapshot(self.sharing, self._online, self._clock(), with_key=True)
+        write = snapshot(self.sharing, self._clock(), with_key=True)
         lost = "the next start will be cold"
         await file.save(write, self._problems, "share.snapshot_file", lost)

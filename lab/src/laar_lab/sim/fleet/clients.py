@@ -10,7 +10,7 @@ the previous one is answered; `hold_sessions` sends it a pause after that answer
 number of sessions open.
 
 The retry loop is LAAR's: each of a number of users asks, checks, and asks again until the answer is
-correct. `laar.client.loop` is the same loop over HTTP; the lab may not import it.
+correct. `laar.client.until` is the same loop over HTTP; the lab may not import it.
 """
 
 from __future__ import annotations
