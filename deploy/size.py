@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_914,
-    "statements": 31_960,
+    "lines": 52_817,
+    "statements": 31_896,
     "modules": 228,
-    "lines loaded": 34_872,
+    "lines loaded": 34_775,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

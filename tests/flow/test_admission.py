@@ -222,7 +222,7 @@ def test_a_new_tenant_is_not_charged_for_tokens_of_another_tenant():
         lane.add(f"c{number}", "c", Line(10.0, 1.0), is_long=False)
     turns = []
     for now in range(6):
-        key = lane.pick(float(now), long_may_go=True)
+        _, key = lane.turn(float(now), long_may_go=True)
         turns.append(key[0])
         lane.remove(key, key[0], is_long=False, served_tokens=1000)
     assert turns.count("b") == turns.count("c") == 3

@@ -29,12 +29,8 @@ _EDGE = 1e-4
 _Floats = NDArray[np.float64]
 
 
-def _hermite() -> tuple[_Floats, _Floats]:
-    at, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return at, weights / weights.sum()
-
-
-nodes = _hermite()
+_at, _weights = np.polynomial.hermite_e.hermegauss(_NODES)
+nodes: tuple[_Floats, _Floats] = _at, _weights / _weights.sum()
 """Difficulties and their weights; both of shape (21,)."""
 
 

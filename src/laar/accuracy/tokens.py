@@ -52,8 +52,8 @@ class TokenEstimator:
     """
 
     def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self._log_ratio: dict[tuple[str, str], float] = {}
-        self._reports: dict[tuple[str, str], float] = {}
+        # By model and language: log of characters per token, and the reports behind it.
+        self._cells: dict[tuple[str, str], tuple[float, float]] = {}
         self._tokens_per_char = lru_cache(_MAX_KEPT)(self._current_tokens_per_char)
         self.refused = 0
         """Reports ignored because their numbers are implausible or no cell is free."""
@@ -91,33 +91,26 @@ class TokenEstimator:
         seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
         learned = False
         for key in ((model, language), (_FLEET, language)):
-            reports = self._reports.get(key)
-            if reports is None:
-                if len(self._log_ratio) >= MAX_TOKEN_CELLS:
-                    self.refused += 1
-                    continue
-                self._log_ratio[key] = self._current(*key)
-                reports = 1.0
+            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
+                self.refused += 1
+                continue
+            value, reports = self._cells.get(key) or (self._current(*key), 1.0)
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
-            self._log_ratio[key] += rate * (seen - self._log_ratio[key])
+            self._cells[key] = value + rate * (seen - value), reports + 1
             self._tokens_per_char.cache_clear()
-            self._reports[key] = reports + 1
             learned = True
         return learned
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """Return characters per token by model, then language; an empty model means the fleet."""
         found: dict[str, dict[str, float]] = {}
-        for (model, language), value in list(self._log_ratio.items()):
+        for (model, language), (value, _) in list(self._cells.items()):
             found.setdefault(model, {})[language] = exp(value)
         return found
 
     def state(self) -> list[list[object]]:
         """Return everything learned, as plain JSON types; may run concurrently with `observe`."""
-        return [
-            [*key, exp(value), self._reports.get(key, 1.0)]
-            for key, value in list(self._log_ratio.items())
-        ]
+        return [[*key, exp(value), reports] for key, (value, reports) in list(self._cells.items())]
 
     def restore(self, state: object) -> int:
         """Restore a saved state over the artifact's values; return the number of cells restored.
@@ -132,23 +125,19 @@ class TokenEstimator:
                 self.refused += 1
                 continue
             key = model, language
-            if key not in self._log_ratio and len(self._log_ratio) >= MAX_TOKEN_CELLS:
+            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
                 self.refused += 1
                 continue
-            self._log_ratio[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+            self._cells[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX), reports
             self._tokens_per_char.cache_clear()
-            self._reports[key] = reports
             kept += 1
         return kept
 
     def _begin(self, key: tuple[str, str], value: float) -> None:
-        known = key in self._log_ratio
-        if self._reports.get(key, 0.0) > _MEASURED_REPORTS:
-            return
-        if known or len(self._log_ratio) < MAX_TOKEN_CELLS:
-            self._log_ratio[key] = value
+        known = self._cells.get(key)
+        if known[1] <= _MEASURED_REPORTS if known else len(self._cells) < MAX_TOKEN_CELLS:
+            self._cells[key] = value, _MEASURED_REPORTS
             self._tokens_per_char.cache_clear()
-            self._reports[key] = _MEASURED_REPORTS
 
     def _current_tokens_per_char(
         self, models: tuple[str, ...], language: str
@@ -158,9 +147,7 @@ class TokenEstimator:
 
     def _current(self, model: str, language: str) -> float:
         """Return the cell's log ratio; if unknown, the fleet's, else the language's."""
-        value = self._log_ratio.get((model, language))
-        if value is None:
-            value = self._log_ratio.get((_FLEET, language))
-        if value is None:
-            value = log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))
-        return value
+        known = self._cells.get((model, language)) or self._cells.get((_FLEET, language))
+        if known is None:
+            return log(_CHARS_PER_TOKEN.get(language, _OTHER_CHARS_PER_TOKEN))
+        return known[0]

@@ -94,7 +94,6 @@ class Engines:
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
         self.batches = Batches(table)
-        self._size = 0
         self.kept: Kept | None = None
         """The latest result of `constants`, until an input changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
@@ -269,9 +268,7 @@ class Engines:
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
             took = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
-            sample = Sample(True, features, took / pace, took, noise)
-            self.on_sample(slot, sample)
-            self._learn_first(slot, model, sample)
+            self._report(slot, model, Sample(True, features, took / pace, took, noise))
         self._learn_rest(began, now, ttft_s, latency_s, answer_tokens, pace * guess + began.rtt_s)
 
     def prefilled(self, began: Began, took_s: float) -> None:
@@ -287,22 +284,18 @@ class Engines:
         pace = self._paces.first.item(slot)
         took = max(took_s - model.constants()[0], 1e-4)
         features = _features(model, began.plain_s, began)
-        sample = Sample(True, features, took / pace, took, 0.02)
-        self.on_sample(slot, sample)
-        self._learn_first(slot, model, sample)
+        self._report(slot, model, Sample(True, features, took / pace, took, 0.02))
 
     def restarted(self, slot: int) -> None:
         """Handle the restart of a slot's engine: it may now run fewer requests at once."""
-        if slot < self._size:
-            self.batches.drop(slot)
-            self.kept = None
+        self.batches.drop(slot)
+        self.kept = None
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
-        if slot < self._size:
-            self.traffic.drop(slot)
-            self._paces.drop(slot)
-            self.batches.drop(slot)
+        self.traffic.drop(slot)
+        self._paces.drop(slot)
+        self.batches.drop(slot)
 
     # -- several pickers -----------------------------------------------------------------------
 
@@ -314,17 +307,13 @@ class Engines:
 
     def heard(self, slot: int, sample: Sample) -> None:
         """Learn from an answer that another picker saw."""
-        model = self._model(self._name(slot))
-        if sample.first:
-            self._learn_first(slot, model, sample)
-        else:
-            self._learn_answer(slot, model, sample)
+        self._learn(slot, self._model(self._name(slot)), sample)
 
     def state(self) -> dict[str, object]:
         """Return the state of models and, by address, of endpoints' paces, as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
-            pace = self._paces.state(slot) if slot < self._size else None
+            pace = self._paces.state(slot)
             if pace is not None:
                 paces[self._table.spec(slot).key] = pace
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
@@ -371,27 +360,27 @@ class Engines:
         weight = _UNKNOWN_LENGTH
         if answer_tokens:
             weight, took = 1.0, model.alike(took, answer_tokens)
-        sample = Sample(False, (others,), took / pace, took, weight)
+        self._report(slot, model, Sample(False, (others,), took / pace, took, weight))
+
+    def _report(self, slot: int, model: EngineModel, sample: Sample) -> None:
+        """Pass a sample of this picker to the others, and learn from it."""
         self.on_sample(slot, sample)
-        self._learn_answer(slot, model, sample)
+        self._learn(slot, model, sample)
 
-    def _learn_first(self, slot: int, model: EngineModel, sample: Sample) -> None:
-        features, noise = sample.features, sample.weight
-        guess = max(0.0, model.first.guess(features))
-        if model.first.learn(features, sample.even_s, noise + ERROR * guess):
-            self.kept = None
-        sure = guess / (guess + 2.0 * noise)
-        ratio = (sample.took_s + noise) / (guess + noise)
-        if self._paces.learn_first(slot, ratio, sure * sure, self.traffic.arrived_at):
-            self.kept = None
-
-    def _learn_answer(self, slot: int, model: EngineModel, sample: Sample) -> None:
-        even_s, weight = max(sample.even_s, 1e-9), sample.weight
-        changed, ratio = model.answered(even_s, sample.features[0], weight)
-        if changed:
-            self.kept = None
-        ratio = ratio * sample.took_s / even_s
-        if self._paces.learn_rest(slot, ratio, weight, self.traffic.arrived_at):
+    def _learn(self, slot: int, model: EngineModel, sample: Sample) -> None:
+        features, weight = sample.features, sample.weight
+        if sample.first:
+            guess = max(0.0, model.first.guess(features))
+            changed = model.first.learn(features, sample.even_s, weight + ERROR * guess)
+            ratio = (sample.took_s + weight) / (guess + weight)
+            sure = guess / (guess + 2.0 * weight)
+            weight = sure * sure
+        else:
+            even_s = max(sample.even_s, 1e-9)
+            changed, ratio = model.answered(even_s, features[0], weight)
+            ratio = ratio * sample.took_s / even_s
+        as_of = self.traffic.arrived_at
+        if self._paces.learn(slot, ratio, weight, as_of, first=sample.first) or changed:
             self.kept = None
 
     def _is_read(self, began: Began, now: float) -> None:
@@ -409,7 +398,6 @@ class Engines:
         self.traffic.grow(size)
         self._paces.grow(size)
         self.batches.grow(size)
-        self._size = size
         self.kept = None
 
     def _name(self, slot: int) -> str:

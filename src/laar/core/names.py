@@ -93,10 +93,6 @@ class Names:
         """Return the endpoints labelled with a pool."""
         return self._pools.get(name, _NO_SLOTS)
 
-    def served_names(self) -> Sequence[str]:
-        """Return every model name that some endpoint serves."""
-        return list(self._serving)
-
 
 def _host_of(address: str) -> str:
     """Return the IP of ``ip:port``, without brackets."""

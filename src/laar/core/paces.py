@@ -63,20 +63,32 @@ class Paces:
         self.first = np.pad(self.first, (0, more), constant_values=1.0)
         self.rest = np.pad(self.rest, (0, more), constant_values=1.0)
 
-    def learn_first(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
-        """Learn from a first token; return whether the paces of its model changed.
+    def learn(self, slot: int, ratio: float, weight: float, as_of: float, *, first: bool) -> bool:
+        """Learn from an answer; return whether the paces of its model changed.
 
         Args:
             slot: the endpoint.
             ratio: the time it took, divided by its model's usual time.
             weight: weight of the sample.
             as_of: the time up to which older samples have faded.
+            first: whether it is the time to the first token, or that from there on.
         """
-        return self._learn(self._columns[:3], slot, ratio, weight, as_of)
-
-    def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
-        """Learn from an answer after its first token; arguments as in `learn_first`."""
-        return self._learn(self._columns[3:], slot, ratio, weight, as_of)
+        logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
+        keep = 1.0 - weight / _MEMORY
+        most = math.log(MAX_FACTOR)
+        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        before = seen.item(slot)
+        if before > 0.0:
+            miss = weight * (log - logs.item(slot) / before)
+            scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
+        logs[slot] = logs.item(slot) * keep + weight * log
+        seen[slot] = before * keep + weight
+        self._learned += 1
+        if self._learned < _TOGETHER:
+            return False
+        self._learned = 0
+        self._work_out(np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of)
+        return True
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
@@ -100,31 +112,6 @@ class Paces:
         """Update the paces of all endpoints."""
         for model_id in range(len(self._table.models)):
             self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
-
-    def _learn(
-        self,
-        columns: Floats,
-        slot: int,
-        ratio: float,
-        weight: float,
-        as_of: float,
-    ) -> bool:
-        logs, seen, scatter = columns
-        keep = 1.0 - weight / _MEMORY
-        most = math.log(MAX_FACTOR)
-        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
-        before = seen.item(slot)
-        if before > 0.0:
-            miss = weight * (log - logs.item(slot) / before)
-            scatter[slot] = scatter.item(slot) * keep * keep + miss * miss
-        logs[slot] = logs.item(slot) * keep + weight * log
-        seen[slot] = before * keep + weight
-        self._learned += 1
-        if self._learned < _TOGETHER:
-            return False
-        self._learned = 0
-        self._work_out(np.flatnonzero(self._table.model_id == self._table.model_id[slot]), as_of)
-        return True
 
     def _work_out(self, same: Slots, as_of: float) -> None:
         """Update the paces of a model's endpoints."""

@@ -41,4 +41,4 @@ class Enforcement:
         By a hash of the key: no session flaps between enforced and shadow, and one that is enforced
         at one share is enforced at each larger share.
         """
-        return self.share >= 1.0 or zlib.crc32(key.encode()) < self.share * 2**32
+        return zlib.crc32(key.encode()) < self.share * 2**32

@@ -122,7 +122,6 @@ class Traffic:
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self._size = 0
         self.asked: Floats = np.zeros((len(_ASKED), 0))
         """The rows from `ahead_s` to `came`; the last two as of `load_from`."""
         self._shared: Floats = np.zeros((len(_SHARED), 0))
@@ -235,14 +234,13 @@ class Traffic:
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
-        more = ((0, 0), (0, size - self._size))
+        more = ((0, 0), (0, size - self.asked.shape[1]))
         self.asked, self._shared, self._other = (
             np.pad(columns, more) for columns in (self.asked, self._shared, self._other)
         )
         columns = (*self.asked, *self._shared, *self._other)
         for name, column in zip((*_ASKED, *_SHARED, *_OTHER), columns, strict=True):
             setattr(self, name, column)
-        self._size = size
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
         # `free_at` is in actual time, so that elapsed time equals progress.

@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Decision
@@ -147,7 +146,7 @@ class Admission:
 
         for_context = False
 
-        def room(view: View) -> NDArray[np.bool_]:
+        def room(view: View) -> Mask:
             nonlocal for_context
             own = self._own(request, view)
             if own is not None:
@@ -265,7 +264,7 @@ class Admission:
             RequestError: every endpoint is full.
         """
 
-        def room(view: View) -> NDArray[np.bool_]:
+        def room(view: View) -> Mask:
             return self._crowded(request, view, self._room(view, item, now), now)
 
         try:
@@ -411,12 +410,12 @@ class Admission:
 
     # -- room ----------------------------------------------------------------------------------
 
-    def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
+    def _own(self, request: Request, view: View) -> Mask | None:
         """Return the candidates that hold the session's context; None if none does.
 
         All candidates while a turn of the session is in flight: parallel turns, as under a name
-        shared by many, are not worth tying to one endpoint. Unless
-        `by_load`, a cached prompt counts too: another picker may have sent the last turn.
+        shared by many, are not worth tying to one endpoint. Unless `by_load`, a cached prompt
+        counts too: another picker may have sent the last turn.
         """
         session = _session(request)
         own = view.cached_tokens >= _CACHED_SHARE * view.tokens
@@ -455,9 +454,7 @@ class Admission:
         bearable = free & (wait_s > 0.0) & (wait_s <= self._settings.limits.max_hold_s)
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
-    def _room(
-        self, view: View, item: Item, now: float, *, shorts_wait: bool = False
-    ) -> NDArray[np.bool_]:
+    def _room(self, view: View, item: Item, now: float, *, shorts_wait: bool = False) -> Mask:
         """Return candidates with room for the item; a cached prefix makes a long prompt short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
@@ -469,7 +466,7 @@ class Admission:
 
     def _open(
         self, slots: Slots, item: Item, now: float, *, is_long: bool, shorts_wait: bool
-    ) -> NDArray[np.bool_]:
+    ) -> Mask:
         if not self.by_load:
             return np.ones(len(slots), np.bool_)
         loads = self._loads(slots, now)
@@ -489,9 +486,7 @@ class Admission:
             reading_age_s=now - table.read_at[slots],
         )
 
-    def _apart(
-        self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
-    ) -> NDArray[np.bool_]:
+    def _apart(self, mixed: Mask, item: Item, now: float, *, is_long: bool) -> Mask:
         """Keep long and short prompts on different endpoints while possible.
 
         Engines that serve in order of arrival delay a short prompt by the whole of a long one

@@ -29,6 +29,7 @@ import math
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
@@ -67,27 +68,23 @@ MAX_RETRY_AFTER_S = 60
 """Longest `retry-after` in seconds; beyond it, the estimate means little."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """An item in the queue; `alive` until its verdict is known, for the lazy heap of expiries."""
 
-    __slots__ = ("alive", "expires_s", "item", "reason")
-
-    def __init__(self, item: Item, expires_s: float, reason: str) -> None:
-        self.item = item
-        self.expires_s = expires_s
-        self.reason = reason
-        self.alive = True
+    item: Item
+    expires_s: float
+    reason: str
+    alive: bool = True
 
 
+@dataclass(slots=True, eq=False)
 class _Band:
     """One priority: its lanes, and the requests and bytes that each tenant has waiting."""
 
-    __slots__ = ("crowd", "held_bytes", "lanes")
-
-    def __init__(self) -> None:
-        self.lanes: dict[str, Lane] = {}
-        self.crowd: Crowd[Hashable] = Crowd()
-        self.held_bytes: Counter[str] = Counter()
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    crowd: Crowd[Hashable] = field(default_factory=Crowd)
+    held_bytes: Counter[str] = field(default_factory=Counter)
 
 
 class Queue(Generic[T]):
@@ -192,12 +189,12 @@ class Queue(Generic[T]):
                     turns.remove(before)
                     turns.appendleft(name)
                     name = before
-                key = lanes[name].pick(now, long_may_go=name not in closed_to_longs)
-                if key is None:
+                turn = lanes[name].turn(now, long_may_go=name not in closed_to_longs)
+                if turn is None:
                     continue
                 turns.append(name)
                 lanes[name] = lanes.pop(name)  # rotated, so the next call starts with other lanes
-                item = self._waiting[key].item
+                item = self._waiting[turn[1]].item
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:
                     self._remove(item, charge=True)
@@ -224,7 +221,8 @@ class Queue(Generic[T]):
         """
 
         def next_tenant(lane: str) -> str | None:
-            return lanes[lane].next_tenant(now, long_may_go=lane not in closed_to_longs)
+            turn = lanes[lane].turn(now, long_may_go=lane not in closed_to_longs)
+            return None if turn is None else turn[0]
 
         found: str | None = None
         reach = lanes[name].reach
@@ -285,12 +283,7 @@ class Queue(Generic[T]):
             lane = band.lanes[item.lane] = Lane(
                 reach=item.reach, by_slack=self.limits.order == "lars"
             )
-        lane.add(
-            item.id,
-            item.tenant,
-            line,
-            is_long=item.is_long,
-        )
+        lane.add(item.id, item.tenant, line, is_long=item.is_long)
         band.crowd.add(item.tenant, item.id)
         band.held_bytes[item.tenant] += item.body_bytes
         self._waiting[item.id] = entry

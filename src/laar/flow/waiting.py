@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -44,9 +45,6 @@ class Bag(Generic[K]):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._slots
-
     def put(self, key: K, line: Line) -> None:
         """Add a key, or replace the line of a known key."""
         self._found = None
@@ -68,14 +66,6 @@ class Bag(Generic[K]):
             self._keys[slot] = last
             self._slots[last] = slot
             self._rows[:, slot] = self._rows[:, len(self._keys)]
-
-    def line(self, key: K) -> Line:
-        """Return the line of a known key."""
-        return Line(*self._rows[:, self._slots[key]].tolist())
-
-    def lines(self) -> NDArray[np.float64]:
-        """Return float64[2, n], the offsets and rates of the lines, valid until the next change."""
-        return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
         """Return the lowest key at `now` and its height.
@@ -146,15 +136,13 @@ class Crowd(Generic[K]):
             self.largest = after
 
 
+@dataclass(slots=True, eq=False)
 class _Tenant:
     """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
 
-    __slots__ = ("bags", "last_turn", "served_tokens")
-
-    def __init__(self, served_tokens: float) -> None:
-        self.served_tokens = served_tokens
-        self.last_turn = 0  # number of its last turn, ascending over all lanes
-        self.bags: dict[bool, Bag[Hashable]] = {}  # by `is_long`, created when needed
+    served_tokens: float
+    last_turn: int = 0  # number of its last turn, ascending over all lanes
+    bags: dict[bool, Bag[Hashable]] = field(default_factory=dict)  # by `is_long`, when needed
 
 
 class Lane:
@@ -180,14 +168,7 @@ class Lane:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def add(
-        self,
-        key: Hashable,
-        tenant: str,
-        line: Line,
-        *,
-        is_long: bool,
-    ) -> None:
+    def add(self, key: Hashable, tenant: str, line: Line, *, is_long: bool) -> None:
         """Add a request to the lane."""
         entry = self._tenants.get(tenant)
         if entry is None:
@@ -245,18 +226,8 @@ class Lane:
         entry = self._tenants.get(tenant)
         return math.inf if entry is None else entry.last_turn
 
-    def next_tenant(self, now: float, *, long_may_go: bool) -> str | None:
-        """Return the tenant whose turn it is; None if nothing may go."""
-        turn = self._turn(now, long_may_go=long_may_go)
-        return None if turn is None else turn[0]
-
-    def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
-        """Return the request whose turn it is without removing it; None if nothing may go."""
-        turn = self._turn(now, long_may_go=long_may_go)
-        return None if turn is None else turn[2]
-
-    def _turn(self, now: float, *, long_may_go: bool) -> tuple[str, bool, Hashable] | None:
-        """Return the tenant, kind and key whose turn it is by slack."""
+    def turn(self, now: float, *, long_may_go: bool) -> tuple[str, Hashable] | None:
+        """Return the tenant and the request whose turn it is; None if nothing may go."""
         shorts = self._rings[False].first(0.0)
         longs = self._rings[True].first(0.0) if long_may_go else None
         if longs is None:
@@ -267,13 +238,13 @@ class Lane:
         long = self._first(tenant, now, is_long=True) if True in bags else None
         if long is None or (short is not None and short[1] <= long[1]):
             assert short is not None
-            return tenant, False, short[0]
+            return tenant, short[0]
         if self._by_slack and long[1] > RHO_MAX and shorts is not None:
             return self._short(shorts[0], now)
-        return tenant, True, long[0]
+        return tenant, long[0]
 
-    def _short(self, tenant: str, now: float) -> tuple[str, bool, Hashable]:
-        return tenant, False, self._first(tenant, now, is_long=False)[0]
+    def _short(self, tenant: str, now: float) -> tuple[str, Hashable]:
+        return tenant, self._first(tenant, now, is_long=False)[0]
 
     def _first(self, tenant: str, now: float, *, is_long: bool) -> tuple[Hashable, float]:
         found = self._tenants[tenant].bags[is_long].first(now)

@@ -139,11 +139,11 @@ class SlotPace:
         return self.n * math.exp2(-max(0.0, now - self.at) / _SLOT_HALF_LIFE_S)
 
     def pace(self, siblings: float, spread: float, now: float) -> float:
-        """Return the factor by which it is slower than its siblings beyond chance; 1 or more."""
-        n = self.weight(now)
-        if n < 1.0:
-            return 1.0
-        sure = self.mean - siblings - _SURE_DEVIATIONS * spread / math.sqrt(n)
+        """Return the factor by which it is slower than its siblings beyond chance; 1 or more.
+
+        There must be samples: `weight` is at least 1.
+        """
+        sure = self.mean - siblings - _SURE_DEVIATIONS * spread / math.sqrt(self.weight(now))
         pace = math.exp(min(sure, math.log(_MAX_PACE)))
         pace = 1.0 + (pace - 1.0) * math.exp2(-max(0.0, now - self.at) / _FORGIVE_S)
         return pace if pace >= MIN_PACE else 1.0

@@ -53,11 +53,8 @@ class Records:
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:
             return known
-        if known is not None:
-            self.drop(slot)
-        family = self.families.get(model)
-        if family is None:
-            family = self.families[model] = Family()
+        self.drop(slot)
+        family = self.families.setdefault(model, Family())
         made = self.endpoints[slot] = Endpoint(slot, model, family, self.rules)
         if self._began_at is None:
             self._began_at = now

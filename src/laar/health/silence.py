@@ -100,9 +100,5 @@ def compare(records: Records, family: Family, now: float) -> None:
 
 def _median_but(means: Sequence[float], place: int) -> float:
     """Return the median of sorted means without the one at `place`."""
-    left = len(means) - 1
-
-    def at(index: int) -> float:
-        return means[index if index < place else index + 1]
-
-    return 0.5 * (at((left - 1) // 2) + at(left // 2))
+    low, high = len(means) // 2 - 1, (len(means) - 1) // 2  # of the others
+    return 0.5 * (means[low + (low >= place)] + means[high + (high >= place)])

@@ -226,9 +226,8 @@ class PromptLengths:
         weights = self._models.setdefault(model, _Weights())
         images, before, expected = _MOST_OF_IMAGE * counts[-1], 0.0, 0.0
         if own is not None:
-            before, expected = own.tokens, own.expected
             before, expected = (
-                tokens * known_bytes / own.total_bytes for tokens in (before, expected)
+                known * known_bytes / own.total_bytes for known in (own.tokens, own.expected)
             )
         reported = min(max(float(tokens), _LEAST * total), _MOST * total + before + images + 100.0)
         expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
