@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 53_053,
-    "statements": 32_024,
+    "lines": 52_997,
+    "statements": 32_012,
     "modules": 229,
-    "lines loaded": 35_007,
+    "lines loaded": 34_954,
     "settings": 148,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
