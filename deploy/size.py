@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_997,
-    "statements": 32_012,
-    "modules": 229,
-    "lines loaded": 34_954,
-    "settings": 148,
+    "lines": 52_907,
+    "statements": 31_954,
+    "modules": 228,
+    "lines loaded": 34_865,
+    "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
 

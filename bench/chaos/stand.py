@@ -62,7 +62,7 @@ class Plan:
         pickers: number of pickers, 0 to 2.
         time_scale: real seconds per simulated second of the engines.
         settings: settings of the pickers, by section, besides addresses and files.
-        all_files: whether to give the pickers an artifact, weights and a decision log.
+        all_files: whether to give the pickers an artifact and a decision log.
         engines: module that runs the endpoints; None if the caller runs them at the stand's
             addresses before it starts.
         labels: labels of each endpoint, in order; empty for none.
@@ -99,7 +99,6 @@ class Stand:
         self.by_address = dict(zip(self.addresses, plan.endpoints, strict=True))
         self.endpoints_file = self.directory / "endpoints.yaml"
         self.artifact = self.directory / "capability.json"
-        self.weights_file = self.directory / "weights.yaml"
         self.clock_file = self.directory / "clock"
         self.eds_directory = self.directory / "eds"
         self.eds_directory.mkdir()
@@ -132,7 +131,6 @@ class Stand:
         if self.plan.all_files:
             log = self.directory / f"decisions-{index}.jsonl"
             document["accuracy"] = {"capability": str(self.artifact)}
-            document["routing"] = {"weights_file": str(self.weights_file)}
             document["decisions"] = {"log": str(log)}
         if index == 0:
             document["envoy"] = {"eds_file": str(self.eds_directory / "endpoints.json")}
@@ -170,8 +168,6 @@ class Stand:
         self.write(self.endpoints_file, self.members())
         whole = files("laar_lab.sim") / "data" / "laar-fleet.capability.json"
         self.write(self.artifact, whole.read_text())
-        weights = {"weights": {"k_rtt": 0.05, "k_queue": 0.2, "k_delay": 0.4}}
-        self.write(self.weights_file, yaml.safe_dump(weights))
         self.write_settings()
 
     # Processes.

@@ -339,7 +339,6 @@ SYSTEM_TROUBLES = (
     Trouble(name="endpoint removed", act=_remove_endpoint, unsettles=True),
     Trouble(name="Envoy's endpoints file broken", act=_garble_eds),
     Trouble(name="artifact broken", act=_text("artifact", "", "{", '{"version": 99}', "[" * 9999)),
-    Trouble(name="weights broken", act=_text("weights_file", "", "weights: {k_rtt: .nan}", "[")),
     Trouble(name="settings broken", act=_garble_settings),
     Trouble(name="settings changed", act=_change_settings),
     Trouble(name="disk full", act=_fill_disk),

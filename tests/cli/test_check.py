@@ -29,7 +29,6 @@ FILES = {
     "short.token": "abc",
     "not.pem": "nothing of a certificate",
     "old.json": '{"artifact_schema": 99}',
-    "weights.yaml": "policy: laar\nweights:\n  k_rttt: 0.4\n",
     "faulty.yaml": "endpoints:\n- address: 127.0.0.1:8000\n  modle: m\n",
     "file": "",
 }
@@ -141,10 +140,6 @@ WRONG = [
         line=2,
     ),
     wrong("old artifact", "accuracy:\n  capability: old.json", "artifact_schema 99", line=2),
-    wrong(
-        "weights", "routing:\n  weights_file: weights.yaml", "`k_rttt`", file="weights.yaml", line=3
-    ),
-    wrong("no weights", "routing:\n  weights_file: no.yaml", "laar tune --export", line=2),
     wrong(
         "viewers", "decisions:\n  viewers_token_file: none", "openssl rand", "No such file", line=2
     ),

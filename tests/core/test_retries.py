@@ -1,4 +1,4 @@
-"""Retries: any policy can avoid what failed, and stop where a further attempt is not worth it."""
+"""Retries: any policy can avoid what failed, and stop once every model has been tried."""
 
 from __future__ import annotations
 
@@ -95,12 +95,8 @@ def test_a_policy_with_new_model_still_chooses_among_the_untried_by_its_own_scor
     assert {ask(d, "a").model for _ in range(20)} == {"c"}
 
 
-def test_an_attempt_that_is_not_worth_its_seconds_is_not_asked_for() -> None:
-    """The third would take 40 s and is right less often than it was before two failures."""
+def test_laar_asks_each_model_once_by_its_seconds_and_stops() -> None:
     assert chain(director()) == ["a", "b", "c"]
-    assert chain(director(answer_value_s=45.0)) == ["a", "b"]
-    assert chain(director(answer_value_s=0.1)) == ["a"]
-    assert chain(director(answer_value_s=1e6)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -136,7 +132,7 @@ def test_a_failure_weighs_more_where_success_was_likely() -> None:
 
 
 def with_windows(**windows: int) -> Director:
-    d = director(**({"answer_value_s": windows.pop("value_s")} if "value_s" in windows else {}))
+    d = director()
     specs = [
         EndpointSpec(address=f"10.0.0.{at}:80", models=(m,), max_model_len=windows.get(m))
         for at, m in enumerate(MODELS)
@@ -158,12 +154,6 @@ def test_a_model_with_too_short_a_window_does_not_hide_how_often_others_were_tri
     d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
     assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
     assert {ask(d, "a,b,b").model for _ in range(20)} == {"a"}
-
-
-def test_a_model_with_too_short_a_window_is_no_reason_to_go_on() -> None:
-    """After `a` only `b` would be worth its seconds."""
-    assert chain(with_windows(value_s=20)) == ["a", "b"]
-    assert chain(with_windows(value_s=20, b=50)) == ["a"]
 
 
 def test_a_window_that_is_busy_for_now_is_waited_for() -> None:

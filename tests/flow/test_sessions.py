@@ -30,7 +30,7 @@ SPEED = 1e-4
 class Picker:
     """Flow control in front of endpoints with small caches; time is an argument."""
 
-    def __init__(self, *names, cache_tokens=CACHE_TOKENS, by_load=True):
+    def __init__(self, *names, cache_tokens=CACHE_TOKENS, by_load=True, max_hold_s=60.0):
         table = EndpointTable()
         table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names or ("a",)])
         for name in names or ("a",):
@@ -43,7 +43,7 @@ class Picker:
             rng=random.Random(1),
             prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20),
         )
-        settings = FlowSettings(limits=Limits(max_hold_s=60.0))
+        settings = FlowSettings(limits=Limits(max_hold_s=max_hold_s))
         self.flow = Admission(self.director, settings, by_load=by_load)
         self.asked = 0
 
@@ -158,6 +158,29 @@ def test_who_waits_for_a_place_is_let_in_after_the_longest_hold_and_not_refused(
     (decision,) = picker.dispatch(60.0)
     assert isinstance(decision, Decision)
     assert not picker.flow.queue.sheds
+
+
+def let_in(picker, number, **fields):
+    """Hold turns of new sessions while others fill all caches; return where they are let in."""
+    for name in "abc":  # answers that never end
+        picker.director.answering(picker.ask(0.0, session=name), 0.7)
+    for at in range(number):
+        assert not isinstance(picker.ask(1.0, session=f"new {at}", **fields), Decision)
+    return [decision.address for decision in picker.dispatch(61.0)]
+
+
+def test_turns_that_are_let_in_without_room_evict_contexts_at_one_endpoint_only():
+    assert len(set(let_in(Picker("a", "b", "c", by_load=False), 3))) == 1
+
+
+def test_turns_are_let_in_elsewhere_once_they_would_wait_for_longer_than_the_longest_hold():
+    picker = Picker("a", "b", "c", by_load=False, max_hold_s=0.5)  # a prompt takes .6 s
+    assert sorted(let_in(picker, 3)) == ["a", "b", "c"]
+
+
+def test_a_turn_whose_client_has_an_objective_is_let_in_where_it_is_served_soonest():
+    addresses = let_in(Picker("a", "b", "c", by_load=False), 3, ttft_objective_s=30.0)
+    assert sorted(addresses) == ["a", "b", "c"]
 
 
 def test_a_client_that_leaves_frees_its_place_at_once():

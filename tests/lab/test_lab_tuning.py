@@ -1,7 +1,6 @@
-"""`laar tune` in the lab: it climbs on a trace, exports the best, and takes bad input."""
+"""`laar tune` in the lab: it climbs on a trace, prints the best, and takes bad input."""
 
 import json
-import math
 
 import pytest
 import typer
@@ -9,11 +8,10 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.core.cost import TUNABLE, CostWeights
-from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
+from laar.settings import load
 from laar.tuning.settings import TunerSettings
 from laar_lab.cli.tune import tune as command
-from laar_lab.live.tuner import write_weights
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar_lab.tuning import tune
@@ -91,37 +89,16 @@ def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
     assert all(window["failure_share"] == 1.0 for window in export["windows"])
 
 
-def test_what_is_exported_are_the_best_weights_and_not_the_last_tried(tmp_path):
+def test_what_is_exported_are_the_best_weights_and_not_the_last_tried():
     tuner = climb(trace(30), max_windows=8)
     export = tuner.export()
     won = [w for w in export["windows"] if w["outcome"] == "accepted"]
     expected = won[-1]["weights"] if won else {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
-    write_weights(tmp_path / "weights.yaml", export)
-    assert read_weights(tmp_path / "weights.yaml") == expected
-    assert len(yaml.safe_load((tmp_path / "weights.yaml").read_text())["windows"]) == 8
+    assert export["weights"] == expected
+    assert len(export["windows"]) == 8
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("weights: {}", "weights"),
-        ("weights: {k_rtt: .nan}", "k_rtt"),
-        ("weights: {k_rtt: -1}", "k_rtt"),
-        ("weights: {rtt_weight: 1}", "rtt_weight"),
-        ("policy: gorgo\nweights: {k_rtt: 1}", "gorgo"),
-        ("weights: {k_rtt: 1}\nsurprise: 1", "surprise"),
-        ("[]", "weights"),
-    ],
-)
-def test_a_weights_file_that_makes_no_sense_is_refused_by_name(tmp_path, text, told):
-    path = tmp_path / "weights.yaml"
-    path.write_text(text)
-    with pytest.raises(SettingError, match=told) as refused:
-        read_weights(path)
-    assert str(path) in str(refused.value)
-
-
-def test_the_command_tunes_a_trace_file_and_writes_weights_numbers_and_a_figure(tmp_path):
+def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp_path):
     lines = [
         {
             "timestamp": 40 * i,
@@ -144,16 +121,17 @@ def test_the_command_tunes_a_trace_file_and_writes_weights_numbers_and_a_figure(
             str(tmp_path / "trace.jsonl"),
             *("--fleet", str(tmp_path / "fleet.yaml")),
             *("--window", "20", "--windows", "3"),
-            *("--export", str(tmp_path / "weights.yaml")),
             *("--json", str(tmp_path / "path.json")),
             *("--plot", str(tmp_path / "path.svg")),
         ],
     )
     assert outcome.exit_code == 0, outcome.output
-    weights = read_weights(tmp_path / "weights.yaml")
-    assert set(weights) == set(TUNABLE)
-    assert all(math.isfinite(value) and value > 0 for value in weights.values())
-    assert len(json.loads((tmp_path / "path.json").read_text())["windows"]) == 3
+    printed = outcome.stdout.partition("# for laar.yaml\n")[2]
+    settings = tmp_path / "laar.yaml"
+    settings.write_text("endpoints: [{address: '10.0.0.1:80', model: m}]\n" + printed)
+    found = json.loads((tmp_path / "path.json").read_text())
+    assert load(settings).settings.routing.weights.tunable() == found["weights"]
+    assert len(found["windows"]) == 3
     assert "<svg" in (tmp_path / "path.svg").read_text()
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.engine_model import EndpointConstants
-from laar.policies.laar.pricing import Asked, PricingInputs, price
+from laar.core.traffic import Asked
+from laar.policies.laar.pricing import PricingInputs, price
 
 NOW = 5.0
 

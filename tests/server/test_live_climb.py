@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -126,7 +127,7 @@ async def laar_tune(gateway, *options):
 async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
     # A busy machine is no reason to pass one over.
     monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
-    weights = tmp_path / "weights.yaml"
+    windows = tmp_path / "windows.json"
     # The same after a restart: Envoy knows the picker by it.
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     settings = {
@@ -205,12 +206,11 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             assert not people.failed
 
             # The operator ends it.
-            ran = await laar_tune(gateway, "--freeze", "--export", weights)
+            ran = await laar_tune(gateway, "--freeze", "--json", windows)
             assert ran.exit_code == 0, ran.output
-            assert "routing.weights_file" in ran.output
             shown = await get(http, gateway, "/tuner")
             assert shown["under_way"] == {"role": "frozen", "weights": shown["weights"]}
-            exported = yaml.safe_load(weights.read_text())
+            exported = json.loads(windows.read_text())
             assert exported["weights"] == shown["weights"]
             assert exported["frozen"] is True
             assert [w["version"] for w in exported["windows"]] == [
@@ -219,7 +219,8 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             assert all(w["cost_s"] for w in ended(exported, "measured"))
 
             # And serves what was found, frozen.
-            await gateway.picker(listen=listen, routing={"weights_file": str(weights)})
+            printed = yaml.safe_load(ran.stdout.partition("# for laar.yaml\n")[2])
+            await gateway.picker(listen=listen, **printed)
             assert (await get(http, gateway, "/tuner")) == {"enabled": False}
             before = len(people.answered)
             await eventually(

@@ -244,12 +244,9 @@ def test_an_artifact_of_other_models_is_named_by_the_file_in_use(tmp_path):
 
 async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay(gateway, http):
     gateway.members(("127.0.0.1:1", "phi3-mini"))
-    weights, capability = gateway.directory / "w.yaml", gateway.directory / "c.json"
-    weights.write_text("weights: {k_rtt: 0.5}")
+    capability = gateway.directory / "c.json"
     capability.write_bytes(artifact(0.9))
-    runner = await gateway.picker(
-        routing={"weights_file": "w.yaml"}, accuracy={"capability": "c.json"}
-    )
+    runner = await gateway.picker(routing={"k_rtt": 0.5}, accuracy={"capability": "c.json"})
 
     asked = Request(id="r", api=Api.CHAT, model="auto", spans=("hi",), question="hi", chars=2)
 
@@ -259,11 +256,10 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     decision = runner.picker.director.decide(asked, 0.0)
     runner.picker.learning.reports.report(decision.id, True, 0.0)
     before = probability()
-    weights.write_text("weights: {k_rtt: 0.25, k_queue: 0.75}")
+    gateway.change(routing={"k_rtt": 0.25, "k_queue": 0.75})
     await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
     [(scorer, _)] = runner.picker.director.policies["laar"].scorers
     assert scorer.weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.75, "k_delay": 1.0}
-    assert (await config(gateway, http))["origins"]["routing.k_queue"] == "w.yaml"
 
     capability.write_text("{}")
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal of the artifact")
@@ -285,12 +281,13 @@ async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
     """SIGHUP asks: no file that is known has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
-    gateway.change(routing={"weights_file": "later.yaml"})
+    later = gateway.directory / "later.json"
+    gateway.change(accuracy={"capability": later.name})
     await eventually(lambda: metric(runner, REFUSED) == 1, what="the refusal")
-    (gateway.directory / "later.yaml").write_text("weights: {k_rtt: 0.5}")
+    later.write_bytes(artifact(0.2))
     runner.reloader.look()
-    await eventually(lambda: metric(runner, CHANGES) == 1, what="the weights")
-    assert runner.reloader.settings.routing.k_rtt == 0.5
+    await eventually(lambda: metric(runner, CHANGES) == 1, what="the artifact")
+    assert runner.reloader.settings.accuracy.capability == later
 
 
 async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
@@ -312,11 +309,11 @@ async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
 
     try:
         await eventually(lambda: shows("ready", "/readyz"), what="the picker", timeout_s=30)
-        path.write_text(yaml.safe_dump({**settings, "routing": {"weights_file": "w.yaml"}}))
+        path.write_text(yaml.safe_dump({**settings, "accuracy": {"capability": "c.json"}}))
         await eventually(lambda: shows(f"{REFUSED} 1.0"), what="the refusal")
-        (tmp_path / "w.yaml").write_text("weights: {k_rtt: 0.625}")
+        (tmp_path / "c.json").write_bytes(artifact(0.2))
         picker.send_signal(signal.SIGHUP)
-        await eventually(lambda: shows('"k_rtt": 0.625', "/config"), what="the weights")
+        await eventually(lambda: shows("c.json", "/config"), what="the artifact")
     finally:
         picker.terminate()
         await picker.wait()
@@ -408,22 +405,23 @@ async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp
     """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
     document = {
         "endpoints_file": "endpoints.yaml",
-        "routing": {"weights_file": "weights.yaml"},
+        "accuracy": {"capability": "capability.json"},
+        "routing": {},
         "listen": dict.fromkeys(("ext_proc", "health", "admin"), "127.0.0.1:1"),
     }
 
-    def version(name, k_rtt):
+    def version(name, mean):
         directory = tmp_path / name
         directory.mkdir()
         (directory / "laar.yaml").write_text(yaml.safe_dump(document))
-        (directory / "weights.yaml").write_text(f"weights: {{k_rtt: {k_rtt}}}")
+        (directory / "capability.json").write_bytes(artifact(mean))
         (directory / "endpoints.yaml").write_text("endpoints: []")
         (tmp_path / "..new").symlink_to(name)
         (tmp_path / "..new").replace(tmp_path / "..data")
         return directory
 
     old = version("..2026_01", 0.5)
-    for name in ("laar.yaml", "weights.yaml", "endpoints.yaml"):
+    for name in ("laar.yaml", "capability.json", "endpoints.yaml"):
         (tmp_path / name).symlink_to(Path("..data") / name)
     runner = Runner(load(tmp_path / "laar.yaml"))
     runner.reloader.poll_s = 0.02
@@ -434,7 +432,10 @@ async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp
         for file in old.iterdir():
             file.unlink()
         old.rmdir()
-        await eventually(lambda: runner.reloader.settings.routing.k_rtt == 0.25, what="the weights")
+        online = runner.picker.learning.online
+        await eventually(
+            lambda: online.capability.mean("phi3-mini") == 0.25, what="the new artifact"
+        )
         assert runner.picker.director.settings.policy == "random"
         assert metric(runner, PENDING) == metric(runner, REFUSED) == 0
     finally:
@@ -518,7 +519,6 @@ def picker(path, paths):
 
 @pytest.mark.parametrize("setting", LIVE)
 async def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
-    (tmp_path / OTHER["routing.weights_file"]).write_text("weights: {k_rtt: 0.25}")
     (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
     path = tmp_path / "laar.yaml"
     changed = picker(path, ())

@@ -5,7 +5,6 @@ import errno
 import subprocess
 import sys
 
-import orjson
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -159,7 +158,6 @@ SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"
         ("tuner: {objective: speed}", "objective"),
         ("tuner: {window: 3}", "window"),
         ("routing: {policy: random}\ntuner: {enabled: true}", "only the policy"),
-        ("routing: {weights_file: none.yaml}", r"none\.yaml"),
     ],
 )
 def test_settings_that_cannot_work_are_named(tmp_path, section, told):
@@ -167,16 +165,6 @@ def test_settings_that_cannot_work_are_named(tmp_path, section, told):
     path.write_text(SETTINGS + section)
     with pytest.raises(SettingError, match=told):
         load(path)
-
-
-def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
-    (tmp_path / "weights.yaml").write_bytes(
-        orjson.dumps({"weights": {"k_rtt": 0.25, "k_delay": 0.125}})
-    )
-    path = tmp_path / "laar.yaml"
-    path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
-    weights = load(path).settings.routing.weights
-    assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
 
 
 @pytest.mark.parametrize("enabled", [True, False])

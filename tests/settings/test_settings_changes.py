@@ -12,7 +12,7 @@ from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 
 LIVE = {path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE}
-CLIMB = {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
+CLIMB = {"routing.k_rtt", "routing.k_queue", "routing.k_delay"}
 
 
 def differing(one, other):
@@ -88,16 +88,13 @@ def write(path, made):
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
     """And each line says where its value came from."""
     directory = tmp_path_factory.mktemp("settings")
-    write(directory / "weights.yaml", {"weights": {"k_rtt": 0.25}})
     (directory / "capability.json").touch()
     made = document(paths)
     loaded = load(write(directory / "laar.yaml", made))
     lines = (directory / "laar.yaml").read_text().splitlines()
     for path, _ in leaves(Settings):
         origin = loaded.origins[path]
-        if path == "routing.k_rtt" and "routing.weights_file" in paths:
-            assert origin == "weights.yaml"
-        elif path in paths or path == "endpoints":
+        if path in paths or path == "endpoints":
             name, number = origin.split(":")
             assert name == "laar.yaml"
             assert lines[int(number) - 1].strip().startswith(f"{path.rpartition('.')[2]}:")
@@ -130,11 +127,10 @@ def test_relative_paths_are_beside_the_name_of_the_file_not_behind_its_link(tmp_
     assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
 
 
-@pytest.mark.parametrize("name", ["weights.yaml", "capability.json"])
-def test_the_files_that_belong_to_the_settings_are_followed(tmp_path, name):
-    write(tmp_path / "weights.yaml", {"weights": {"k_rtt": 0.25}})
-    (tmp_path / "capability.json").touch()
-    path = write(tmp_path / "laar.yaml", document({"routing.weights_file", "accuracy.capability"}))
-    before = load(path).stamps[tmp_path / name]
-    (tmp_path / name).write_text("weights: {k_rtt: 0.125}  # longer than before")
-    assert load(path).stamps[tmp_path / name] != before
+def test_the_artifact_that_the_settings_name_is_followed(tmp_path):
+    artifact = tmp_path / "capability.json"
+    artifact.touch()
+    path = write(tmp_path / "laar.yaml", document({"accuracy.capability"}))
+    before = load(path).stamps[artifact]
+    artifact.write_text("longer than before")
+    assert load(path).stamps[artifact] != before

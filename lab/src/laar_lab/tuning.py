@@ -117,7 +117,7 @@ def tuning_report(export: Mapping[str, object], title: str) -> Report:
         )
         for window in windows
     ]
-    rows.append(("best", "exported", *best.values(), "", "", "", ""))
+    rows.append(("best", "", *best.values(), "", "", "", ""))
     numbers = [cast("int", window["version"]) for window in windows]
     table = Table(
         title=f"{title}: windows, objective {export['objective']}",

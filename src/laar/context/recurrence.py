@@ -26,7 +26,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from operator import eq
@@ -194,8 +194,8 @@ class _Together:
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
-    def note(self, *keys: int) -> None:
-        """Count one side of each line, or a pair; halve all counts if one is full."""
+    def note(self, keys: Iterable[int]) -> None:
+        """Count sides of lines, and pairs; halve all counts if one is full."""
         counts = self._counts
         for key in keys:
             counts[key & _MASK] += 1
@@ -239,7 +239,7 @@ class Recurrences:
 
     def is_frequent(self, key: int) -> bool:
         """Return whether a line often occurs several times in a text."""
-        return self._frame.get(key, 0) > 0
+        return key in self._frame
 
     def is_closing(self, scope: int, lines: tuple[str, ...]) -> bool:
         """Return whether short lines usually follow the last document."""
@@ -304,7 +304,7 @@ class Recurrences:
 
     def _known(self, seen: Seen, begin: int, key: int, stop: int) -> tuple[int, int, _Piece] | None:
         """Return end, last line's key and piece of the longest known document that begins here."""
-        scope, text, places = seen.scope, seen.text, seen.places
+        scope, text = seen.scope, seen.text
         keys = self._alone.get(key) or self._key(scope, text, key, stop, len(text))
         for count in range(len(keys), 0, -1):
             alike = self._documents.get(keys[:count])
@@ -314,16 +314,20 @@ class Recurrences:
             longest = sorted(sizes, key=lambda found: -found[1][0]) if len(sizes) > 1 else sizes
             for whole, (size, last_key) in longest:
                 end = begin + size
-                if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
-                    # A short line counts only among others.
-                    if count == 1 and size <= _LONGEST_HEADING:
-                        follows = not places or places[-1].nth == len(seen.lines.long) - 1
-                        if not follows or (len(keys) > 1 and (keys[1],) not in self._begun):
-                            continue
-                    piece = self._pieces.get(whole)
-                    if piece is not None:
-                        return end, last_key, piece
+                if text[end : end + 1].strip() or hash((scope, text[begin:end])) != whole:
+                    continue
+                if count == 1 and size <= _LONGEST_HEADING and not self._is_among(seen, keys):
+                    continue
+                piece = self._pieces.get(whole)
+                if piece is not None:
+                    return end, last_key, piece
         return None
+
+    def _is_among(self, seen: Seen, keys: tuple[int, ...]) -> bool:
+        """Return whether known documents, or an edge, are on both sides of the line being read."""
+        places = seen.places
+        follows = not places or places[-1].nth == len(seen.lines.long) - 1
+        return follows and (len(keys) == 1 or (keys[1],) in self._begun)
 
     def _key(self, scope: int, text: str, key: int, stop: int, end: int) -> tuple[int, ...]:
         """Return the keys of a long line that ends at `stop`, and of the next ones up to `end`."""
@@ -373,21 +377,13 @@ class Recurrences:
             self._without_news += 1
             if self._without_news % _LEARN_EVERY:
                 return
-        keys = lines.keys
-        counted = Counter([keys[i] for i in lines.long])
-        for key, count in counted.items():
-            if count >= _OFTEN:
-                self._frame[key] = min(2 * _OFTEN_TEXTS, self._frame.get(key, 0) + 1)
-            elif key in self._frame:
-                self._frame[key] = max(0, self._frame[key] - 1)
-        while len(self._frame) > MAX_FRAME:
-            self._frame.popitem(last=False)
+        keys = [lines.keys[i] for i in lines.long]
+        self._learn_frame(keys)
         if seen.places:
             self._learn_closing(seen, seen.places[-1])
-        pairs = [(lines.last_keys[i], keys[j]) for i, j in pairwise(lines.long)]
-        for pair in pairs:
-            self.together.note(*pair, hash(pair))
-        self.together.note(keys[lines.long[0]], lines.last_keys[lines.long[-1]])  # text's edges
+        pairs = [(lines.last_keys[i], key) for i, key in zip(lines.long, keys[1:], strict=False)]
+        sides = [side for pair in pairs for side in (*pair, hash(pair))]
+        self.together.note([*sides, keys[0], lines.last_keys[lines.long[-1]]])  # text's edges last
         # There is a parting before each long line that is not joined to the previous one.
         documents = set(nths)
         starts = [0]
@@ -417,6 +413,18 @@ class Recurrences:
             if stop < starts[-1] or stop in documents:
                 self._learn_end(seen, piece, stop - 1, after)
         return piece
+
+    def _learn_frame(self, keys: list[int]) -> None:
+        """Record which of a text's long lines occur often in it."""
+        frame = self._frame
+        for key, count in Counter(keys).items():
+            texts = frame.get(key, 0) + (1 if count >= _OFTEN else -1)
+            if texts > 0:
+                frame[key] = min(texts, 2 * _OFTEN_TEXTS)
+            else:
+                frame.pop(key, None)
+        while len(frame) > MAX_FRAME:
+            frame.popitem(last=False)
 
     def _learn_closing(self, seen: Seen, last: Place) -> None:
         """Record which short lines follow the last document; the most frequent ones are kept."""
@@ -552,7 +560,6 @@ class _Gap(NamedTuple):
         neither.
         masked: text of these lines, without numbers.
         tail, head: number of lines claimed by the previous and the next document.
-        both: whether both documents claim them.
         sure: whether the claims are certain, or there are no lines.
     """
 
@@ -563,7 +570,6 @@ class _Gap(NamedTuple):
     masked: tuple[str, ...]
     tail: int
     head: int
-    both: bool
     sure: bool
 
 
@@ -577,14 +583,13 @@ class _Bounds:
     def __init__(self, seen: Seen, known: Recurrences) -> None:
         self._seen = seen
         self._known = known
-        self._text, self._lines, self._labels = seen.text, seen.lines, seen.labels
         self._separator: tuple[str, ...] = ()  # short lines in all gaps, without numbers
         self._claimed: tuple[int, ...] = ()  # keys of the separator, if documents claim it
         self._numbered = False
 
     def block(self) -> Block | None:
         """Return the items from the first to the last known document; None if fewer than two."""
-        places = self._seen.places
+        text, lines, places = self._seen.text, self._seen.lines, self._seen.places
         if len(places) < 2:
             return None
         pairs = list(pairwise(places))
@@ -594,35 +599,35 @@ class _Bounds:
         for (x, y), gap in zip(pairs, gaps, strict=True):
             if gap is None:
                 bounds += self._around_unknown(x, y)
-            else:
-                bound = self._between(x, y, gap)
-                bounds += () if bound is None else (bound,)
+            elif bound := self._between(x, y, gap):
+                bounds.append(bound)
         bounds = self._alike(bounds)
-        first, last = self._start(places[0]), self._end(places[-1])
-        starts = [*(() if first is None else (first,)), *(start for _, start in bounds)]
-        ends = [*(end for end, _ in bounds), *(() if last is None else (last,))]
-        if first is None:
-            ends = ends[1:]
-        if last is None:
-            starts = starts[:-1]
-        if len(starts) < 2:
+        starts = [self._start(places[0]), *(start for _, start in bounds)]
+        stop = self._tail(places[-1])
+        ends = [*(end for end, _ in bounds), None if stop is None else lines.ends[stop - 1]]
+        spans = [
+            (start, end)
+            for start, end in zip(starts, ends, strict=True)
+            if start is not None and end is not None
+        ]
+        if len(spans) < 2:
             return None
-        gaps_differ = len(bounds) == 1 or len({self._text[end:start] for end, start in bounds}) > 1
+        gaps_differ = len(bounds) == 1 or len({text[end:start] for end, start in bounds}) > 1
         numbers = gaps_differ and any("#" in line for line in self._separator)
         numbered = self._numbered or numbers
         # An item may hold several documents; then a note by count would name others.
         is_counted = numbered or (None not in gaps and len(bounds) == len(pairs))
         items = tuple(
             [
-                Item(a, b, a, b, None if is_counted else head(self._text[a:b])[:NAME_CHARS])
-                for a, b in zip(starts, ends, strict=True)
+                Item(a, b, a, b, None if is_counted else head(text[a:b])[:NAME_CHARS])
+                for a, b in spans
             ]
         )
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
         """Return the bounds with the most common gap, whitespace included, if most have it."""
-        gaps = [self._text[end:start] for end, start in bounds]
+        gaps = [self._seen.text[end:start] for end, start in bounds]
         if len(set(gaps)) < 2:
             return bounds
         gaps = [_NUMBER.sub("#", gap) for gap in gaps]
@@ -633,24 +638,23 @@ class _Bounds:
 
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
-        if first == stop:
-            return _Gap(first, stop, first, stop, (), 0, 0, False, True)
-        keys = tuple(self._lines.keys[first:stop])
+        keys = tuple(self._seen.lines.keys[first:stop])
         own_tail, own_head = x.piece.own_tail, y.piece.own_head
         tail = len(_common_start(own_tail, keys)) if own_tail else 0
         head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
-        sure = own_tail is not None and own_head is not None
+        sure = not keys or (own_tail is not None and own_head is not None)
         masked = _masked(self._seen, start, end) if start < end else ()
-        return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
+        return _Gap(first, stop, start, end, masked, tail, head, sure)
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find the separator: the text that no single document claims in most gaps."""
         for lines, count in Counter([gap.masked for gap in gaps]).most_common(1):
             self._separator = lines if 2 * count > len(gaps) else ()
         for gap in gaps:
-            if gap.both and gap.masked == self._separator:
-                self._claimed = tuple(self._lines.keys[gap.start : gap.end])
+            is_shared = gap.tail + gap.head > gap.stop - gap.first
+            if is_shared and gap.masked == self._separator:
+                self._claimed = tuple(self._seen.lines.keys[gap.start : gap.end])
                 break
         self._numbered = any(
             number is None for place in self._seen.places for number, _ in place.piece.labels
@@ -658,7 +662,7 @@ class _Bounds:
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown text; None if uncertain."""
-        lines, size = self._lines, len(self._separator)
+        lines, size = self._seen.lines, len(self._separator)
         if self._known.together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
@@ -678,7 +682,7 @@ class _Bounds:
 
     def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap for which only one document is well known."""
-        lines, size = self._lines, len(self._separator)
+        lines, size = self._seen.lines, len(self._separator)
         end = self._tail(x)
         if end is not None:
             begin = end + size
@@ -695,10 +699,10 @@ class _Bounds:
 
     def _core(self, place: Place, line: int) -> int | None:
         """Return where a document begins on its first line; None if uncertain."""
-        core = self._lines.cores[line]
-        if line not in self._labels:
+        core = self._seen.lines.cores[line]
+        if line not in self._seen.labels:
             return core
-        number, name = self._labels[line]
+        number, name = self._seen.labels[line]
         known, above = place.piece.labels, place.line - line
         if above >= len(known) or known[above][1] is None:
             return None
@@ -712,7 +716,7 @@ class _Bounds:
 
     def _start(self, place: Place) -> int | None:
         """Return the start of a document with an unknown previous neighbour; None if uncertain."""
-        lines = self._lines
+        lines = self._seen.lines
         first = _before(lines, place.nth)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
         if own is None:
@@ -729,7 +733,7 @@ class _Bounds:
 
     def _is_below_heading(self, place: Place, at: int) -> bool:
         """Return whether lines before `at` may belong to a document that begins there."""
-        lines, size = self._lines, len(self._separator)
+        lines, size = self._seen.lines, len(self._separator)
         if size and _masked(self._seen, max(0, at - size), at) == self._separator:
             return False
         before = [lines.keys[i] for i in lines.long[max(0, place.nth - _KEY_LINES) : place.nth]]
@@ -739,8 +743,8 @@ class _Bounds:
 
     def _behind_words(self, line: int, key: int) -> int | None:
         """Return the start of a short line that follows words of the frame up to a colon."""
-        end = self._lines.ends[line]
-        rest = self._text[self._lines.starts[line] : end].partition(": ")[2]
+        end = self._seen.lines.ends[line]
+        rest = self._seen.text[self._seen.lines.starts[line] : end].partition(": ")[2]
         start, number, _, _, own, _ = _taken_apart(rest)
         is_it = number == start and hash((self._seen.scope, own)) == key
         return end - len(rest) + start if is_it else None
@@ -759,14 +763,9 @@ class _Bounds:
                 return lines[at + size :] if behind else lines[:at]
         return None
 
-    def _end(self, place: Place) -> int | None:
-        """Return the end of a document with an unknown next neighbour; None if uncertain."""
-        end = self._tail(place)
-        return None if end is None else self._lines.ends[end - 1]
-
     def _tail(self, place: Place) -> int | None:
         """Return the line after a document and its own short lines; None if uncertain."""
-        lines = self._lines
+        lines = self._seen.lines
         first, stop = place.line + 1, _after(lines, place.nth)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
         if own is None:
@@ -782,14 +781,14 @@ class _Bounds:
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
         """Return the certain bounds of unknown text between two documents, treated as one item."""
-        lines, size = self._lines, len(self._separator)
+        lines, size = self._seen.lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)
         if end is not None and _masked(self._seen, end, end + size) == self._separator:
             after = end + size
             begin = lines.starts[after]
             if self._numbered:
-                begin += len(self._labels.get(after, _NO_LABEL)[0])
+                begin += len(self._seen.labels.get(after, _NO_LABEL)[0])
             bounds.append((lines.ends[end - 1], begin))
         start = self._start(y)
         if start is not None:

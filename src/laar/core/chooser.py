@@ -17,7 +17,6 @@ from laar.accuracy.retry import parse_tried, with_model
 from laar.core.apart import Encoder, Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
-from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
 from laar.core.endpoints import Floats, Mask, Slots
@@ -355,7 +354,7 @@ class Chooser:
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Return whether to stop if this attempt fails: no untried model is left or worth trying.
+        """Return whether to stop if this attempt fails: no untried model is left.
 
         `fits` are the candidates whose context window fits the prompt; None for all.
         """
@@ -364,17 +363,7 @@ class Chooser:
         untried = group.up.difference(tried)
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
-        if not untried:
-            return True
-        value_s = self.settings.answer_value_s
-        if value_s is None or view.terms is None:
-            return False
-        after = self._views.after(view, tried)
-        if after is None:
-            return False
-        probability, left = after
-        left = left if fits is None else left & fits
-        return next_cost_s(view.terms, probability, left) > value_s
+        return not untried
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
         """Return the models whose context window fits the prompt, at any endpoint, busy or not."""

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Le
 
-from laar.core.endpoints import Floats, Mask
+from laar.core.endpoints import Floats
 from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
@@ -131,23 +131,3 @@ def scores_of_costs(cost_s: Floats) -> Floats:
     floored = np.maximum(cost_s, 1e-12)
     scores: Floats = np.minimum.reduce(floored) / floored
     return scores
-
-
-def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
-    """Return the expected seconds to a correct answer if this attempt fails too.
-
-    Trying models in ascending order of L / P(correct | failures) takes close to the minimum
-    expected time to the first correct answer, even if failures are dependent (a test compares
-    every order of five models). So comparing this cost with the answer's value is enough to decide
-    when to stop: the whole sequence need not be planned.
-
-    Args:
-        terms: terms of this attempt's candidates: their latencies stand in for the next attempt's.
-        probability: P(correct) of each candidate, given that this attempt failed as well.
-        left: candidates whose models are still untried. If none, the result is 0: the remaining
-            endpoints are only unavailable now, which does not justify stopping.
-    """
-    if not left.any():
-        return 0.0
-    chance = np.maximum(probability[left], MIN_PROBABILITY)
-    return float((terms.latency_s[left] / chance).min())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from laar.core.apart import ApartRule, Encoder, Prefiller
 from laar.core.eligible import Eligible
@@ -52,10 +52,6 @@ class DirectorSettings:
     """How a retry is placed. as-scored: by the policy's scores; of laar's own policies only `laar`
     considers the models tried. new-model: every policy reuses a tried model only when no other can
     take the request, and x-laar-exhausted is sent once all have been tried."""
-    answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
-    """Value of a correct answer, in seconds. x-laar-exhausted is sent as soon as no further attempt
-    is expected to yield one in less time (seconds / P(correct) after these failures). None: only
-    once every model has been tried."""
     apart: ApartRule = "by-cost"
     """When a prompt is prefilled by an endpoint other than the one that answers, among those with
     llm-d's roles (label llm-d.ai/role). by-cost: when a prefill next to the answers in
@@ -104,8 +100,7 @@ class InFlight:
         address: address of that endpoint.
         model: model of that endpoint.
         tried: the models that the client sends back as tried on a retry.
-        exhausted: `tried` names every model that could serve the request, or no other is worth
-            the time.
+        exhausted: `tried` names every model that could serve the request.
         adapter: the adapter that the request uses at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         traced_as: its session in the engine's KV events, hidden from clients; empty for none.

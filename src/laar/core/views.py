@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
-from laar.core.endpoints import Floats, Mask, Slots
+from laar.core.endpoints import Floats, Slots
 from laar.core.filters import awake
-from laar.core.guards import guarded
 from laar.core.interfaces import View
 from laar.core.parts import Parts
 from laar.core.prefiller import view_of_prefillers
@@ -37,7 +36,6 @@ class Views:
         self._parts = parts
         self._table = parts.table
         self._plain_assessor = PlainAssessor()
-        self._assess = guarded(parts.assessor.assess, "assessor", parts.faults)
 
     def view(
         self,
@@ -125,15 +123,6 @@ class Views:
             fetched_tokens=None if fetched is None else fetched[slots] * tokens,
         )
         return view, reason
-
-    def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
-        """Return P(correct) if all of `tried` have failed, and which candidates are untried."""
-        model_id = self._table.model_id[view.slots]
-        models, judged = self._judged(view.request, view.slots, model_id)
-        known: Assessment | None = self._assess(view.request, models, tried, view.now)
-        if known is None:
-            return None
-        return known.probability[judged], self._times_tried(tried, model_id) == 0
 
     def _judged(
         self, request: Request, slots: Slots, model_id: Slots

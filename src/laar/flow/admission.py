@@ -37,6 +37,7 @@ from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
+from laar.core.traffic import asked_of
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
 from laar.flow.prefills import Prefills
@@ -263,8 +264,12 @@ class Admission:
         Raises:
             RequestError: every endpoint is full.
         """
+
+        def room(view: View) -> NDArray[np.bool_]:
+            return self._crowded(request, view, self._room(view, item, now), now)
+
         try:
-            decision = self._director.decide(request, now, lambda view: self._room(view, item, now))
+            decision = self._director.decide(request, now, room)
         except NoRoomError:
             raise _error(Shed(429, SATURATED, 1)) from None
         self._count(decision, now)
@@ -427,6 +432,28 @@ class Admission:
             return np.ones(len(view.slots), np.bool_)
         free = self.sessions.prices(view, now) <= 1.0
         return free if own is None else free | own
+
+    def _crowded(self, request: Request, view: View, free: Mask, now: float) -> Mask:
+        """Return which `free` candidates get a turn that is let in without room for its context.
+
+        It evicts a context wherever it goes. Spread evenly, such turns leave no context in any
+        cache, so they queue at one endpoint, if the first token comes within another `max_hold_s`:
+        the one with the longest wait up to that. All if any has the context or fewer chances of a
+        correct answer than another, or for a client with an objective.
+        """
+        answers = 1.0 if view.answers is None else view.answers
+        if (
+            request.ttft_objective_s is not None
+            or np.ptp(view.probability * answers) > 0.0
+            or self._own(request, view) is not None
+        ):
+            return free
+        engines = self._director.engines
+        engine = engines.constants(view.slots, view.base_s, timed=view.timed_answers)
+        asked, _ = asked_of(engines.traffic, view.slots, now)
+        wait_s = engine.waits * asked.seconds_ahead(now, engine.read)
+        bearable = free & (wait_s > 0.0) & (wait_s <= self._settings.limits.max_hold_s)
+        return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False

@@ -8,13 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from laar.core.cost import TUNABLE
 from laar.declaring import Applies
 from laar.settings.section import Section, leaves, value_at
 from laar.settings.settings import Settings
 
-_OF_THE_TUNER = frozenset(
-    {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
-)
+_OF_THE_TUNER = frozenset(f"routing.{name}" for name in TUNABLE)
 """Settings that the tuner starts from; changing them while it runs would undo its result."""
 
 

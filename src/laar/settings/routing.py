@@ -40,10 +40,6 @@ class Routing(Section):
 
     applies: ClassVar = Applies.AT_ONCE
 
-    weights_file: Path | None = None
-    """File of weights from `laar tune --export`, reloaded whenever it changes. They replace k_rtt,
-    k_queue and k_delay, and serving never changes them. While the tuner is on, changing any of
-    these four settings needs a restart, since the climb started from them."""
     policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
     """Policies composed of filters, weighted scorers and a picker, by name; see the guide on
     scorers."""
@@ -95,7 +91,7 @@ class Routing(Section):
 
     @property
     def weights(self) -> CostWeights:
-        """Return the cost weights; `load` has already applied the weights file."""
+        """Return the cost weights."""
         return part(CostWeights, self)
 
     @property
@@ -164,8 +160,9 @@ class Tuning(Section):
 
     enabled: bool = False
     """Whether the picker tunes its weights by hill climbing, which starts over after a restart. Off
-    by default, since a climb is an experiment on users. Tune, export, and serve the frozen file
-    (routing.weights_file)."""
+    by default, since a climb is an experiment on users. Afterwards set routing.k_rtt, k_queue and
+    k_delay to what `laar tune --live` prints, and switch it off. While it is on, changes of these
+    three settings wait for a restart, since the climb started from them."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each tuned weight."""
 

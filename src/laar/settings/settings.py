@@ -1,4 +1,4 @@
-"""All settings, and loading them from the settings file and the weights file."""
+"""All settings, and loading them from the settings file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoints
 from laar.datalayer.files import Stamp, stamp_of
 from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.datalayer.weights_file import read_weights
 from laar.declaring import Applies
 from laar.errors import SettingError
 from laar.protocol.stream import StreamSettings
@@ -98,9 +97,9 @@ class Loaded:
     """Complete settings, and the origin of each.
 
     Args:
-        settings: settings with absolute paths and the weights file applied.
+        settings: settings with absolute paths.
         path: path of the settings file; None without a file.
-        origins: ``default``, ``FILE:LINE`` or ``FILE``, by path of the setting.
+        origins: ``default`` or ``FILE:LINE``, by path of the setting.
         stamps: stamps of the files that affect the settings, taken before reading.
         lines: line numbers of the keys in the settings file.
     """
@@ -167,13 +166,6 @@ def load(path: Path) -> Loaded:
     if artifact is not None:
         stamps[artifact] = stamp_of(artifact)
     origins = {name: _origin(written, name, path, lines) for name, _ in leaves(Settings)}
-    weights_file = settings.routing.weights_file
-    if weights_file is not None:
-        stamps[weights_file] = stamp_of(weights_file)
-        weights = read_weights(weights_file)
-        origins |= {f"routing.{name}": weights_file.name for name in weights}
-        routing = settings.routing.model_copy(update=weights)
-        settings = settings.model_copy(update={"routing": routing})
     return Loaded(settings=settings, path=path, origins=origins, stamps=stamps, lines=lines)
 
 
@@ -185,14 +177,10 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
             "accuracy.state_file",
             f"{state.parent} is not a directory; create it: mkdir -p {state.parent}",
         )
-    remedies = {
-        "accuracy.capability": "run `laar fit` or `laar calibrate`",
-        "routing.weights_file": "run `laar tune --export`",
-    }
-    for name, remedy in remedies.items():
-        path = value_at(settings, name)
-        if path is not None and not path.is_file():
-            yield name, f"{path} is not a file; {remedy}, or take the setting out"
+    artifact = settings.accuracy.capability
+    if artifact is not None and not artifact.is_file():
+        remedy = "run `laar fit` or `laar calibrate`, or take the setting out"
+        yield "accuracy.capability", f"{artifact} is not a file; {remedy}"
 
 
 def _origin(written: Settings, name: str, path: Path, lines: Mapping[Place, int]) -> str:

@@ -1,8 +1,8 @@
 """`laar tune`: hill-climb the weights of the cost, in the lab or on a live picker.
 
 In the lab it climbs on a trace. With `--live` the picker itself climbs (`tuner.enabled` in its
-settings), since only it sees decisions and outcomes; the command follows it, can freeze it, and
-exports. Either way it writes the best weights found, never the last ones tried.
+settings), since only it sees decisions and outcomes; the command follows it and can freeze it.
+Either way it prints the best weights found for the settings file, never the last ones tried.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ def tune(
     wait: Annotated[
         bool, typer.Option("--wait", help="With --live: wait until the climb ends.")
     ] = False,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the best weights found to this file (YAML).")
-    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +92,7 @@ def tune(
                 settings = replace(settings, window=window)
             read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
             found = _climb(read, fleet, settings)
-        _show(found, picker if live else str(trace), export, json_file, plot)
+        _show(found, picker if live else str(trace), json_file, plot)
 
 
 def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
@@ -140,17 +137,11 @@ def _show_window(window: Mapping[str, Any]) -> None:
     typer.echo(f"{text} with {weights}", err=True)
 
 
-def _show(
-    found: Mapping[str, object],
-    title: str,
-    export: Path | None,
-    json: Path | None,
-    plot: Path | None,
-) -> None:
+def _show(found: Mapping[str, object], title: str, json: Path | None, plot: Path | None) -> None:
+    import yaml
     from rich.console import Console
 
     from laar_lab.figure import draw
-    from laar_lab.live.tuner import write_weights
     from laar_lab.report import dump, show
     from laar_lab.tuning import tuning_report
 
@@ -159,9 +150,7 @@ def _show(
     show(report, console if console.is_terminal else Console(width=200))
     if found["cost_s"] is None:
         typer.echo("no window was measured yet: these weights are those it began with", err=True)
-    if export:
-        write_weights(export, found)
-        typer.echo(f"{export}: routing.weights_file of `laar serve` takes these")
+    typer.echo(f"# for laar.yaml\n{yaml.safe_dump({'routing': found['weights']}, sort_keys=False)}")
     if json:
         json.write_bytes(dump(report, **found))
     if plot:

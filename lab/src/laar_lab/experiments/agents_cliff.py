@@ -121,6 +121,7 @@ _SHOWN = {
     "turn_s": "mean turn s",
     "ttft_s": "TTFT s",
     "ttft_p50_s": "p50",
+    "ttft_p95_s": "p95",
     "hit_rate": "hit rate",
     "fairness": "p95 session / mean",
     "held_s": "longest hold s",
@@ -148,6 +149,21 @@ def _evidence(
 ) -> Evidence:
     parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
 
+    def gated(metric: str) -> dict[str, Seen]:
+        return {
+            part: paired(runs[*case, "laar, gate"], runs[*case, "laar"], metric)
+            for part, case in parts.items()
+            if case[1] >= 2.0
+        }
+
+    def beside_own_best(load: float) -> dict[str, Seen]:
+        seen = {}
+        for count in engines if load in loads else ():
+            at = {each: runs[count, each, "laar, gate"] for each in loads}
+            best = max(loads, key=lambda each: total(at[each], "turns_per_s"))
+            seen[f"{count} engines, best at {best}"] = paired(at[load], at[best], "turns_per_s")
+        return seen
+
     def turns(least: float, most: float, *others: str) -> dict[str, Seen]:
         seen = {}
         for part, case in parts.items():
@@ -162,6 +178,10 @@ def _evidence(
         "turns-past": turns(1.5, 2.0, "laar"),
         "turns-below": turns(0.0, 1.0, "laar"),
         "turns-far": turns(3.0, 3.0, "laar"),
+        "turn-time": gated("turn_s"),
+        "tail": gated("ttft_p95_s"),
+        "own-best": beside_own_best(2.0),
+        "own-best-far": beside_own_best(3.0),
         "beside-best": turns(1.5, 2.0, *only_place),
         "longest-hold": {
             part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()

@@ -1,19 +1,16 @@
-"""Follow the tuner of a running picker through its admin port, and write its weights to a file."""
+"""Follow the tuner of a running picker through its admin port."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
-import yaml
 
-from laar.datalayer.weights_file import WeightsFile
-from laar.errors import LaarError, SettingError
+from laar.errors import LaarError
 
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0
@@ -89,17 +86,3 @@ async def _asked(http: aiohttp.ClientSession, method: str, url: str) -> dict[str
     if not found.get("enabled"):
         raise LaarError(f"{url}: this picker does not tune; set `tuner.enabled` in its settings")
     return found
-
-
-def write_weights(path: Path, export: Mapping[str, object]) -> None:
-    """Write the weights of a tuner's export to a file.
-
-    Raises:
-        SettingError: the file can't be written.
-    """
-    known = {name: export[name] for name in WeightsFile.model_fields if name in export}
-    text = yaml.safe_dump({"policy": "laar", **known}, sort_keys=False, width=100)
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as fault:
-        raise SettingError(f"{path}: can't be written: {fault.strerror}") from None

@@ -17,7 +17,8 @@ from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
+from laar.core.traffic import asked_of
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, moment, price
 
 
 def read_elsewhere(

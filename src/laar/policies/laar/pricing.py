@@ -16,7 +16,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import FEW_CAME, RATE_S, Traffic
+from laar.core.traffic import FEW_CAME, RATE_S, Asked, asked_of
 
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
@@ -34,36 +34,6 @@ PATIENT, URGENT = 0.05, 4.0
 
 _MOST_OVER = 10.0
 _FAR_S = 1e15  # keeps numbers finite when clocks jump
-
-
-class Asked(NamedTuple):
-    """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
-
-    Args:
-        ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).
-        since: when the engine began the first of them.
-        free_at: when the prompts whose first token the picker does not see will be done.
-        load: recent work sent, in seconds estimated by c(m) per second.
-        came: the number of requests behind `load` (see `FEW_CAME`).
-    """
-
-    ahead_s: Floats
-    since: Floats
-    free_at: Floats
-    load: Floats
-    came: Floats
-
-    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
-        """Return the work of prompts not yet prefilled, in seconds estimated by c(m).
-
-        Args:
-            now: the current time, or a time for each endpoint.
-            read: the `read` of the engines' constants.
-        """
-        begun_s = np.maximum(now - self.since, _ZERO)
-        hidden_s = np.maximum(self.free_at - now, _ZERO)
-        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
-        return left_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,15 +108,6 @@ class Price(NamedTuple):
 def moment(view: View) -> float:
     """Return the time of a view, or a finite substitute."""
     return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
-
-
-def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
-    """Return the traffic of some endpoints, and the mean of their loads."""
-    rows: Floats = traffic.asked.take(slots, axis=1)
-    recent = rows[-2:]  # `load` and `came`
-    recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
-    asked = Asked(*rows)
-    return asked, float(np.add.reduce(asked.load)) / len(slots)
 
 
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
