@@ -16,15 +16,15 @@ from laar.errors import SettingError
 from support import RecordingUpstream
 
 _WORKERS = 4
-"""As many as `make test` starts on two cores: tests with servers wait, the others compute."""
+"""As many as `make test` starts on two cores: tests with servers wait while others compute."""
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all is collected: nothing of it is garbage
-    # Importing Envoy's typed messages warns about how their own classes are written.
+    gc.disable()  # no garbage before collection ends
+    # Envoy's typed messages cause warnings when imported.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
     # No test asserts an absolute time, and a busy machine is no counter-example. The same examples
     # each time, so that a change is judged by what it changes; the slow suite looks for new ones.
@@ -39,20 +39,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each worker a share of every folder: xdist hands out the list in consecutive parts."""
+    """Give each worker a share of every folder: xdist distributes consecutive parts of the list."""
     files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: files[item.path] % _WORKERS)  # stable: a file stays together
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests and the modules that they import stay: no later collection looks at them.
+    # Thousands of tests and the modules that they import stay: later collections skip them.
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session")
 def envoy_binary() -> Path:
-    """The real Envoy; skips the test where none is installed."""
+    """The real Envoy; skips the test if none is installed."""
     try:
         return find_binary()
     except SettingError as error:
@@ -61,7 +61,7 @@ def envoy_binary() -> Path:
 
 @pytest.fixture
 async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
-    """Start a recording upstream, as many as asked for; all are stopped after the test."""
+    """Start any number of recording upstreams; all are stopped after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(host: str = "127.0.0.1") -> RecordingUpstream:

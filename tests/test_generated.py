@@ -1,4 +1,4 @@
-"""Checked-in generated code is what the sources say, and the Makefile names what is there."""
+"""Checked-in generated code matches its sources, and the Makefile refers to existing files."""
 
 import re
 import runpy
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_generating_the_protocol_buffers_again_changes_nothing(tmp_path):
+def test_the_generated_protocol_buffers_are_up_to_date(tmp_path):
     (tmp_path / "laar/wire").mkdir(parents=True)
     runpy.run_path(str(ROOT / "proto/generate.py"))["generate"](tmp_path)
     made = {p.name: p.read_text() for p in (tmp_path / "laar/wire").iterdir()}
@@ -15,7 +15,7 @@ def test_generating_the_protocol_buffers_again_changes_nothing(tmp_path):
     assert made == kept
 
 
-def test_the_folders_that_make_tests_by_name_are_there():
+def test_the_folders_used_by_make_targets_exist():
     lists = re.findall(
         r"^(?:QUICK|COVERED) := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
     )

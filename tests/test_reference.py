@@ -1,4 +1,4 @@
-"""The reference pages are what the code says, and nothing in them is left unsaid."""
+"""The reference pages match the code, and describe everything."""
 
 import runpy
 from pathlib import Path
@@ -18,7 +18,7 @@ def generator():
 @pytest.mark.parametrize(
     "name", ["settings.md", "metrics.md", "python-api.md", "stream.md", "settings.schema.json"]
 )
-def test_a_page_is_true(generator, name):
+def test_a_reference_page_is_up_to_date(generator, name):
     remedy = "run `python docs/reference/generate.py`"
     assert (FOLDER / name).read_text() == generator["PAGES"][name](), remedy
 
@@ -36,7 +36,7 @@ def test_every_setting_is_described(generator):
     assert list(undescribed(Settings, generator)) == []
 
 
-def test_every_metric_is_ours_and_has_a_sentence():
+def test_every_metric_has_the_prefix_of_laar_and_a_description():
     rows = (FOLDER / "metrics.md").read_text().split("| --- | --- | --- | --- |\n")[1].splitlines()
     assert len(rows) > 30
     for row in rows:

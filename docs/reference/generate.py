@@ -101,7 +101,7 @@ the code by `python docs/reference/generate.py`.
 
 ALIASES = {
     "Floats": "A numpy array of `float64`.",
-    "Mask": "A numpy array of truth values, one for each of some endpoints.",
+    "Mask": "A numpy array of booleans, one for each endpoint.",
     "Slots": "A numpy array of slot numbers: indices into the table's columns.",
     "__version__": "The version of the installed package.",
 }

@@ -1,4 +1,4 @@
-"""A scorer that prefers endpoints that cost less, by a label of theirs."""
+"""A scorer that prefers cheaper endpoints, by the price in a label."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ class CheapFirst:
     """One for the cheapest candidate; one that costs twice as much scores a half.
 
     Args:
-        label: of the endpoints; its value is a price, in any unit.
+        label: label of the endpoints with their price, in any unit.
     """
 
     def __init__(self, *, label: str = "price") -> None:

@@ -262,7 +262,7 @@ def _check_results(make: Callable[[], Extension], situation: str) -> None:
         elif hasattr(extension, "order"):
             _check_order(result, view)
         else:
-            assert result.dtype == np.bool_, f"is an array of {result.dtype}; give truth values"
+            assert result.dtype == np.bool_, f"is an array of {result.dtype}; return booleans"
 
 
 def _check_scores(scores: Floats) -> None:
@@ -274,7 +274,7 @@ def _check_scores(scores: Floats) -> None:
 
 def _check_order(order: Any, view: View) -> None:
     once = sorted(order.tolist()) == list(range(len(view.slots)))
-    assert once, f"orders {len(view.slots)} candidates as {order}, not each of them once"
+    assert once, f"orders {len(view.slots)} candidates as {order}, not each exactly once"
 
 
 def _check_repeats(make: Callable[[], Extension]) -> None:

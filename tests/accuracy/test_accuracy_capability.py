@@ -32,7 +32,7 @@ def sigmoid(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds))
 
 
-def test_an_artifact_survives_the_round_trip() -> None:
+def test_an_artifact_survives_a_round_trip_through_json() -> None:
     made = artifact({"a": model(0.5, {"language=en": 0.25})}, 1.5)
     assert parse_artifact(made.dump(), source="x") == made
 
@@ -72,7 +72,9 @@ def tampered(path: str, value: object) -> bytes:
         ("models", []),
     ],
 )
-def test_a_tampered_artifact_is_refused_and_the_place_named(path: str, value: object) -> None:
+def test_a_tampered_artifact_is_rejected_with_the_location_of_the_fault(
+    path: str, value: object
+) -> None:
     with pytest.raises(SettingError) as fault:
         parse_artifact(tampered(path, value), source="cap.json")
     assert "cap.json" in str(fault.value)
@@ -80,7 +82,7 @@ def test_a_tampered_artifact_is_refused_and_the_place_named(path: str, value: ob
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "-1e999"])
-def test_numbers_that_are_none_are_refused(text: str) -> None:
+def test_invalid_numbers_are_rejected(text: str) -> None:
     data = artifact({"a": model(0.5)}).dump().replace(b"0.5,", text.encode() + b",", 1)
     with pytest.raises(SettingError, match=r"cap\.json"):
         parse_artifact(data, source="cap.json")
@@ -88,7 +90,7 @@ def test_numbers_that_are_none_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["artifact_schema", "features_schema"])
 @pytest.mark.parametrize("theirs", [0, 2, "1", None])
-def test_another_schema_is_refused_with_both_versions(name: str, theirs: object) -> None:
+def test_another_schema_is_rejected_with_both_versions_named(name: str, theirs: object) -> None:
     with pytest.raises(SettingError) as fault:
         parse_artifact(tampered(name, theirs), source="cap.json")
     assert f"{name} {theirs!r}" in str(fault.value)
@@ -96,12 +98,12 @@ def test_another_schema_is_refused_with_both_versions(name: str, theirs: object)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"[" * 10_000])
-def test_other_files_are_refused(data: bytes) -> None:
+def test_other_files_are_rejected(data: bytes) -> None:
     with pytest.raises(SettingError, match=r"cap\.json"):
         parse_artifact(data, source="cap.json")
 
 
-def test_a_huge_file_is_refused_unread() -> None:
+def test_a_huge_file_is_rejected_without_reading_it() -> None:
     with pytest.raises(SettingError, match="at most"):
         parse_artifact(b" " * (MAX_ARTIFACT_BYTES + 1), source="cap.json")
 
@@ -116,7 +118,7 @@ def test_log_odds_are_the_sum_of_the_cell_s_terms() -> None:
 
 
 @pytest.mark.parametrize(("outcomes", "trust"), [(0, 0.0), (15, 0.5), (30, 1.0), (99, 1.0)])
-def test_a_thin_cell_leans_on_the_model_s_mean(outcomes: int, trust: float) -> None:
+def test_a_thin_cell_shrinks_to_the_mean_of_its_model(outcomes: int, trust: float) -> None:
     one = model(2.0, cells=(("en", 4096, "qa", outcomes),), mean=0.4)
     capability = CapabilityModel(artifact({"a": one}))
     expected = trust * sigmoid(2.0) + (1 - trust) * 0.4
@@ -124,7 +126,7 @@ def test_a_thin_cell_leans_on_the_model_s_mean(outcomes: int, trust: float) -> N
     assert capability.evidence(("a",), QA) == outcomes
 
 
-def test_lengths_take_the_measured_bucket_above_or_the_longest() -> None:
+def test_an_unmeasured_length_uses_the_next_longer_bucket_or_the_longest() -> None:
     terms = {"bucket=4096": 1.0, "bucket=16384": -1.0}
     cells = (("en", 4096, "qa", 50), ("en", 16384, "qa", 50))
     capability = CapabilityModel(artifact({"a": model(0.0, terms, cells)}))
@@ -136,7 +138,7 @@ def test_lengths_take_the_measured_bucket_above_or_the_longest() -> None:
     assert got == pytest.approx({4096: high, 8192: low, 16384: low, 131_072: low})
 
 
-def test_a_language_or_task_never_measured_takes_the_mean_of_those_that_were() -> None:
+def test_an_unmeasured_language_or_task_uses_the_mean_of_the_measured_ones() -> None:
     terms = {"language=en": 1.0, "task=code": 0.5}
     cells = tuple((lang, 4096, task, 50) for lang in ("en", "ja") for task in ("qa", "code"))
     capability = CapabilityModel(artifact({"a": model(0.0, terms, cells)}))
@@ -146,7 +148,7 @@ def test_a_language_or_task_never_measured_takes_the_mean_of_those_that_were() -
     assert by_both == pytest.approx([np.mean([sigmoid(x) for x in (0.0, 0.5, 1.0, 1.5)])])
 
 
-def test_an_unknown_model_takes_the_fleet_s_mean_and_is_reported() -> None:
+def test_an_unknown_model_uses_the_mean_of_the_fleet_and_is_reported() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "b": model(-2.0, c=3e-4)}))
     row = capability.probabilities(("a", "new", "b"), QA)
     assert row[1] == pytest.approx((row[0] + row[2]) / 2)
@@ -155,7 +157,7 @@ def test_an_unknown_model_takes_the_fleet_s_mean_and_is_reported() -> None:
     assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
 
 
-def test_a_speed_whose_spread_is_more_than_half_of_it_is_not_used() -> None:
+def test_a_speed_with_an_error_above_one_half_is_ignored() -> None:
     wild = model(1.0, c=2.8e-3)
     assert wild.speed is not None
     speed = wild.speed.model_copy(update={"spread_s_per_token": 2.7e-3})
@@ -168,7 +170,7 @@ def test_a_speed_whose_spread_is_more_than_half_of_it_is_not_used() -> None:
 
 
 @pytest.mark.parametrize(("fixed_s", "timed"), [((0.0, 0.01), True), ((0.0, 0.0), False)])
-def test_one_model_s_measured_answers_make_all_of_them_measured(
+def test_answers_are_timed_if_any_model_has_measured_ones(
     fixed_s: tuple[float, float], timed: bool
 ) -> None:
     models = {}
@@ -180,14 +182,14 @@ def test_one_model_s_measured_answers_make_all_of_them_measured(
     assert CapabilityModel(artifact(models)).timed == timed
 
 
-def test_without_an_artifact_all_models_are_alike() -> None:
+def test_without_an_artifact_all_models_are_equal() -> None:
     capability = CapabilityModel()
     assert capability.probabilities(("a", "b"), QA).tolist() == [UNMEASURED_PROBABILITY] * 2
     assert len(set(capability.seconds_per_token(("a", "b")).tolist())) == 1
     assert not capability.timed
 
 
-def test_each_failed_model_lowers_the_others() -> None:
+def test_each_failed_model_lowers_the_probabilities_of_the_others() -> None:
     capability = CapabilityModel(artifact({m: model(1.0) for m in "abc"}, 1.5))
     given_b = capability.probabilities(("a", "c"), QA, ("b",))
     assert given_b[0] == given_b[1] < sigmoid(1.0) - 0.1
@@ -203,7 +205,7 @@ def test_each_failed_model_lowers_the_others() -> None:
     difficulty=st.floats(0, 6),
     tried=st.lists(st.sampled_from(["a", "b", "zz"]), max_size=70),
 )
-def test_probabilities_stay_inside_their_range(
+def test_probabilities_stay_within_their_bounds(
     intercept: float, difficulty: float, tried: list[str]
 ) -> None:
     fitted = artifact({"a": model(intercept, mean=1.0), "b": model(0.0)}, difficulty)
@@ -211,15 +213,15 @@ def test_probabilities_stay_inside_their_range(
     assert ((row >= MIN_PROBABILITY) & (row <= MAX_PROBABILITY)).all()
 
 
-def test_the_table_is_capped() -> None:
+def test_the_cache_of_rows_is_capped() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0)}))
     for number in range(MAX_CACHED_ROWS + 5):
         capability.probabilities(("a",), Features("en", 4096, f"t{number}"))
     assert capability._row.cache_info().currsize == MAX_CACHED_ROWS
 
 
-def test_a_new_kind_of_request_costs_no_sum_over_the_artifact() -> None:
-    """The loop waits for it: so many adapters and tasks once took a fifth of a second."""
+def test_a_new_kind_of_request_takes_no_longer_with_a_large_artifact() -> None:
+    """The event loop waits for it: many adapters and tasks once took a fifth of a second."""
 
     def seconds(tasks: int, adapters: int) -> float:
         cells = tuple(("en", 4096, f"t{each}", 30) for each in range(tasks))

@@ -42,7 +42,7 @@ def test_language_is_recognized_by_script(text: str, language: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["これは何ですか", "这是什么", "Что это?"])
-def test_language_is_distinguished_from_either_end_of_a_long_text(words: str) -> None:
+def test_either_end_of_a_long_text_can_determine_the_language(words: str) -> None:
     data = "0123456789abcdef " * 20_000
     assert language_of(words + data) == language_of(data + words) == language_of(words)
     assert language_of(data + words + data) == "en"
@@ -65,19 +65,19 @@ def test_language_is_distinguished_from_either_end_of_a_long_text(words: str) ->
         (math.nan, 512),
     ],
 )
-def test_a_length_in_between_takes_the_bucket_above(tokens: float, bucket: int) -> None:
+def test_a_length_between_two_buckets_uses_the_longer_one(tokens: float, bucket: int) -> None:
     assert bucket_of(tokens) == bucket
 
 
 @given(st.floats(1, 2**24))
-def test_buckets_are_the_smallest_doubling_that_holds_the_length(tokens: float) -> None:
+def test_the_bucket_is_the_smallest_doubling_that_fits_the_length(tokens: float) -> None:
     bucket = bucket_of(tokens)
     assert bucket in {512 * 2**k for k in range(16)}
     assert tokens <= bucket
     assert bucket == 512 or tokens > bucket / 2
 
 
-def test_an_estimate_just_past_an_edge_still_counts_as_the_bucket() -> None:
+def test_an_estimate_slightly_above_the_edge_of_a_bucket_still_belongs_to_it() -> None:
     assert features_of("x", 65_536 * 1.05).bucket == 65_536
     assert features_of("x", 65_536 * 1.1).bucket == 131_072
 
@@ -101,18 +101,18 @@ def test_tasks_are_detected(text: str, task: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["QA", " qa ", "qa"])
-def test_the_client_s_task_wins(named: str) -> None:
+def test_the_task_named_by_the_client_takes_precedence(named: str) -> None:
     assert features_of("Summarize", 10, task=named) == Features("en", 512, "qa")
 
 
 @pytest.mark.parametrize("named", ["", "a b", "x" * 33, "-x", "é", "a,b", "\x00"])
-def test_a_task_name_out_of_form_is_ignored(named: str) -> None:
+def test_a_malformed_task_name_is_ignored(named: str) -> None:
     assert features_of("Summarize", 10, task=named).task == "summary"
 
 
 @pytest.mark.long
 @given(st.text(), st.text())
-def test_any_text_and_task_give_features(text: str, task: str) -> None:
+def test_any_text_and_task_yield_features(text: str, task: str) -> None:
     features = features_of(text, len(text), task=task)
     assert features.language in {"en", "ja", "zh", "ko", "ru", "ar", "he", "hi", "th", "el"}
     assert 0 < len(features.task) <= 32
@@ -135,7 +135,7 @@ def test_characters_per_token_are_learned_by_model_and_language() -> None:
     assert 1000 < fleet < 3000
 
 
-def test_an_artifact_s_ratios_are_where_learning_starts() -> None:
+def test_learning_starts_from_the_ratios_of_the_artifact() -> None:
     tokens = TokenEstimator({"a": {"en": 6.0}, "b": {"en": 6.0}})
     assert tokens.estimate(6000, "en", "a") == pytest.approx(1000)
     assert tokens.estimate(6000, "en") == pytest.approx(1000)
@@ -143,14 +143,16 @@ def test_an_artifact_s_ratios_are_where_learning_starts() -> None:
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**12)), max_size=60))
-def test_lying_usage_cannot_leave_the_range_of_tokenizers(reports: list[tuple[int, int]]) -> None:
+def test_false_usage_cannot_move_a_ratio_out_of_the_range_of_tokenizers(
+    reports: list[tuple[int, int]],
+) -> None:
     tokens = TokenEstimator()
     for chars, prompt_tokens in reports:
         tokens.observe(chars, "en", "a", prompt_tokens)
     assert 1000 / 20.001 <= tokens.estimate(1000, "en", "a") <= 1000 / 0.1999
 
 
-def test_one_lie_moves_a_warm_cell_little() -> None:
+def test_one_false_report_hardly_moves_a_warm_cell() -> None:
     tokens = TokenEstimator()
     for _ in range(100):
         tokens.observe(4000, "en", "a", 1000)
@@ -158,9 +160,9 @@ def test_one_lie_moves_a_warm_cell_little() -> None:
     assert tokens.estimate(4000, "en", "a") == pytest.approx(1000, rel=0.07)
 
 
-def test_cells_are_capped() -> None:
+def test_the_number_of_cells_is_capped() -> None:
     tokens = TokenEstimator()
     for number in range(MAX_TOKEN_CELLS + 10):
         tokens.observe(4000, "en", f"m{number}", 1000)
-    assert tokens.refused == 11  # the fleet's own cell has a place as well
+    assert tokens.refused == 11  # the fleet's own cell takes a place as well
     assert tokens.estimate(4000, "en", f"m{MAX_TOKEN_CELLS + 9}") == pytest.approx(1000)

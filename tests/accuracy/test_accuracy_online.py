@@ -1,4 +1,4 @@
-"""Online outcomes: the posterior, its limits, its memory, and reports that lie."""
+"""Online outcomes: the posterior, its limits, its memory, and false reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_without_outcomes_the_posterior_is_the_prior() -> None:
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.booleans(), max_size=60), st.floats(0.01, 0.99))
-def test_the_posterior_is_the_beta_mean(outcomes: list[bool], prior: float) -> None:
+def test_the_posterior_is_the_mean_of_a_beta_distribution(
+    outcomes: list[bool], prior: float
+) -> None:
     online = OnlineOutcomes(kappa=50, half_life_s=math.inf)
     for correct in outcomes:
         assert online.observe("a", QA, correct, 0.0)
@@ -46,7 +48,7 @@ def test_the_posterior_is_the_beta_mean(outcomes: list[bool], prior: float) -> N
     assert mean_of(online, prior, 0.0, "b") == pytest.approx(prior)
 
 
-def test_outcomes_are_forgotten_by_half_in_a_half_life() -> None:
+def test_outcomes_lose_half_of_their_weight_in_a_half_life() -> None:
     online = OnlineOutcomes(kappa=50, half_life_s=100.0)
     for _ in range(40):
         online.observe("a", QA, False, 0.0)
@@ -65,7 +67,7 @@ def test_a_model_replaced_under_its_name_is_noticed_within_hours_after_days_of_r
         assert (mean_of(online, 0.9, now) > 0.7) == (right > 0.7)  # another model's P(correct)
 
 
-def test_the_true_accuracy_wins_within_the_hour() -> None:
+def test_the_true_accuracy_dominates_within_an_hour() -> None:
     rng = random.Random(1)
     online = OnlineOutcomes()
     for second in range(3600):
@@ -79,12 +81,12 @@ def test_the_true_accuracy_wins_within_the_hour() -> None:
     gaps=st.lists(st.floats(0, 900), min_size=1, max_size=300),
     weight=st.floats(0.1, 1),
 )
-def test_no_hour_takes_more_than_the_cap(gaps: list[float], weight: float) -> None:
+def test_no_hour_accepts_more_outcomes_than_the_cap(gaps: list[float], weight: float) -> None:
     online = OnlineOutcomes(cap_per_hour=20)
     now, taken = 0.0, []
     for gap in gaps:
         now += gap
-        # A flood at each moment: as much as it will take.
+        # A flood at each moment: as much as is accepted.
         while online.observe("a", QA, False, now, weight):
             taken.append(now)
     for start in taken:
@@ -92,7 +94,7 @@ def test_no_hour_takes_more_than_the_cap(gaps: list[float], weight: float) -> No
         assert within <= 20 + 1e-6
 
 
-def test_a_flood_of_lies_moves_a_cell_by_no_more_than_the_named_share() -> None:
+def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_the_documented_share() -> None:
     online = OnlineOutcomes()
     for step in range(20_000):
         online.observe("a", QA, False, step * HOUR / 20_000)
@@ -115,20 +117,22 @@ def test_a_flood_of_lies_moves_a_cell_by_no_more_than_the_named_share() -> None:
         (1, 0, math.inf),
     ],
 )
-def test_outcomes_that_make_no_sense_are_refused(weight: float, offset: float, now: float) -> None:
+def test_invalid_outcomes_are_rejected(weight: float, offset: float, now: float) -> None:
     online = OnlineOutcomes()
     assert not online.observe("a", QA, True, now, weight, offset=offset)
     assert (online.refused, len(online)) == (1, 0)
 
 
-def test_a_clock_that_goes_back_changes_nothing_old() -> None:
+def test_a_clock_that_jumps_back_leaves_earlier_outcomes_unchanged() -> None:
     online = OnlineOutcomes(kappa=50)
     online.observe("a", QA, False, 1000.0)
     online.observe("a", QA, False, 10.0)
     assert mean_of(online, 0.5, 1000.0) == pytest.approx(25 / 52)
 
 
-def test_cells_are_capped_and_forgotten_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cells_is_capped_and_forgotten_ones_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(online_module, "MAX_CELLS", 10)
     online = OnlineOutcomes(half_life_s=100.0)
     for number in range(15):
@@ -150,7 +154,7 @@ def test_the_state_survives_a_restart() -> None:
     aged = OnlineOutcomes(half_life_s=HOUR)
     aged.restore(saved, 7.0, away_s=HOUR)
     assert mean_of(aged, 0.5, 7.0) == pytest.approx(mean_of(online, 0.5, 300.0 + HOUR))
-    # The hourly cap goes along: a restart does not open it again.
+    # The hourly cap is saved too: a restart does not reset it.
     full = OnlineOutcomes()
     while full.observe("a", QA, False, 0.0):
         pass
@@ -168,7 +172,7 @@ json_values = st.recursive(
 
 @settings(max_examples=examples(100))
 @given(json_values, st.lists(json_values, max_size=3))
-def test_any_state_is_read_without_an_error(state: object, cells: list[object]) -> None:
+def test_any_state_is_restored_without_an_error(state: object, cells: list[object]) -> None:
     online = OnlineOutcomes()
     assert online.restore(state, 0.0) == 0
     online.restore({"schema": 1, "features_schema": 1, "cells": cells}, 0.0)
@@ -193,7 +197,7 @@ def test_any_state_is_read_without_an_error(state: object, cells: list[object]) 
         [1, 2],
     ],
 )
-def test_cells_that_can_t_be_true_are_left_out(counts: list[object]) -> None:
+def test_impossible_cells_are_skipped(counts: list[object]) -> None:
     online = OnlineOutcomes()
     good = ["b", "en", 4096, "qa", 1, 2, 0]
     cells = [["a", "en", 4096, "qa", *counts], good]
@@ -202,7 +206,7 @@ def test_cells_that_can_t_be_true_are_left_out(counts: list[object]) -> None:
     assert mean_of(online, 0.5, 0.0) == 0.5
 
 
-def test_a_state_of_other_features_is_not_taken_up() -> None:
+def test_a_state_with_another_features_schema_is_not_restored() -> None:
     online = OnlineOutcomes()
     cells = [["a", "en", 4096, "qa", 1, 2, 0]]
     assert online.restore({"schema": 1, "features_schema": 2, "cells": cells}, 0.0) == 0
@@ -220,7 +224,7 @@ def report(online: OnlineOutcomes, prior: float, share: float, cells: int, each:
             online.observe("a", Features("en", length, "qa"), correct, 0.0, prior=prior)
 
 
-def test_an_artifact_that_outcomes_contradict_loses_weight_and_a_right_one_keeps_it() -> None:
+def test_an_artifact_loses_weight_only_if_outcomes_contradict_it() -> None:
     wrong, right = OnlineOutcomes(kappa=50), OnlineOutcomes(kappa=50)
     report(wrong, 0.9, 0.2, cells=4)
     report(right, 0.2, 0.2, cells=4)
@@ -233,13 +237,13 @@ def test_an_artifact_that_outcomes_contradict_loses_weight_and_a_right_one_keeps
     assert posterior < 0.5 < 50 * 0.9 / 60
 
 
-def test_a_cell_can_t_talk_its_own_prior_away() -> None:
+def test_the_outcomes_of_a_cell_cannot_remove_its_own_prior() -> None:
     online = OnlineOutcomes(kappa=50, cap_per_hour=1000)
     report(online, 0.9, 0.0, cells=1, each=100)
     assert mean_of(online, 0.9, 0.0) == pytest.approx(50 * 0.9 / 150)
 
 
-def test_what_was_found_of_the_artifact_survives_a_restart() -> None:
+def test_evidence_about_the_artifact_survives_a_restart() -> None:
     online = OnlineOutcomes()
     report(online, 0.9, 0.2, cells=5)
     saved = orjson.loads(orjson.dumps(online.state(0.0)))
@@ -248,13 +252,13 @@ def test_what_was_found_of_the_artifact_survives_a_restart() -> None:
     assert again.prior_weights() == online.prior_weights()
     assert mean_of(again, 0.9, 0.0) == pytest.approx(mean_of(online, 0.9, 0.0))
     for cell in saved["cells"]:
-        del cell[-2:]  # as an earlier version wrote it: nothing is known of the prior
+        del cell[-2:]  # written by an earlier version: the prior is unknown
     older = OnlineOutcomes()
     assert older.restore(saved, 0.0) == 5
     assert older.prior_weights() == {}
 
 
-def test_a_new_artifact_is_not_doubted_for_the_old_one() -> None:
+def test_evidence_against_the_old_artifact_does_not_count_against_a_new_one() -> None:
     online = OnlineOutcomes()
     report(online, 0.9, 0.2, cells=5)
     online.new_prior()
@@ -263,7 +267,7 @@ def test_a_new_artifact_is_not_doubted_for_the_old_one() -> None:
     assert online.prior_weights() == {"a": 50}
 
 
-def test_forgotten_cells_no_longer_speak_against_the_artifact(
+def test_forgotten_cells_are_no_evidence_against_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(online_module, "MAX_CELLS", 5)
@@ -276,7 +280,7 @@ def test_forgotten_cells_no_longer_speak_against_the_artifact(
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.booleans(), max_size=40), st.floats(0.05, 0.95), st.floats(1, 100))
-def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
+def test_evidence_is_the_product_of_the_predictive_probabilities_of_the_outcomes(
     outcomes: list[bool], prior: float, kappa: float
 ) -> None:
     trust = PriorTrust()
@@ -298,14 +302,14 @@ WRONG, RIGHT = artifact({"a": model(3.0)}), artifact({"a": model(-1.4)})
 
 
 def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
-    """Report outcomes in several cells, of which a fifth is correct."""
+    """Report outcomes in several cells; a fifth of them are correct."""
     online.capability = capability
     for task in ("a", "b", "c", "d"):
         for number in range(30):
             online.observe("a", Features("en", 4096, task), number % 5 == 0, 0.0)
 
 
-def test_an_artifact_replaced_while_the_picker_is_down_is_not_doubted_for_the_old_one() -> None:
+def test_an_artifact_replaced_during_a_restart_is_not_doubted_because_of_the_old_one() -> None:
     old = OnlineOutcomes()
     one_in_five(CapabilityModel(WRONG, "old"), old)
     assert old.prior_weights()["a"] < 50
@@ -318,7 +322,7 @@ def test_an_artifact_replaced_while_the_picker_is_down_is_not_doubted_for_the_ol
     assert weights == {"old": old.prior_weights(), "new": {}}
 
 
-def test_an_outcome_from_a_picker_with_another_artifact_is_held_against_ones_own() -> None:
+def test_a_shared_outcome_is_evidence_about_the_artifact_of_the_receiving_picker() -> None:
     here, there = OnlineOutcomes(CapabilityModel(RIGHT)), OnlineOutcomes()
     taken: list[Taken] = []
     there.on_taken = taken.append
@@ -328,7 +332,7 @@ def test_an_outcome_from_a_picker_with_another_artifact_is_held_against_ones_own
     assert here.prior_weights()["a"] == 50
 
 
-def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
+def test_probabilities_combine_the_prior_then_reports_then_failed_models() -> None:
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability)
     for _ in range(50):
@@ -347,7 +351,7 @@ def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
 
 @pytest.mark.long
 def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> None:
-    """Outcomes drawn from the conditional probability leave the unconditional one where it is."""
+    """Outcomes drawn from the conditional probability do not move the unconditional one."""
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability, cap_per_hour=1e9, half_life_s=math.inf)
     tried = ("b", "c")
@@ -361,7 +365,7 @@ def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> Non
     assert true - expected > 0.2
 
 
-def test_each_report_gets_its_verdict_and_counts_once() -> None:
+def test_each_report_gets_a_verdict_and_counts_once() -> None:
     capability = CapabilityModel(FITTED)
     online = OnlineOutcomes(capability, cap_per_hour=4)
     reports = OutcomeReports(online)
@@ -390,7 +394,7 @@ def test_each_report_gets_its_verdict_and_counts_once() -> None:
     assert learned == pytest.approx((weight * prior + 1) / (weight + 2))
 
 
-def test_remembered_decisions_are_capped_oldest_first() -> None:
+def test_the_oldest_decisions_beyond_the_cap_are_forgotten() -> None:
     reports = OutcomeReports(OnlineOutcomes(CapabilityModel()), max_pending=3)
     for number in range(5):
         reports.decided(f"d{number}", "a", QA, ())

@@ -1,4 +1,4 @@
-"""Reporters of outcomes: who lies is outvoted, who is honest keeps its weight, nothing grows."""
+"""Reporters of outcomes: dishonest ones are outvoted, honest ones keep weight, memory is capped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRUE = {(m, c): 0.2 + 0.6 * random.Random(f"{m}{c}").random() for m in MODELS fo
 def reports(
     online: OnlineOutcomes, reporters: dict[str, str], each: int = 10, seed: int = 1
 ) -> None:
-    """Report `each` outcomes of each reporter, in every cell of every model, in a mixed order."""
+    """Report `each` outcomes of each reporter, in every cell of every model, in mixed order."""
     rng = random.Random(seed)
     turns = [(r, key) for r in reporters for key in TRUE for _ in range(each)]
     rng.shuffle(turns)
@@ -55,7 +55,7 @@ def unlimited() -> OnlineOutcomes:
 
 
 @pytest.mark.parametrize("lie", ["inverts", "at random", "favours a"])
-def test_a_reporter_that_lies_among_honest_ones_is_outvoted(lie: str) -> None:
+def test_a_dishonest_reporter_is_outvoted_by_honest_ones(lie: str) -> None:
     online, honest = unlimited(), unlimited()
     reports(online, {"x": "honest", "y": "honest", "z": "honest", "liar": lie}, each=20)
     reports(honest, {"x": "honest", "y": "honest", "z": "honest"}, each=20)
@@ -65,7 +65,7 @@ def test_a_reporter_that_lies_among_honest_ones_is_outvoted(lie: str) -> None:
     assert error(online) < error(honest) + 0.02
 
 
-def test_a_flood_of_lies_does_not_outvote_the_others() -> None:
+def test_a_flood_of_false_reports_does_not_outvote_the_others() -> None:
     online = unlimited()
     reports(online, {"x": "honest", "y": "honest", "z": "honest"}, each=8)
     reports(online, {"liar": "inverts"}, each=100)
@@ -84,20 +84,20 @@ def test_a_reporter_with_harder_questions_is_not_distrusted() -> None:
     assert min(online.reporter_weights().values()) > 0.8
 
 
-def test_two_reporters_that_disagree_are_both_believed() -> None:
-    """Which of them lies, cannot be known."""
+def test_two_reporters_that_disagree_both_keep_their_weight() -> None:
+    """Which of them is wrong cannot be known."""
     online = unlimited()
     reports(online, {"x": "honest", "y": "inverts"})
     assert online.reporter_weights() == {"x": 1.0, "y": 1.0}
 
 
-def test_a_liar_without_a_name_is_outvoted_as_well() -> None:
+def test_an_unnamed_dishonest_reporter_is_outvoted_as_well() -> None:
     online = unlimited()
     reports(online, {"": "inverts", "x": "honest", "y": "honest", "z": "honest"})
     assert error(online) < 0.12
 
 
-def test_a_liar_that_turns_honest_is_believed_again() -> None:
+def test_a_reporter_that_becomes_honest_regains_its_weight() -> None:
     online = OnlineOutcomes(half_life_s=10.0, cap_per_hour=1e9)
     kinds = {"x": "honest", "y": "honest", "z": "inverts"}
     reports(online, kinds)
@@ -111,7 +111,7 @@ def test_a_liar_that_turns_honest_is_believed_again() -> None:
     assert online.reporter_weights()["z"] > 0.9
 
 
-def test_what_was_found_of_reporters_survives_a_restart() -> None:
+def test_evidence_about_reporters_survives_a_restart() -> None:
     online = unlimited()
     reports(online, {"": "honest", "x": "honest", "y": "honest", "z": "inverts"})
     saved = orjson.loads(orjson.dumps(online.state(0.0)))
@@ -121,7 +121,7 @@ def test_what_was_found_of_reporters_survives_a_restart() -> None:
     assert error(again) == pytest.approx(error(online), abs=0.01)
 
 
-def test_one_reporter_takes_at_most_half_of_a_cells_cap() -> None:
+def test_one_reporter_uses_at_most_half_of_the_cap_of_a_cell() -> None:
     online = OnlineOutcomes(cap_per_hour=40)
     cell = CELLS[0]
     while online.observe("a", cell, False, 0.0, reporter="liar"):
@@ -132,7 +132,7 @@ def test_one_reporter_takes_at_most_half_of_a_cells_cap() -> None:
     assert online.by_model(0.0)["a"].outcomes == 20
 
 
-def test_names_and_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numbers_of_reporters_and_shares_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online_module, "MAX_SHARES", 30)
     online = unlimited()
     for number in range(200):
@@ -143,13 +143,13 @@ def test_names_and_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert online.by_model(0.0)["a"].outcomes == 200 * len(CELLS)
 
 
-def test_reporters_that_left_make_room_for_new_names() -> None:
+def test_forgotten_reporters_make_room_for_new_names() -> None:
     """A checker named by its pod has another name after each deployment."""
     online = OnlineOutcomes(half_life_s=60.0, cap_per_hour=1e9)
     for number in range(MAX_REPORTERS):
         online.observe("a", CELLS[0], number % 2 == 0, 0.0, reporter=f"old-{number}")
     assert online.observe("a", CELLS[0], True, 1.0, reporter="new")
-    assert "new" not in online.reporter_weights()  # all of the old ones still count
+    assert "new" not in online.reporter_weights()  # all old ones still count
     for name in ("new", "newer"):
         online.observe("a", CELLS[0], True, 300.0, reporter=name)
     assert set(online.reporter_weights()) == {"new", "newer"}
@@ -158,7 +158,7 @@ def test_reporters_that_left_make_room_for_new_names() -> None:
     assert sum(s.correct for s in cell.shares.values()) == pytest.approx(cell.total.correct)
 
 
-def test_a_named_reporter_counts_under_the_smallest_cap() -> None:
+def test_a_named_reporter_is_counted_even_with_the_smallest_cap() -> None:
     online = OnlineOutcomes(cap_per_hour=2)
     taken = [online.observe("a", CELLS[0], True, 600.0 * at, reporter="x") for at in range(13)]
     assert 2 <= sum(taken) <= 4
@@ -177,7 +177,7 @@ def test_a_named_reporter_counts_under_the_smallest_cap() -> None:
         max_size=60,
     )
 )
-def test_parts_always_add_up_to_the_cell(
+def test_the_shares_of_reporters_always_add_up_to_the_cell(
     steps: list[tuple[str, str, Features, bool, float]],
 ) -> None:
     online, now = OnlineOutcomes(half_life_s=20.0, cap_per_hour=50), 0.0

@@ -1,4 +1,4 @@
-"""Chains of retries against a plain re-telling of them, and token ratios across a restart."""
+"""Chains of retries compared with a simple reimplementation, and token ratios across a restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
 
 
 def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
-    """Correct ones and outcomes of each model."""
+    """Correct outcomes and all outcomes of each model."""
     by_model = online.by_model(0.0)
     return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
 
@@ -56,7 +56,7 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
     ),
     turns=st.randoms(use_true_random=False),
 )
-def test_each_attempt_of_a_reported_chain_counts_once_and_no_other(chains, turns) -> None:  # type: ignore[no-untyped-def]
+def test_exactly_the_attempts_of_a_reported_chain_count_once_each(chains, turns) -> None:  # type: ignore[no-untyped-def]
     told, online = reports()
     expected: dict[str, list[int]] = {}
     steps = []
@@ -77,7 +77,7 @@ def test_each_attempt_of_a_reported_chain_counts_once_and_no_other(chains, turns
                 count = expected.setdefault(order[at], [0, 0])
                 count[0] += correct
                 count[1] += 1
-    while any(steps):  # chains of several clients run side by side
+    while any(steps):  # chains of several clients are interleaved
         step = turns.choice([left for left in steps if left]).pop(0)
         if step[0] == "decide":
             _, request, model, tried, name = step
@@ -87,7 +87,7 @@ def test_each_attempt_of_a_reported_chain_counts_once_and_no_other(chains, turns
     assert counted(online) == {model: tuple(count) for model, count in expected.items()}
 
 
-def test_a_retry_is_not_chained_to_another_client_who_asked_the_same() -> None:
+def test_a_retry_is_not_chained_to_another_client_with_the_same_request() -> None:
     told, online = reports()
     for attempt in ("x.0", "y.0"):
         told.decided(attempt, "a", QA, (), request="the same")
@@ -97,7 +97,7 @@ def test_a_retry_is_not_chained_to_another_client_who_asked_the_same() -> None:
     assert counted(online) == {"a": (1, 1), "b": (1, 1)}
 
 
-def test_a_chain_is_broken_where_a_decision_was_forgotten() -> None:
+def test_a_chain_ends_at_a_forgotten_decision() -> None:
     told, online = reports(max_pending=2)
     for at, model in enumerate("abc"):
         told.decided(model, model, QA, tuple("abc"[:at]), request=1)
@@ -106,7 +106,7 @@ def test_a_chain_is_broken_where_a_decision_was_forgotten() -> None:
     assert len(told) == 2
 
 
-def test_nothing_is_left_behind_by_decisions_that_were_forgotten() -> None:
+def test_forgotten_decisions_leave_no_memory_behind() -> None:
     told, _ = reports(max_pending=3)
     for at in range(50):
         told.decided(str(at), "a", QA, ("b",) * (at % 3), request=at % 7)
@@ -119,7 +119,7 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request=7)
     told.moved("1", "b")
-    told.decided("2", "c", QA, ("a",), request=7)  # not the order that the answer asked for
+    told.decided("2", "c", QA, ("a",), request=7)  # not the order in which the answers arrived
     told.decided("3", "d", QA, ("b",), request=7)
     told.report("2", True, 0.0)
     assert counted(online) == {"c": (1, 1)}
@@ -127,7 +127,7 @@ def test_an_outcome_counts_for_the_model_that_answered() -> None:
     assert counted(online) == {"c": (1, 1), "d": (1, 1), "b": (0, 1)}
 
 
-def test_token_ratios_are_taken_up_again() -> None:
+def test_token_ratios_are_restored() -> None:
     learned = TokenEstimator({"m": {"en": 4.0}})
     for _ in range(300):
         learned.observe(3000, "en", "m", 1000)
@@ -160,7 +160,7 @@ def test_token_ratios_are_taken_up_again() -> None:
         [["m", 7, 4.0, 1.0]],
     ],
 )
-def test_token_ratios_that_make_no_sense_are_left_out(state: object) -> None:
+def test_invalid_token_ratios_are_skipped(state: object) -> None:
     estimator = TokenEstimator()
     assert estimator.restore(state) == 0
     assert estimator.estimate(400, "en", "m") == pytest.approx(100)
@@ -175,7 +175,7 @@ def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
     assert estimator.refused == 5000 - 4095
 
 
-def test_another_artifact_counts_where_fewer_reports_than_it_weighs_say_otherwise():
+def test_a_new_artifact_replaces_ratios_with_fewer_reports_than_its_weight():
     learned = TokenEstimator({"m": {"en": 4.0}, "n": {"en": 4.0}})
     for _ in range(50):
         assert learned.observe(8000, "en", "m", 4000)
@@ -186,7 +186,7 @@ def test_another_artifact_counts_where_fewer_reports_than_it_weighs_say_otherwis
     assert learned.estimate(1000, "en", "new") == pytest.approx(200)
 
 
-def test_a_judged_answer_counts_attempts_and_time_from_the_first() -> None:
+def test_a_judged_answer_includes_the_attempts_and_time_since_the_first_one() -> None:
     told, _ = reports()
     seen: list[Answered] = []
     told.on_answered = seen.append
@@ -195,14 +195,14 @@ def test_a_judged_answer_counts_attempts_and_time_from_the_first() -> None:
     told.decided("2", "b", QA, ("a",), request="q", policy="laar", now=13.0)
     told.ended("2", 4.0)
     told.report("2", True, 20.0)
-    told.report("2", True, 21.0)  # a repeat says nothing new
+    told.report("2", True, 21.0)  # a repeat has no new information
     assert seen == [Answered("laar", "qa", True, 2, 7.0)]
     told.decided("3", "b", QA, ("a",), request="another", policy="laar", now=30.0)
     told.report("3", False, 31.0)  # its first attempt was never seen, nor its end
     assert seen[1:] == [Answered("laar", "qa", False, 2, None)]
 
 
-def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
+def test_a_refused_attempt_does_not_count_as_a_wrong_answer_of_its_model() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request="r")
     told.ended("1", 1.0)
@@ -217,7 +217,7 @@ def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
     assert told.outcome_of("2") is None
 
 
-def test_no_report_is_about_an_attempt_that_had_no_answer() -> None:
+def test_reports_on_an_attempt_without_an_answer_are_rejected() -> None:
     told, online = reports()
     told.decided("1", "a", QA, (), request="r")
     told.decided("2", "b", QA, ("a",), request="r")
@@ -231,7 +231,7 @@ def test_no_report_is_about_an_attempt_that_had_no_answer() -> None:
 
 
 @pytest.mark.parametrize("before", [(), ("c",)])
-def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
+def test_an_answer_after_refusals_counts_as_if_there_had_been_none(
     before: tuple[str, ...],
 ) -> None:
     learned = []
@@ -250,7 +250,7 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
     assert learned[1] == pytest.approx(learned[0])
 
 
-def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on():
+def test_a_sign_counts_until_its_answer_is_reported_and_then_its_reliability_is_learned():
     online = OnlineOutcomes(CapabilityModel())
     reports = OutcomeReports(online)
     reports.signs = Signs()

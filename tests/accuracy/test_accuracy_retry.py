@@ -1,4 +1,4 @@
-"""The tried-models list as a hostile header."""
+"""The list of tried models as an untrusted header."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KNOWN = {"a", "b", "meta/llama-3.1:8b"}
         ("\x00\xff\ufffd,a", ("a",), 1),
     ],
 )
-def test_lists_are_read_and_bad_entries_counted(
+def test_lists_are_parsed_and_bad_entries_counted(
     header: str | None, models: tuple[str, ...], ignored: int
 ) -> None:
     assert parse_tried(header, KNOWN) == (models, ignored)
 
 
-def test_thousands_of_entries_are_cut_and_counted() -> None:
+def test_lists_with_thousands_of_entries_are_truncated_and_counted() -> None:
     models, ignored = parse_tried(",".join(["a"] * 5000), KNOWN)
     assert len(models) == MAX_TRIED
     assert ignored == 1
@@ -38,13 +38,13 @@ def test_thousands_of_entries_are_cut_and_counted() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("ab, \x00é,,"), max_size=300))
-def test_any_header_gives_known_models_only(header: str) -> None:
+def test_any_header_yields_known_models_only(header: str) -> None:
     models, _ = parse_tried(header, KNOWN)
     assert set(models) <= KNOWN
     assert len(models) <= MAX_TRIED
 
 
 @given(st.lists(st.sampled_from(sorted(KNOWN)), max_size=100), st.sampled_from(sorted(KNOWN)))
-def test_a_written_tried_header_is_read_back(tried: list[str], model: str) -> None:
+def test_a_written_header_of_tried_models_is_parsed_back(tried: list[str], model: str) -> None:
     back = parse_tried(",".join(with_model(tried, model)), KNOWN)
     assert back == ((*tried[-(MAX_TRIED - 1) :], model), 0)

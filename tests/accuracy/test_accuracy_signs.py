@@ -1,4 +1,4 @@
-"""Weak outcomes: what answers show of themselves moves P(correct) where nobody reports."""
+"""Weak outcomes: signs in answers change P(correct) without reports."""
 
 import random
 
@@ -17,7 +17,7 @@ LEVELS = 4  # signs of log-probabilities, after the three that have none
 
 
 def shown(right, seed, kind):
-    """Return the sign of an answer: its model is surer where it is right, or it fails in form."""
+    """Return the sign of an answer: a model's confidence if it is right, or a malformed answer."""
     if kind == "sure":
         level = seed.gauss(1.0 if right else 0.0, 1.0)
         return Sign(BROKEN_CALL + 1 + sum(level > edge for edge in (-0.3, 0.5, 1.3)), SURE)
@@ -64,18 +64,18 @@ def chosen(kind, **given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sure", "form"])
-def test_without_a_report_half_of_the_gain_of_reports_comes_from_signs(kind):
+def test_signs_alone_yield_half_of_the_gain_of_reports(kind):
     mean = sum(RIGHT.values()) / 3
     assert chosen(kind) - mean >= 0.5 * (chosen(kind, reports=True) - mean)
 
 
-def test_a_sign_that_all_models_show_counts_against_none():
+def test_a_sign_that_all_models_show_equally_has_no_effect():
     found = lived("alike", requests=500)
     assert found == pytest.approx([0.5] * 3, abs=0.15)
     assert np.ptp(found) < 0.01
 
 
-def test_signs_that_never_err_are_worth_reports_and_empty_ones_nothing():
+def test_reliable_signs_weigh_as_much_as_reports_and_uninformative_ones_nothing():
     signs = Signs()
     for number in range(4000):
         right = number % 2 == 0
@@ -96,7 +96,7 @@ def test_reports_can_reverse_the_meaning_of_a_sign():
     assert signs.weak("long", Sign(CUT, FORM), 0.5)[0]
 
 
-def test_an_hour_of_bad_signs_moves_a_model_by_no_more_than_their_cap():
+def test_an_hour_of_bad_signs_moves_a_model_by_at_most_their_cap():
     online, signs = OnlineOutcomes(), Signs()
     before = np.array([0.8])
     for second in range(0, 3600, 5):
@@ -107,14 +107,14 @@ def test_an_hour_of_bad_signs_moves_a_model_by_no_more_than_their_cap():
     taken = online.cells["m", CELL._replace(bucket=4096)].total.outcomes
     assert taken <= CAP_PER_HOUR / 4 * 2 + 1
     assert after > 0.8 * online.kappa / (online.kappa + taken) - 0.2
-    assert online.limited == 0  # refused signs are no fault of a client
+    assert online.limited == 0  # refused signs are not a fault of a client
     for second in range(3600, 3640):
         assert online.observe("m", CELL, True, float(second))  # reports still have room
 
 
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("expected", [0.001, 0.3, 0.999])
-def test_a_weak_outcome_is_always_one_that_counts_may_take(number, expected):
+def test_every_weak_outcome_is_accepted_by_the_counts(number, expected):
     online, signs = OnlineOutcomes(), Signs()
     for seen_in, most in ((FORM, BROKEN_CALL), (SURE, BROKEN_CALL + LEVELS), (TURN, 1)):
         if number <= most:
@@ -126,7 +126,7 @@ def choice(*logprobs, **more):
     return {"logprobs": {"content": [{"logprob": each} for each in logprobs]}, **more}
 
 
-def test_the_sign_of_an_answer_is_its_worst():
+def test_the_worst_sign_of_an_answer_counts():
     assert sign_of({}, None) == Sign(PLAIN, FORM)
     assert sign_of(choice(-0.1, finish_reason="length"), None) == Sign(CUT, SURE)
     unsure, sure = (sign_of(choice(each, each), None) for each in (-2.0, -0.01))
@@ -135,7 +135,7 @@ def test_the_sign_of_an_answer_is_its_worst():
     assert 0 <= hostile.number <= BROKEN_CALL + LEVELS
 
 
-def test_calls_of_tools_that_lead_nowhere_are_as_bad_as_broken_ones():
+def test_repeated_tool_calls_are_as_bad_as_broken_ones():
     def called(arguments):
         function = {"name": "find", "arguments": arguments}
         return sign_of({"message": {"tool_calls": [{"function": function}]}}, None)

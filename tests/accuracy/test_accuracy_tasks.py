@@ -1,4 +1,4 @@
-"""Tasks and cells that tenants may begin."""
+"""Tasks and cells that tenants may create."""
 
 import pytest
 
@@ -8,17 +8,17 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import IDLE_S, MAX_TASKS, TaskNames
 
 
-def test_of_a_tenants_tasks_the_first_count_and_known_ones_always_do():
+def test_the_first_tasks_of_a_tenant_and_all_known_tasks_are_accepted():
     names = TaskNames(["code"])
     taken = [names.taken("a", f"task-{n}", 0.0) for n in range(2 * MAX_TASKS)]
     assert taken == [True] * MAX_TASKS + [False] * MAX_TASKS
     assert names.ignored == MAX_TASKS
     assert names.taken("a", "task-0", 1.0)
     assert names.taken("a", "code", 1.0)
-    assert names.taken("b", "task-40", 1.0)  # another tenant has room of its own
+    assert names.taken("b", "task-40", 1.0)  # another tenant has its own limit
 
 
-def test_a_task_that_is_not_used_any_more_makes_room():
+def test_an_unused_task_makes_room():
     names = TaskNames()
     for n in range(MAX_TASKS):
         assert names.taken("a", f"task-{n}", float(n))
@@ -27,7 +27,7 @@ def test_a_task_that_is_not_used_any_more_makes_room():
     assert not names.taken("a", "task-0", IDLE_S)
 
 
-def test_the_tenants_are_bounded(monkeypatch):
+def test_the_number_of_tenants_is_bounded(monkeypatch):
     monkeypatch.setattr(tasks, "MAX_TENANTS", 3)
     names = TaskNames()
     for n in range(100):
@@ -44,12 +44,12 @@ def test_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
 
     taken = [online.observe("m", cell(n), True, 0.0, tenant="a") for n in range(15)]
     assert taken == [True] * 10 + [False] * 5
-    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # what there is goes on
+    assert online.observe("m", cell(3), False, 1.0, tenant="a")  # existing ones continue
     assert online.observe("m", cell(99), True, 1.0, tenant="b")
     assert online.refused == 5
 
 
-def test_forgotten_cells_give_their_tenant_room_again(monkeypatch):
+def test_forgotten_cells_free_room_for_their_tenant(monkeypatch):
     monkeypatch.setattr("laar.accuracy.online.MAX_CELLS_OF_TENANT", 2)
     online = OnlineOutcomes(half_life_s=60.0)
     for n in range(2):

@@ -1,4 +1,4 @@
-"""What is attacked: `laar serve` and Envoy as processes, and engines that this process plays."""
+"""The system under attack: `laar serve` and Envoy as processes, and engines in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from laar.core.membership import POOL_LABEL
 
 Judge = Callable[[str, object, bool], None]
-"""Notes what was expected and what was seen, and asserts that it holds."""
+"""Records what was expected and what was seen, and asserts that it holds."""
 
 DEADLINE_S = 900.0
 ANSWER_S = 6.0
@@ -25,9 +25,9 @@ MODEL = "m"
 FOREIGN = "m-foreign"
 """The model of the other pool, which no request may reach."""
 HELD_BYTES = 64 << 20
-"""Bodies that the picker may hold; its memory may grow by no more than some times that."""
+"""Bytes of bodies that the picker may hold; its memory may grow by at most a multiple of this."""
 OWN = 3
-"""Endpoints of the pool that requests are sent to; the last endpoint is of the other."""
+"""Endpoints of the pool that requests go to; the last endpoint belongs to the other pool."""
 METRICS = (
     b'vllm:num_requests_running{engine="0",model_name="m"} 0.0\n'
     b'vllm:num_requests_waiting{engine="0",model_name="m"} 0.0\n'
@@ -41,13 +41,13 @@ def chat(text: str = "hello", **fields: object) -> bytes:
 
 
 def response(body: bytes, *headers: bytes, kind: bytes = b"application/json") -> bytes:
-    """A whole HTTP answer."""
+    """A complete HTTP answer."""
     lines = (b"content-type: " + kind, b"content-length: %d" % len(body), *headers)
     return b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def good(text: str = "well", **changes: object) -> bytes:
-    """What an engine answers a chat."""
+    """An engine's answer to a chat."""
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
@@ -73,7 +73,7 @@ Behaviour = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Engine:
-    """An engine on a raw socket: what it is sent is kept as bytes, what it answers is a test's."""
+    """An engine on a raw socket: received bytes are kept, and the test defines the answer."""
 
     address: str
     seen: list[Seen] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client got: status 0 where the connection ended without an answer."""
+    """The client's result: status 0 if the connection ended without an answer."""
 
     status: int
     head: bytes
@@ -155,7 +155,7 @@ class Answer:
 
 
 class Attacked:
-    """A stand, and what a client of it sees."""
+    """A system under attack, and what its client sees."""
 
     def __init__(self, stand: Stand, engines: list[Engine]) -> None:
         self.stand = stand
@@ -171,14 +171,14 @@ class Attacked:
         return self.engines[-1]
 
     def reset(self) -> None:
-        """Every engine is well again, and has seen nothing."""
+        """Restore every engine to health, and clear its records."""
         for engine in self.engines:
             engine.seen.clear()
             engine.answer = good()
             engine.page = b""
 
     def reached(self) -> list[Seen]:
-        """Requests at the engines, those of the picker's own trials left out."""
+        """Requests at the engines, except those of the picker's own trials."""
         return [
             seen
             for engine in self.engines
@@ -198,7 +198,7 @@ class Attacked:
             writer.close()
 
     async def raw(self, *parts: bytes, port: int | None = None, wait_s: float = ANSWER_S) -> Answer:
-        """Send bytes; return the first answer after any that are informational."""
+        """Send bytes; return the first answer after any informational ones."""
         async with self.connected(port) as (reader, writer):
             try:
                 async with asyncio.timeout(wait_s):
@@ -217,7 +217,7 @@ class Attacked:
         return await self.raw(head + b"\r\n\r\n", body)
 
     async def decides(self) -> bool:
-        """Whether a plain request beside the attack is decided by laar and answered."""
+        """Return whether a plain request during the attack is decided by laar and answered."""
         answer = await self.post(chat("a bystander"))
         return answer.status == 200 and b"x-laar-model: m" in answer.head.lower()
 
@@ -248,7 +248,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 
 def one_pool(bootstrap: dict[str, object]) -> None:
-    """All routes are of pool ``a``."""
+    """All routes belong to pool ``a``."""
     listeners = bootstrap["static_resources"]["listeners"]
     (listener,) = [entry for entry in listeners if entry["name"] == "data"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
@@ -258,7 +258,7 @@ def one_pool(bootstrap: dict[str, object]) -> None:
 
 @asynccontextmanager
 async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
-    """A stand under attack: three engines of the clients' pool, and one of another."""
+    """A system under attack: three engines of the clients' pool, and one of another."""
     own = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
     foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), told=(FOREIGN, MODEL))
     engines: list[Engine] = []

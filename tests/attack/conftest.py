@@ -1,4 +1,4 @@
-"""One stand for each shape and session, so that a case costs milliseconds; and the table."""
+"""One system for each shape and session, so that a case costs milliseconds; and the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIter
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def target(stand: Attacked) -> AsyncIterator[Attacked]:
-    """The stand, with engines that are well; it has to decide for others after each attack."""
+    """The system with healthy engines; after each attack it must still decide for others."""
     stand.reset()
     yield stand
     stand.reset()
@@ -35,7 +35,7 @@ async def target(stand: Attacked) -> AsyncIterator[Attacked]:
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest) -> Judge:
-    """Note what was expected and what was seen, and assert that it holds."""
+    """Record what was expected and what was seen, and assert that it holds."""
 
     def note(expected: str, seen: object, holds: bool) -> None:
         request.node.user_properties.append(("attack", (expected, str(seen)[:90])))
@@ -49,7 +49,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     verdict = {"passed": "met", "failed": "MISSED", "skipped": "known"}[report.outcome]
     if "XPASS" in str(report.longrepr):
-        verdict = "mended"  # strict: the mark has to go
+        verdict = "mended"  # strict: the mark must be removed
     for name, value in report.user_properties:
         if name == "attack":
             _, _, case = report.nodeid.partition("::")

@@ -1,4 +1,4 @@
-"""Bodies of clients: what is odd goes to the engine as it is, or is refused with a reason."""
+"""Bodies of clients: unusual ones go to the engine unchanged, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-async def test_odd_bodies_are_the_engines_to_judge(
+async def test_unusual_bodies_are_left_to_the_engine(
     target: Attacked, judge: Judge, name: str
 ) -> None:
     body = ODD[name]
@@ -106,7 +106,9 @@ async def test_the_engine_reads_the_model_that_was_decided(
 
 
 @pytest.mark.parametrize("size", [1, 17, 92])
-async def test_a_body_may_come_in_any_two_chunks(target: Attacked, judge: Judge, size: int) -> None:
+async def test_a_body_may_be_split_anywhere_into_two_chunks(
+    target: Attacked, judge: Judge, size: int
+) -> None:
     body = auto()
     head = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (PATH.encode(), len(body))
     answer = await target.raw(head + body[:size], body[size:])
@@ -114,8 +116,10 @@ async def test_a_body_may_come_in_any_two_chunks(target: Attacked, judge: Judge,
     judge("200; the model's name alone is changed", answer, bodies == [body.replace(b"auto", b"m")])
 
 
-async def test_others_are_served_while_a_long_body_is_read(target: Attacked, judge: Judge) -> None:
-    """What the long one gets depends on how long Envoy waits for a busy picker."""
+async def test_other_requests_are_served_while_a_long_body_is_read(
+    target: Attacked, judge: Judge
+) -> None:
+    """The answer to the long one depends on how long Envoy waits for a busy picker."""
     part = b'{"role":"user","content":"x"}'
     body = b'{"model":"auto","messages":[%b]}' % b",".join([part] * 200_000)
     long = asyncio.create_task(target.post(body))

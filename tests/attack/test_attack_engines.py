@@ -52,7 +52,7 @@ async def promises_more(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-GIVES = {  # what every engine answers, and the statuses that are right for the client
+GIVES = {  # each engine's answer, and the statuses that are right for the client
     "page of HTML": (response(b"<html>It works</html>", kind=b"text/html"), {200}),
     "empty body": (response(b""), {200}),
     "empty text": (good(""), {200}),
@@ -104,7 +104,7 @@ GIVES = {  # what every engine answers, and the statuses that are right for the 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", GIVES)
-async def test_a_client_gets_an_engines_answer_or_a_reason(
+async def test_a_client_gets_the_answer_of_an_engine_or_a_reason(
     target: Attacked, judge: Judge, name: str, stream: bool
 ) -> None:
     given, statuses = GIVES[name]
@@ -121,7 +121,9 @@ async def test_a_client_gets_an_engines_answer_or_a_reason(
     judge(f"{' or '.join(map(str, sorted(statuses)))}, a 5xx with its reason", answer, holds)
 
 
-async def test_a_second_answer_is_no_other_clients(target: Attacked, judge: Judge) -> None:
+async def test_a_second_answer_on_a_connection_reaches_no_other_client(
+    target: Attacked, judge: Judge
+) -> None:
     for engine in target.own:
         engine.answer = good("first") + good("second")
     texts = [(await target.post(chat())).body for _ in range(12)]
@@ -132,7 +134,9 @@ FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "endpoint", "
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])
-async def test_an_engine_does_not_speak_for_laar(target: Attacked, judge: Judge, path: str) -> None:
+async def test_an_engine_cannot_forge_the_headers_of_laar(
+    target: Attacked, judge: Judge, path: str
+) -> None:
     names = (*(f"x-laar-{name}" for name in FORGED), "x-gateway-destination-endpoint-served")
     for engine in target.own:
         engine.answer = response(b"{}", *(f"{name}: forged".encode() for name in names))
@@ -239,10 +243,10 @@ USELESS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", USELESS)
-async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
+async def test_an_endpoint_with_fast_useless_answers_does_not_attract_requests(
     target: Attacked, judge: Judge, name: str
 ) -> None:
-    """One of three answers at once, the others in 50 ms; chance would give it a third."""
+    """One of three endpoints answers at once, the others in 50 ms; chance would give it a third."""
     bad, *others = target.own
     bad.answer = USELESS[name]
     for engine in others:
@@ -257,7 +261,7 @@ async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [b"500 Internal", b"503 Busy"])
-async def test_poison_requests_disarm_no_breaker(
+async def test_poison_requests_disable_no_circuit_breaker(
     target: Attacked, judge: Judge, line: bytes
 ) -> None:
     """Half of the requests fail wherever they are sent."""

@@ -1,4 +1,4 @@
-"""The endpoint that answers serves the model that was asked for."""
+"""The answering endpoint serves the requested model."""
 
 import pytest
 from bench.bench_models import SHAPES, measure
@@ -11,7 +11,7 @@ SLOW = ("sidecar", "full duplex")
     "shape",
     [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SHAPES],
 )
-async def test_no_odd_request_is_answered_by_another_model(shape: str) -> None:
+async def test_no_unusual_request_is_answered_by_another_model(shape: str) -> None:
     found = await measure(shape, 300, seed=11)
     assert not found.wrong, "\n".join(found.wrong)
     assert found.ends["200"] > 150

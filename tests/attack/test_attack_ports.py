@@ -23,7 +23,7 @@ MOST_MB = 350
 """One connection's unfinished messages may take half of `HELD_BYTES`, which is 256 MiB, and their
 16,000 calls some 5 KB each."""
 ROUNDS = 3
-"""A busy machine leaves requests undecided too, but not each time."""
+"""A busy machine leaves requests undecided too, but not every time."""
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -52,7 +52,7 @@ END_HEADERS, END_STREAM = 4, 1
 
 
 def streams(*frames: tuple[int, int, bytes]) -> Iterator[bytes]:
-    """The same frames on one stream after the other."""
+    """The same frames on one stream after another."""
     for number in range(1, 2 * FLOOD_FRAMES, 2):
         opened = frame(HEADERS, END_HEADERS, number, CALL)
         yield opened + b"".join(frame(kind, flags, number, data) for kind, flags, data in frames)
@@ -96,7 +96,7 @@ FLOODS = {
 
 
 async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> int:
-    """Send as fast as the port takes it, and read nothing; return the pieces sent."""
+    """Send as fast as the port accepts, and read nothing; return the pieces sent."""
     sent = 0
     until_s = time.monotonic() + seconds
     port = target.stand.ext_proc_port
@@ -116,7 +116,7 @@ async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
-async def test_a_flood_of_the_ext_proc_port_costs_its_own_connection(
+async def test_a_flood_on_the_ext_proc_port_closes_only_its_own_connection(
     target: Attacked, judge: Judge, name: str
 ) -> None:
     before = target.memory_bytes()
@@ -133,7 +133,7 @@ async def test_a_flood_of_the_ext_proc_port_costs_its_own_connection(
 
 
 async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int, int]:
-    """How many bystanders were decided and failed during a flood, and what it sent."""
+    """Return how many bystanders were decided and failed during a flood, and what it sent."""
     attack = asyncio.create_task(flood(target, pieces, FLOOD_S))
     await asyncio.sleep(0.2)
     decided = failed = 0
@@ -146,14 +146,14 @@ async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int,
 
 
 @pytest.mark.parametrize("name", ["rapid reset", "CONTINUATION", "window overflow", "random bytes"])
-async def test_a_short_flood_is_cut(target: Attacked, judge: Judge, name: str) -> None:
+async def test_a_short_flood_is_cut_off(target: Attacked, judge: Judge, name: str) -> None:
     sent = await flood(target, FLOODS[name](), 0.3)
     decided = [await target.decides() for _ in range(3)]
     judge("3 of 3 decided after it", f"{sum(decided)}, {sent} sent", all(decided))
 
 
 JSON = "content-type: application/json"
-ADMIN = {  # what a page in an operator's browser can make it send, and worse
+ADMIN = {  # requests that a page in an operator's browser can send, and worse
     "name of another host": ("POST", "/outcomes", "evil.example", [JSON], {403}),
     "our name as a prefix": ("POST", "/outcomes", "127.0.0.1.evil.example", [JSON], {403}),
     "our name as user": ("GET", "/fleet", "127.0.0.1@evil.example", [], {400, 403}),

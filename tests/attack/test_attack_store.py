@@ -27,7 +27,7 @@ RECORDS = "laar:{laar}:records"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(envoy_binary: Path) -> AsyncIterator[Attacked]:
-    """Two pickers that share by a store."""
+    """Two pickers that share through a store."""
     pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
@@ -55,7 +55,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
-    """What is written into the stream of records; `own` are entries of the pickers' own."""
+    """Entries written to the stream of records; `own` are entries of the pickers themselves."""
     return {
         "random bytes": [rng.randbytes(2000) for _ in range(200)],
         "bad UTF-8": [b'{"\x88":1}', b'["\xff\xfe"]', *(mutated(own[0], rng) for _ in range(200))],
@@ -87,13 +87,13 @@ def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
         "bad UTF-8",
     ],
 )
-async def test_foreign_entries_do_not_stop_sharing(
+async def test_foreign_entries_in_the_store_do_not_stop_sharing(
     shared: Attacked, judge: Judge, name: str
 ) -> None:
     from redis.asyncio import Redis
 
     client = Redis(unix_socket_path=str(shared.stand.store_socket))
-    await client.flushall()  # what another case wrote
+    await client.flushall()  # written by another case
 
     async def shares() -> bool:
         return bool(await client.xlen(RECORDS))
@@ -119,7 +119,7 @@ async def test_foreign_entries_do_not_stop_sharing(
 
 
 @pytest.mark.parametrize("name", ["wrong types", "FLUSHALL", "maxmemory"])
-async def test_a_store_that_is_spoilt_fails_no_request(
+async def test_a_corrupted_store_fails_no_request(
     shared: Attacked, judge: Judge, name: str
 ) -> None:
     from redis.asyncio import Redis

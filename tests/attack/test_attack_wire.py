@@ -1,4 +1,4 @@
-"""Bytes of clients: no engine gets a request that Envoy and laar did not both read as one."""
+"""Bytes from clients: no engine gets a request that Envoy and laar read differently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunks(*parts: bytes, extension: bytes = b"", trailers: bytes = b"") -> byte
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes, the statuses that are right (0: closed), and whether one request may arrive."""
+    """Bytes, the right statuses (0: closed), and whether one request may arrive."""
 
     name: str
     sent: bytes
@@ -125,7 +125,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_requests_are_read_in_one_way(target: Attacked, judge: Judge, case: Case) -> None:
+async def test_ambiguous_requests_are_read_in_only_one_way(
+    target: Attacked, judge: Judge, case: Case
+) -> None:
     answer = await target.raw(case.sent)
     reached = target.reached()
     seen = f"{answer}; {len(reached)} at an engine"
@@ -135,14 +137,14 @@ async def test_requests_are_read_in_one_way(target: Attacked, judge: Judge, case
         seen += "" if request.body == BODY else f" with {request.body[:40]!r}"
         holds &= request.body in (BODY, b"") and request.line.endswith(b" HTTP/1.1")
         holds &= b"6.6.6.6" not in request.head.replace(b"host: 6.6.6.6:1", b"")
-        # Engines differ in what they make of these two; so none may see them.
+        # Engines interpret these two differently, so none may see them.
         rest = request.head.replace(b"\r\n", b"")
         holds &= b"\r" not in rest and b"\n" not in rest
     judge(case.expected, seen, holds)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "zstd", "identity", "gzip, gzip"])
-async def test_encoded_bodies_are_not_guessed(
+async def test_the_content_of_encoded_bodies_is_not_guessed(
     target: Attacked, judge: Judge, encoding: str
 ) -> None:
     body = zlib.compress(BODY) if encoding == "deflate" else b"\x1f\x8b\x08\0" + BODY
@@ -157,14 +159,16 @@ async def test_encoded_bodies_are_not_guessed(
     ["m\r\nx-evil: 1", "m\nx-evil: 1", "m\0", "m\x7f", "m" * 100_000, "\U0001f600" * 50, "m,x"],
     ids=["CRLF", "LF", "NUL", "DEL", "100,000 letters", "emoji", "comma"],
 )
-async def test_a_models_name_writes_no_header(target: Attacked, judge: Judge, name: str) -> None:
+async def test_a_model_name_cannot_inject_a_header(
+    target: Attacked, judge: Judge, name: str
+) -> None:
     answer = await target.post(chat(model=name))
     holds = answer.status == 404 and b"\nx-evil" not in answer.head and not target.reached()
     judge("404, no header made of it; nothing at an engine", answer, holds)
 
 
 @pytest.mark.parametrize("form", ["upgrade", "h2c", "bare", "key", "with length", "chunked"])
-async def test_no_request_hides_behind_an_upgrade(
+async def test_no_request_bypasses_the_picker_as_an_upgrade(
     target: Attacked, judge: Judge, form: str
 ) -> None:
     key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
@@ -228,10 +232,10 @@ OPERATORS = {path.encode() for path in DENIED if re.fullmatch(r"(/v1)?/[a-z_]+",
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("path", DENIED)
-async def test_operators_paths_are_reached_by_no_spelling(
+async def test_no_spelling_of_an_operator_path_reaches_an_engine(
     target: Attacked, judge: Judge, path: str, method: str
 ) -> None:
-    """Engines unescape a path once, fold nothing, and know no capitals."""
+    """Engines unescape a path once, and compare case-sensitively."""
     start = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
     answer = await target.raw(start.encode("latin-1"))
     reached = [
@@ -260,7 +264,7 @@ CONTROL = [
 
 
 @pytest.mark.parametrize("header", CONTROL, ids=lambda header: header.partition(":")[0])
-async def test_a_clients_header_picks_no_endpoint(
+async def test_a_header_from_a_client_selects_no_endpoint(
     target: Attacked, judge: Judge, header: str
 ) -> None:
     name = header.partition(":")[0]
@@ -275,7 +279,7 @@ async def test_a_clients_header_picks_no_endpoint(
 
 
 @pytest.mark.parametrize("header", ["x-vllm-priority: -1000", "x-data-parallel-rank: 7"])
-async def test_a_client_does_not_overtake_at_the_engine(
+async def test_a_client_cannot_set_its_own_priority_at_the_engine(
     target: Attacked, judge: Judge, header: str
 ) -> None:
     await target.post(chat(), header.encode())
@@ -301,7 +305,7 @@ POOL_ESCAPES = {
 
 
 @pytest.mark.parametrize("trick", POOL_ESCAPES)
-async def test_no_request_leaves_its_routes_pool(
+async def test_no_request_leaves_the_pool_of_its_route(
     target: Attacked, judge: Judge, trick: str
 ) -> None:
     headers = [b"x-gateway-model-name-rewrite: m-foreign"] if trick == "rewritten" else []

@@ -46,5 +46,5 @@ async def test_every_promise_holds_under_a_schedule_of_faults(tmp_path, envoy_bi
     assert run["faults"] >= 10
     assert len({cost["name"] for cost in run["costs"]}) >= 8
     ends = run["ends_of_requests"]
-    # A fleet that answered nothing would keep its promises too.
+    # A fleet that answered nothing would keep all promises too.
     assert ends["right"] >= 0.6 * sum(ends.values())

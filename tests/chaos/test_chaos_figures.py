@@ -65,7 +65,7 @@ def test_a_target_is_met_or_missed(name, met, missed):
 
 
 @pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
-def test_in_the_gateway_shape_what_passes_through_a_picker_may_end_with_it(name):
+def test_in_the_gateway_shape_answers_may_end_with_their_picker(name):
     passing = run_of(*[ended(End.CUT, began_s=3.9)] * 24)
     assert not holds(name, passing)
     assert holds(name, passing, gateway=True)
@@ -75,12 +75,12 @@ def test_in_the_gateway_shape_what_passes_through_a_picker_may_end_with_it(name)
     assert not holds(name, run_of(refused), gateway=True)
 
 
-def test_an_answer_without_laar_is_no_loss():
+def test_an_answer_without_laar_is_not_a_loss():
     assert run_of(ended(End.FAILED_OPEN)).lost == []
     assert run_of(LOST, right=3).lost_share == 0.25
 
 
-def test_an_unknown_row_is_named(capsys):
+def test_an_unknown_row_is_reported_by_name(capsys):
     assert failing(["--rows", "nonsense"]) not in (0, MISSED)
     assert "nonsense" in capsys.readouterr().out
 
@@ -101,7 +101,7 @@ def test_growth_is_distinguished_from_noise():
     assert sum(flat) >= 185  # a one-sided error of 2.5 %: 195 expected
 
 
-def test_a_slow_end_is_seen_in_p99():
+def test_slow_requests_at_the_end_appear_in_p99():
     soak = Soak()
     for number in range(10_000):
         soak.keep(ended(took_s=0.1 if number < 9_000 else 0.3))
@@ -112,8 +112,8 @@ def test_a_slow_end_is_seen_in_p99():
     assert soak.lost == 1
 
 
-async def test_an_open_load_asks_by_the_clock_while_nothing_answers():
-    """As many requests in ten seconds' worth as are due, and no more than it may hold."""
+async def test_an_open_loop_keeps_sending_while_nothing_answers():
+    """Return as many requests as are due in ten seconds, within the limit in flight."""
     done = []
 
     async def swallow(reader, writer):
@@ -143,7 +143,7 @@ async def test_an_open_load_asks_by_the_clock_while_nothing_answers():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_rows_are_missed_where_nothing_is_learned_of_failures(envoy_binary):
+def test_targets_are_missed_if_nothing_is_learned_from_failures(envoy_binary):
     """The negative control: a row that could not fail would be met here too."""
     del envoy_binary
     rows = ["--rows", "html,error event", "--requests", "400"]

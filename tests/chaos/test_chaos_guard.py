@@ -1,4 +1,4 @@
-"""Nothing that a harness starts outlives it."""
+"""No process that a harness starts outlives it."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def gone(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_children_end_with_the_harness_even_stopped_ones(tmp_path, number):
+async def test_children_end_with_the_harness_even_if_they_are_stopped(tmp_path, number):
     harness = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HARNESS, str(tmp_path), *SLEEP),
         cwd=ROOT,
@@ -65,7 +65,7 @@ async def test_children_end_at_the_deadline(tmp_path):
             await child.ended()
 
 
-async def test_a_limited_process_cannot_write_and_then_can_again(tmp_path):
+async def test_a_write_limit_can_be_set_and_lifted(tmp_path):
     write = (
         "import time\n"
         "while True:\n"

@@ -1,4 +1,4 @@
-"""The harness itself: it must find wrong answers, and excuse nothing that it should not."""
+"""The harness itself: it must detect wrong answers, and excuse nothing that it should not."""
 
 import math
 
@@ -83,14 +83,14 @@ async def test_a_whole_answer_is_judged(answer, end):
     assert await end_of(PLAIN, answer()) is end
 
 
-async def test_an_answer_of_a_model_that_was_not_asked_for_is_wrong_unless_laar_was_away():
+async def test_an_answer_by_another_model_is_wrong_unless_laar_was_down():
     foreign = text_of(PLAIN, model="large")
     assert await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000") is End.WRONG
     without = await end_of(PLAIN, whole(foreign), endpoint="10.0.0.2:8000", picked="")
     assert without is End.FAILED_OPEN
 
 
-async def test_an_error_of_laars_own_names_its_reason():
+async def test_an_error_from_laar_has_its_reason():
     answer = web.json_response({"error": {"message": "full", "reason": "full"}}, status=503)
     assert await end_of(PLAIN, answer, endpoint="") is End.REFUSED
 
@@ -149,12 +149,12 @@ def ended(end, *, began_s=11.0, endpoint="10.0.0.1:8000", took_s=1.0):
         (ended(End.WRONG), "503", False),
     ],
 )
-def test_a_loss_is_explained_only_by_a_trouble_that_leads_to_it(one, under, explained):
+def test_a_loss_is_explained_only_by_a_fault_that_can_cause_it(one, under, explained):
     result = judged([one], [struck(under)])
     assert (not result.unexplained) is explained
 
 
-def test_costs_are_counted_by_kind_and_too_many_trials_are_found():
+def test_costs_are_counted_by_kind_and_too_many_trials_are_detected():
     requests = [
         *(ended(End.RIGHT, began_s=1.0, took_s=1.0) for _ in range(20)),
         *(ended(End.RIGHT, began_s=11.0, took_s=2.0) for _ in range(20)),
@@ -169,14 +169,14 @@ def test_costs_are_counted_by_kind_and_too_many_trials_are_found():
 
 
 @pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
-def test_a_lost_picker_excuses_broken_answers_only_where_they_pass_through_it(name):
+def test_a_lost_picker_excuses_broken_answers_only_if_they_pass_through_it(name):
     lost = Struck(trouble=trouble(name), addresses=(), began_s=10.0, ended_s=14.0)
     broken = [ended(End.CUT)]
     assert judged(broken, [lost]).unexplained == broken
     assert not judged(broken, [lost], gateway=True).unexplained
 
 
-def test_a_refusal_is_put_down_to_the_trouble_that_its_reason_names():
+def test_a_refusal_is_attributed_to_the_fault_that_its_reason_names():
     empty = Struck(
         trouble=trouble("endpoints file empty list"), addresses=(), began_s=10.0, ended_s=14.0
     )
@@ -189,6 +189,6 @@ def test_a_refusal_is_put_down_to_the_trouble_that_its_reason_names():
     }
 
 
-def test_a_picker_that_had_to_learn_anew_may_feed_a_failing_endpoint():
+def test_a_restarted_picker_may_send_requests_to_a_failing_endpoint():
     lost = Struck(trouble=trouble("picker SIGTERM"), addresses=(), began_s=9.0, ended_s=10.5)
     assert not judged([], [lost, struck("503", fed=9, fed_s=2.0)]).overfed

@@ -36,7 +36,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Wrong:
-    """A settings file, and the faults that have to be reported."""
+    """A settings file, and the faults to be reported."""
 
     name: str
     text: str
@@ -207,12 +207,12 @@ def _listen(ports: list[int]) -> str:
     return f"\nlisten: {given}\n"
 
 
-def test_there_are_forty_of_them() -> None:
+def test_at_least_forty_kinds_of_wrong_settings_are_tested() -> None:
     assert len({case.name for case in WRONG}) >= 40
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
-def test_what_cannot_be_served_is_named_with_file_line_key_and_remedy(
+def test_each_fault_is_reported_with_file_line_key_and_remedy(
     case: Wrong, written: Callable[[Wrong], Path], tmp_path: Path
 ) -> None:
     path = written(case)
@@ -229,8 +229,10 @@ def test_what_cannot_be_served_is_named_with_file_line_key_and_remedy(
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_serving_refuses_it_as_well(case: Wrong, written: Callable[[Wrong], Path]) -> None:
-    """Else `check` would be stricter than the start; files to write are tried again for ever."""
+def test_laar_serve_rejects_the_same_settings(
+    case: Wrong, written: Callable[[Wrong], Path]
+) -> None:
+    """Otherwise `check` would be stricter than startup; writing such files is retried forever."""
 
     async def start() -> None:
         loaded = load(path)
@@ -291,7 +293,7 @@ IGNORED = {
 
 
 @pytest.mark.parametrize(("text", "says"), IGNORED.items())
-def test_what_serving_would_ignore_is_a_warning(tmp_path: Path, text: str, says: str) -> None:
+def test_an_ignored_setting_is_a_warning(tmp_path: Path, text: str, says: str) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_text(content.replace("model: m", "model: other"))
     ports = free_ports(4)
@@ -306,7 +308,7 @@ def test_what_serving_would_ignore_is_a_warning(tmp_path: Path, text: str, says:
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
-def test_sharing_without_its_package_is_a_fault_of_that_setting(
+def test_sharing_without_its_package_is_reported_as_a_fault_of_that_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("redis.exceptions", "redis"):  # another test may have imported them
@@ -320,7 +322,7 @@ def test_sharing_without_its_package_is_a_fault_of_that_setting(
     assert "in a clone of laar: pip install '.[share]'" in done.stderr
 
 
-def test_a_missing_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
+def test_a_missing_certificate_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
     missing = tmp_path / "ca.pem"
     done = CliRunner().invoke(app, ["envoy", "--shape", "sidecar", "--picker-ca", str(missing)])
     assert done.exit_code == 0
@@ -330,7 +332,7 @@ def test_a_missing_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_settings_made_by_init_have_no_fault_and_no_warning(tmp_path: Path) -> None:
+def test_settings_written_by_laar_init_have_no_faults_or_warnings(tmp_path: Path) -> None:
     (tmp_path / "laar.yaml").write_text(
         "endpoints_file: endpoints.yaml\nenvoy: {eds_file: run/e.json}" + _listen(free_ports(3))
     )
@@ -341,7 +343,7 @@ def test_settings_made_by_init_have_no_fault_and_no_warning(tmp_path: Path) -> N
     assert yaml.safe_load(done.stdout)["endpoints_file"].endswith("endpoints.yaml")
 
 
-def test_for_envoy_its_file_and_its_endpoints_count(tmp_path: Path) -> None:
+def test_with_envoy_its_file_and_its_endpoints_are_checked(tmp_path: Path) -> None:
     try:
         find_binary()
     except SettingError as error:
@@ -385,7 +387,9 @@ SHIPPED = sorted((Path(__file__).parents[2] / "deploy/overlays").glob("*/laar.ya
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.parent.name)
-def test_settings_for_a_cluster_can_be_checked_outside_of_it(shipped: Path, tmp_path: Path) -> None:
+def test_settings_for_a_cluster_can_be_checked_outside_the_cluster(
+    shipped: Path, tmp_path: Path
+) -> None:
     got = CliRunner().invoke(app, ["check", "--elsewhere", "-c", str(shipped)])
     assert got.exit_code == 0, got.output
     assert "kubernetes:" in got.stdout
@@ -398,7 +402,7 @@ def test_settings_for_a_cluster_can_be_checked_outside_of_it(shipped: Path, tmp_
     assert text != wrong_one.read_text()
 
 
-def test_faults_and_warnings_as_json(tmp_path: Path) -> None:
+def test_faults_and_warnings_can_be_printed_as_json(tmp_path: Path) -> None:
     path = tmp_path / "laar.yaml"
     endpoints = "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
 

@@ -1,4 +1,4 @@
-"""What a shell completes after `laar --install-completion`."""
+"""Shell completion after `laar --install-completion`."""
 
 import os
 import subprocess

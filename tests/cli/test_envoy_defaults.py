@@ -1,4 +1,4 @@
-"""`laar envoy` without options: what the package renders without options."""
+"""`laar envoy` without options renders the same as the package without options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laar.envoy.options import Shape
 
 
 @pytest.mark.parametrize("shape", get_args(Shape))
-def test_the_command_has_the_defaults_of_the_bootstraps(shape: Shape) -> None:
+def test_the_options_of_laar_envoy_have_the_defaults_of_the_bootstraps(shape: Shape) -> None:
     printed = CliRunner().invoke(app, ["envoy", "--shape", shape])
     assert printed.exit_code == 0, printed.output
     assert printed.output == to_yaml(render(shape))

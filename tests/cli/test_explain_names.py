@@ -1,4 +1,4 @@
-"""Names and addresses in what `laar explain` prints."""
+"""Names and addresses in the output of `laar explain`."""
 
 import orjson
 from typer.testing import CliRunner
@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 from laar.cli import app
 
 
-def test_brackets_of_addresses_and_names_are_shown(tmp_path, monkeypatch):
-    """Of [fd00::12]:8000, as pods of an IPv6 cluster have it, the table showed the port alone."""
+def test_brackets_in_addresses_and_names_are_printed(tmp_path, monkeypatch):
+    """For [fd00::12]:8000, as in an IPv6 cluster, the table once showed only the port."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laar.yaml").write_text(
         "endpoints:\n"

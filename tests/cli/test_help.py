@@ -10,7 +10,7 @@ from laar.cli import app
 
 
 def commands(group, *path):
-    """The words of each command of a group."""
+    """Yield the words of each command of a group."""
     for name in group.list_commands(context := typer.Context(group)):
         command = group.get_command(context, name)
         if hasattr(command, "list_commands"):
@@ -20,7 +20,7 @@ def commands(group, *path):
 
 
 @pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
-def test_no_sentence_of_the_help_is_broken_before_the_line_is_full(words, monkeypatch):
+def test_help_texts_are_wrapped_only_at_the_full_line_width(words, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [*words, "--help"]).output.partition("\u256d")[0]
     lines = [line.strip() for line in shown.splitlines()]

@@ -30,7 +30,7 @@ app()
         ),
     ],
 )
-def test_a_missing_extra_is_named_in_one_line(
+def test_a_missing_extra_is_reported_on_one_line(
     absent: str, arguments: tuple[str, ...], extra: str
 ) -> None:
     ran = subprocess.run(
@@ -62,7 +62,9 @@ app()
     ],
     ids=" ".join,
 )
-def test_without_laar_lab_its_commands_name_it_in_one_line(arguments: tuple[str, ...]) -> None:
+def test_without_laar_lab_its_commands_report_on_one_line_what_to_install(
+    arguments: tuple[str, ...],
+) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _WITHOUT_LAB, *arguments],
         capture_output=True,

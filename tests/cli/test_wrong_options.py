@@ -1,4 +1,4 @@
-"""Options that can't be meant: a sentence and status 2, not a traceback."""
+"""Invalid options: a sentence and status 2, not a traceback."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from laar.datalayer import files
     [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"], ["tune", "--live"]],
     ids=lambda command: command[0],
 )
-def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command):
+def test_a_file_of_reporters_is_rejected_as_the_token_of_viewers(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "request.json").write_text("{}")
@@ -31,7 +31,7 @@ def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command)
 @pytest.mark.parametrize(
     ("name", "why"), [("pipe", "nothing is written"), (".", "Is a directory"), ("none", "No such")]
 )
-def test_a_token_file_that_can_not_be_read_ends_the_command(tmp_path, monkeypatch, name, why):
+def test_an_unreadable_token_file_ends_the_command(tmp_path, monkeypatch, name, why):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "_PIPE_MS", 1)
     os.mkfifo("pipe")
@@ -39,7 +39,7 @@ def test_a_token_file_that_can_not_be_read_ends_the_command(tmp_path, monkeypatc
     assert (ended.exit_code, f"laar: {name}: {why}" in ended.output) == (2, True), ended.output
 
 
-def test_the_demo_asks_at_least_one_question_at_once():
+def test_the_demo_requires_at_least_one_concurrent_question():
     ended = CliRunner().invoke(app, ["up", "--requests", "3", "--concurrency", "0"])
     assert (ended.exit_code, "--concurrency" in ended.output) == (2, True)
 
@@ -64,7 +64,7 @@ def test_the_demo_asks_at_least_one_question_at_once():
     ],
     ids=lambda command: command[-1],
 )
-def test_a_place_that_is_not_there_is_named_before_anything_is_measured(
+def test_a_missing_directory_is_reported_before_anything_is_measured(
     tmp_path, monkeypatch, command
 ):
     monkeypatch.chdir(tmp_path)
@@ -79,7 +79,7 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_measured(
         ["measure", "--endpoint", "localhost:1", "--task", "t", "--out", "o"],
     ],
 )
-def test_an_address_is_no_base_url(tmp_path, monkeypatch, command):
+def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     message = {"role": "user", "content": "?"}
     question = {"id": "q", "messages": [message], "check": {"contains": "!"}}
@@ -89,8 +89,8 @@ def test_an_address_is_no_base_url(tmp_path, monkeypatch, command):
 
 
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
-async def test_an_admin_port_may_be_named_by_its_address(tmp_path, write):
-    """As a user copies it from the log, or from a browser."""
+async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
+    """As copied by a user from the log or a browser."""
     asked = []
 
     async def answer(request):

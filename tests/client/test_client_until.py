@@ -1,4 +1,4 @@
-"""until_correct against real HTTP: with a session of its own, with a given one, without a loop."""
+"""until_correct over real HTTP: with its own session, a given one, and without an event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGES = [{"role": "user", "content": "what is it?"}]
 
 
 def picker(models: list[str], right: str | None) -> Any:
-    """A fleet behind the picker: the next untried model answers, and names the tried ones."""
+    """A fleet behind the picker: the next untried model answers, and reports the tried ones."""
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
         name = models[number % len(models)]
@@ -67,7 +67,7 @@ shapes = pytest.mark.parametrize("shape", ["aiohttp", "session", "sync"])
 
 @shapes
 @pytest.mark.parametrize("stream", [False, True])
-async def test_retries_with_the_list_it_was_given_until_correct(
+async def test_it_retries_with_the_returned_list_of_models_until_correct(
     serve: Any, shape: str, stream: bool
 ) -> None:
     fleet = await serve(picker(["a", "b", "c"], right="b"))
@@ -90,7 +90,7 @@ async def test_retries_with_the_list_it_was_given_until_correct(
 
 
 @shapes
-async def test_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
+async def test_it_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask(shape, fleet)
     assert (outcome.correct, outcome.censored, outcome.exhausted) == (False, True, True)
@@ -98,7 +98,7 @@ async def test_stops_when_every_model_has_been_tried(serve: Any, shape: str) -> 
     assert outcome.answer == "no idea"
 
 
-async def test_continues_to_the_cap_when_stopping_is_disabled(serve: Any) -> None:
+async def test_it_continues_to_the_cap_if_stopping_is_disabled(serve: Any) -> None:
     fleet = await serve(picker(["a", "b"], right=None))
     outcome = await ask("aiohttp", fleet, stop_when_exhausted=False, max_attempts=5)
     assert len(outcome.attempts) == 5
@@ -106,7 +106,9 @@ async def test_continues_to_the_cap_when_stopping_is_disabled(serve: Any) -> Non
 
 
 @shapes
-async def test_retries_a_refusal_after_the_pause_it_asks_for(serve: Any, shape: str) -> None:
+async def test_a_refused_request_is_retried_after_the_requested_pause(
+    serve: Any, shape: str
+) -> None:
     def script(number: int, body: dict[str, Any]) -> web.Response | str:
         if number == 0:
             return web.Response(status=429, headers={"retry-after": "0"}, text="slow down")
@@ -119,7 +121,7 @@ async def test_retries_a_refusal_after_the_pause_it_asks_for(serve: Any, shape: 
 
 
 @shapes
-async def test_returns_a_fault_that_no_retry_can_mend(serve: Any, shape: str) -> None:
+async def test_a_fault_that_no_retry_can_fix_is_returned(serve: Any, shape: str) -> None:
     fleet = await serve(lambda number, body: web.Response(status=400, text="no such model"))
     outcome = await ask(shape, fleet)
     assert [a.status for a in outcome.attempts] == [400]
@@ -131,7 +133,7 @@ async def test_returns_a_fault_that_no_retry_can_mend(serve: Any, shape: str) ->
 @pytest.mark.parametrize(
     "body", ["", "{", "[]", '{"choices": []}', '{"choices": [{"message": 1}]}', "data: {}\n\n"]
 )
-async def test_an_answer_that_is_none_is_a_failed_attempt(
+async def test_an_invalid_answer_is_a_failed_attempt(
     serve: Any, shape: str, stream: bool, body: str
 ) -> None:
     fleet = await serve(lambda number, sent: _Raw(body))
@@ -142,7 +144,7 @@ async def test_an_answer_that_is_none_is_a_failed_attempt(
 
 
 class _Raw(web.StreamResponse):
-    """A 200 with any bytes, even to a request for a stream."""
+    """Return a 200 with any bytes, even for a streaming request."""
 
     def __init__(self, text: str) -> None:
         super().__init__(headers={"content-type": "application/json"})
@@ -158,7 +160,7 @@ class _Raw(web.StreamResponse):
 @shapes
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [200, 503])
-async def test_an_answer_that_breaks_off_is_a_failed_attempt(
+async def test_a_truncated_answer_is_a_failed_attempt(
     serve: Any, shape: str, stream: bool, status: int
 ) -> None:
     fleet = await serve(lambda number, sent: "42" if number else _BrokenOff(status))
@@ -170,7 +172,7 @@ async def test_an_answer_that_breaks_off_is_a_failed_attempt(
 
 
 class _BrokenOff(web.StreamResponse):
-    """Begins a stream; then the connection ends."""
+    """Begins a stream, then closes the connection."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status=status, headers={"content-type": "text/event-stream"})
@@ -184,13 +186,13 @@ class _BrokenOff(web.StreamResponse):
 
 
 @shapes
-async def test_no_server_is_a_failed_attempt(shape: str) -> None:
+async def test_a_missing_server_is_a_failed_attempt(shape: str) -> None:
     nowhere = ScriptedFleet(lambda number, body: "", url="http://127.0.0.1:9")
     outcome = await ask(shape, nowhere, max_attempts=1)
     assert [a.status for a in outcome.attempts] == [0]
 
 
-async def test_says_which_url_is_to_be_called() -> None:
+async def test_the_chat_completions_url_is_derived_from_the_base_url() -> None:
     def check(text: str) -> bool:
         return True
 
@@ -198,14 +200,14 @@ async def test_says_which_url_is_to_be_called() -> None:
         await until_correct(MESSAGES, check, base_url="localhost:8080")
 
 
-async def test_questions_are_asked_where_a_loop_runs() -> None:
-    """As in a notebook, which has one of its own."""
+async def test_the_sync_function_works_inside_a_running_event_loop() -> None:
+    """As in a notebook, which has its own event loop."""
     url = "http://127.0.0.1:9"
     outcome = until_correct_sync(MESSAGES, bool, base_url=url, max_attempts=1)
     assert [a.status for a in outcome.attempts] == [0]
 
 
-async def test_a_check_that_raises_has_not_found_the_answer_correct(serve: Any) -> None:
+async def test_an_answer_counts_as_wrong_if_its_check_raises(serve: Any) -> None:
     def check(text: str) -> bool:
         return {}[text]  # type: ignore[index]
 
@@ -231,7 +233,7 @@ async def pauses(
 
 
 @pytest.mark.parametrize("asked", ["999999999999", "-1", "soon", "", "٣", "1e9"])
-async def test_pauses_are_bounded_whatever_the_endpoint_asks(
+async def test_pauses_are_bounded_whatever_the_endpoint_requests(
     serve: Any, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     waits = await pauses(serve, monkeypatch, asked, 12)
@@ -239,7 +241,7 @@ async def test_pauses_are_bounded_whatever_the_endpoint_asks(
     assert all(0 < wait <= MAX_WAIT_S for wait in waits)
 
 
-async def test_a_pause_may_be_asked_for_by_a_date(
+async def test_a_pause_may_be_requested_by_a_date(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = formatdate(time.time() + 20, usegmt=True)
@@ -249,10 +251,10 @@ async def test_a_pause_may_be_asked_for_by_a_date(
 
 @shapes
 @pytest.mark.parametrize("status", [429, 503])
-async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
+async def test_the_last_model_may_be_asked_again_if_it_gave_no_answer(
     serve: Any, shape: str, status: int
 ) -> None:
-    """As the only model of a fleet, for a moment too full."""
+    """Like the only model of a fleet while it is full."""
     exhausted = {"x-laar-model": "m", "x-laar-tried-models": "m", "x-laar-exhausted": "true"}
 
     def script(number: int, body: dict[str, Any]) -> web.Response:
@@ -266,8 +268,8 @@ async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
 
 
 @shapes
-async def test_a_whole_answer_to_a_request_for_a_stream_is_an_answer(shape: str) -> None:
-    """As of engines that do not stream, and of caches before them."""
+async def test_an_unstreamed_answer_to_a_streaming_request_is_accepted(shape: str) -> None:
+    """Like engines that do not stream, and caches in front of them."""
 
     async def complete(_request: web.Request) -> web.Response:
         return completion("42")
@@ -282,7 +284,7 @@ async def test_a_whole_answer_to_a_request_for_a_stream_is_an_answer(shape: str)
 
 
 @pytest.mark.parametrize("shape", ["aiohttp", "AsyncOpenAI"])
-async def test_a_stream_that_names_no_error_is_an_answer(shape: str) -> None:
+async def test_a_stream_whose_error_field_is_null_is_an_answer(shape: str) -> None:
     events = (
         b'data: {"error": null, "choices": [{"delta": {"content": "42"}}]}\n\n'
         b'data: {"error": null, "choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
@@ -307,7 +309,7 @@ async def test_a_stream_that_names_no_error_is_an_answer(shape: str) -> None:
     ],
 )
 @pytest.mark.parametrize("begun", [False, True])
-async def test_an_error_before_the_end_of_a_stream_is_no_wrong_answer(
+async def test_an_error_before_the_end_of_a_stream_is_not_a_wrong_answer(
     serve: Any, error: bytes, begun: bool
 ) -> None:
     """Reported as wrong, it would count against its model."""
@@ -320,7 +322,7 @@ async def test_an_error_before_the_end_of_a_stream_is_no_wrong_answer(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_in_parts_is_its_text(serve: Any, stream: bool) -> None:
+async def test_an_answer_in_parts_is_joined_to_its_text(serve: Any, stream: bool) -> None:
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "41?"}]},
         {"type": "text", "text": "4"},
@@ -336,7 +338,7 @@ async def test_an_answer_in_parts_is_its_text(serve: Any, stream: bool) -> None:
 
 
 def _events(*texts: str) -> bytes:
-    """A stream as vLLM writes it: letters as they are, no escapes."""
+    """A stream as vLLM writes it: unescaped characters."""
     named = {"id": "chatcmpl-" + 32 * "0", "object": "chat.completion.chunk", "model": "m" * 120}
     deltas: list[dict[str, Any]] = [{"delta": {"content": text}} for text in texts]
     chunks = [*deltas, {"delta": {}, "finish_reason": "stop"}]
@@ -348,7 +350,7 @@ def _events(*texts: str) -> bytes:
 
 
 @shapes
-async def test_line_ends_within_a_text_do_not_cut_a_stream(serve: Any, shape: str) -> None:
+async def test_line_separators_within_a_text_do_not_split_events(serve: Any, shape: str) -> None:
     text = "one\u2028two\u2029three\x85four 42"
     fleet = await serve(lambda *_: _Stream(_events(text)))
     outcome = await ask(shape, fleet, stream=True, max_attempts=1)
@@ -356,7 +358,7 @@ async def test_line_ends_within_a_text_do_not_cut_a_stream(serve: Any, shape: st
 
 
 class _Stream(web.StreamResponse):
-    """These bytes as a stream, with a pause between two of its parts."""
+    """These bytes as a stream, with a pause between two parts."""
 
     def __init__(self, *parts: bytes, pause_s: float = 0.0) -> None:
         super().__init__(headers={"content-type": "text/event-stream"})
@@ -364,7 +366,7 @@ class _Stream(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> Any:
         writer = await super().prepare(request)
-        with contextlib.suppress(ConnectionError):  # where the client has left
+        with contextlib.suppress(ConnectionError):  # once the client has left
             for part in self._parts:
                 await self.write(part)
                 await asyncio.sleep(self._pause_s)
@@ -373,7 +375,7 @@ class _Stream(web.StreamResponse):
 
 
 @shapes
-async def test_the_time_out_is_for_the_whole_of_a_stream(serve: Any, shape: str) -> None:
+async def test_the_timeout_applies_to_the_whole_stream(serve: Any, shape: str) -> None:
     event = _events("4").partition(b"\n\n")[0] + b"\n\n"
     fleet = await serve(lambda *_: _Stream(*20 * [event], pause_s=0.1))
     began_s = time.monotonic()
@@ -384,7 +386,7 @@ async def test_the_time_out_is_for_the_whole_of_a_stream(serve: Any, shape: str)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1000])
-def test_a_stream_is_read_however_it_is_cut(cut: int) -> None:
+def test_a_stream_is_read_in_chunks_of_any_size(cut: int) -> None:
     data = _events("a\u2028b", "c").replace(b"\n\n", b"\r\n\r\n")[:-4]  # no end of the last line
     deltas = Deltas()
     for at in range(0, len(data), cut):
@@ -393,7 +395,7 @@ def test_a_stream_is_read_however_it_is_cut(cut: int) -> None:
 
 
 def test_a_long_answer_may_have_many_tokens() -> None:
-    """As one of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
+    """Like that of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
     data = _events(*1000 * ["four"])[: -len(_events())]
     deltas = Deltas()
     for _ in range(128):
@@ -402,7 +404,7 @@ def test_a_long_answer_may_have_many_tokens() -> None:
     assert len(deltas.completion().text) == 512_000
 
 
-def test_no_stream_fills_the_memory() -> None:
+def test_a_long_stream_does_not_fill_the_memory() -> None:
     for part in (b"x" * 2**20, _events(2**20 * "a").partition(b"\n\n")[0] + b"\n\n"):
         deltas = Deltas()
         for _ in range(15):
@@ -413,14 +415,14 @@ def test_no_stream_fills_the_memory() -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost:8080", "127.0.0.1:8080/v1"])
-def test_a_base_that_is_no_url_is_refused_at_once(url: str) -> None:
-    """It would be asked ten times, with two minutes of pauses."""
+def test_an_invalid_base_url_is_rejected_at_once(url: str) -> None:
+    """It would be requested ten times, with two minutes of pauses."""
     with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
         until_correct_sync(MESSAGES, bool, base_url=url)
 
 
-async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
-    """What it returns is true of each answer, and would be reported so."""
+async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
+    """Its result is true for every answer, and would be reported so."""
 
     async def check(text: str) -> bool:
         return "42" in text
@@ -439,8 +441,8 @@ async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
         {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
     ],
 )
-async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str, Any]) -> None:
-    """It comes once the prompt is read, the answer's text only after the last of the reasoning."""
+async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, Any]) -> None:
+    """It arrives once the prompt is prefilled, the answer's text only after the reasoning."""
     begins = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
     events = [begins, {"choices": [{"delta": written}]}]
     parts = [b"data: %s\n\n" % orjson.dumps(event) for event in events]
@@ -452,7 +454,7 @@ async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str
     assert 0.4 <= attempt.ttft_s < 1.0
 
 
-async def test_an_outcome_is_reported_where_a_loop_runs(serve: Any) -> None:
+async def test_an_outcome_can_be_reported_inside_a_running_event_loop(serve: Any) -> None:
     """As in a notebook, which has one of its own."""
     fleet = await serve(lambda *_: completion("42", {"x-laar-decision-id": "d"}))
     outcome = await until_correct(MESSAGES, bool, base_url=fleet.url)

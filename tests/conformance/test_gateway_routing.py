@@ -40,7 +40,7 @@ async def ask(http, envoy, **headers):
 
 
 async def served(http, envoy, selection):
-    """A hundred requests, ten at a time, as theirs; returns who answered."""
+    """Send a hundred requests, ten at a time, like the suite; return which endpoints answered."""
     at_once = asyncio.Semaphore(10)
 
     async def one():
@@ -61,7 +61,7 @@ async def test_gateway_following_epp_routing(gateway, http):
 
 
 async def test_gateway_following_epp_routing_with_data_parallelism(gateway, http):
-    """Each port of an address is an endpoint; the address alone means all of them."""
+    """Each port of an address is an endpoint; the bare address means all of them."""
     hosts, ports = [f"127.0.0.{n}" for n in (2, 3, 4)], free_ports(3)
     ranks = {host: [f"{host}:{port}" for port in ports] for host in hosts}
     for host in hosts:
@@ -84,13 +84,13 @@ async def test_epp_unavailable_fail_open(gateway, http):
     assert await served(http, envoy, addresses[:1]) == set(addresses[:1])
     await gateway.stop_picker()
     async with asyncio.timeout(30):
-        # Each thread of Envoy learns it by a request, whose body went with the picker.
+        # Each thread of Envoy learns it by a request, whose body was sent to the picker.
         while (await ask(http, envoy))[0] != 200 or (await ask(http, envoy))[0] != 200:
             pass
     assert await served(http, envoy, addresses[:1]) <= set(addresses)
 
 
-async def test_each_of_two_weighted_pools_keeps_to_its_own_endpoints(gateway, http):
+async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, http):
     """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are a gateway's.
 
     Theirs names the endpoints of both pools to each picker.
@@ -114,7 +114,7 @@ async def test_gateway_destination_endpoint_served(gateway, http):
         assert headers[SERVED] == headers[SELECTED] == headers["x-upstream"] == address
 
 
-async def test_the_test_headers_mean_nothing_unless_they_are_turned_on(gateway, http):
+async def test_the_test_headers_have_no_effect_unless_enabled(gateway, http):
     addresses, envoy = await pool(gateway, conformance_headers=False)
     status, headers = await ask(http, envoy, **{SELECTION: "10.9.9.9"})
     assert status == 200
@@ -134,12 +134,12 @@ async def test_epp_health_services(gateway, service):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_report_names_each_test_here_and_no_other():
+def test_the_report_names_exactly_the_tests_in_this_file():
     report = (Path(__file__).parents[2] / "docs/reference/conformance.md").read_text()
     source = Path(__file__).read_text()
     here = set(re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE))
     assert set(re.findall(r"test_\w+", report)) == here - {
-        "test_the_report_names_each_test_here_and_no_other"
+        "test_the_report_names_exactly_the_tests_in_this_file"
     }
     rows = re.findall(r"^\| ([A-Z]\w+) \| ([^|]+) \| ([^|]+) \|$", report, re.MULTILINE)
     run = [case for case, result, _ in rows if result != "no"]

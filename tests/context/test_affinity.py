@@ -1,4 +1,4 @@
-"""Scores of documents by those that they were seen with."""
+"""Scores of documents by those they were seen with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ print(sorted(affinity.likely(docs[:40], 300.0)[0].items()))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names kernels of x86-64")
-def test_scores_are_the_same_on_every_processor():
-    # Pickers that share orders break ties alike, and the lab's numbers can be made again elsewhere.
+def test_scores_are_equal_on_all_processors():
+    # Pickers that share orders break ties alike, and results are reproducible elsewhere.
     seen = {
         subprocess.run(
             [sys.executable, "-c", _SCORES],

@@ -1,4 +1,4 @@
-"""The online aligner against brute force, and the promises it makes about every order."""
+"""The online aligner compared with brute force, and its guarantees for every order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def prefixes(orders):
 
 @settings(max_examples=examples(150))
 @given(history_st, docs_st)
-def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(history, docs):
+def test_alignment_finds_the_longest_path_for_any_order_of_the_documents(history, docs):
     index = filled(history)
     held = prefixes(history)
     longest = max(
@@ -65,7 +65,7 @@ def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(h
 
 @settings(max_examples=examples(300))
 @given(history_st, docs_st, st.integers(0, 99))
-def test_aligning_again_changes_nothing_and_a_match_is_never_shortened(history, docs, seed):
+def test_aligning_is_idempotent_and_never_shortens_a_match(history, docs, seed):
     index = filled(history)
     random.Random(seed).shuffle(docs)
     first = index.align(0, 0, docs, 30.0)
@@ -75,7 +75,7 @@ def test_aligning_again_changes_nothing_and_a_match_is_never_shortened(history, 
     assert again.matched == first.matched >= first.baseline
 
 
-def test_ten_thousand_alignments_keep_the_promises():
+def test_ten_thousand_alignments_keep_all_guarantees():
     rng = random.Random(5)
     index = OrderIndex(capacity_docs=400)
     for i in range(10_000):
@@ -159,7 +159,7 @@ def test_only_orders_not_sent_again_since_are_forgotten(history, before):
     assert index.forget("a", before=float(before)) == 0
 
 
-def test_an_order_is_where_it_was_sent_last():
+def test_an_order_belongs_to_the_endpoint_that_it_was_last_sent_to():
     index = OrderIndex()
     index.insert(0, 0, [1, 2], 0.0, endpoint="a")
     index.insert(0, 0, [1, 2], 0.0, endpoint="b")
@@ -169,13 +169,13 @@ def test_an_order_is_where_it_was_sent_last():
     assert (index.orders, len(index), index.evicted_told) == (0, 0, 2)
 
 
-def test_a_large_cache_is_forgotten_in_steps_and_what_is_sent_again_stays():
+def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
     index = OrderIndex()
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
     left = index.orders
-    assert 0 < left < 1000  # not all at once, for the sake of the requests that wait
+    assert 0 < left < 1000  # not all at once, for the sake of waiting requests
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
     assert (index.orders, index.forget("a")) == (1000, 0)
@@ -191,7 +191,7 @@ def test_a_smaller_capacity_is_reached_order_by_order():
     assert len(index) == 30
 
 
-def test_many_requests_with_one_order_take_the_room_of_one():
+def test_many_requests_with_one_order_take_the_space_of_one():
     index = OrderIndex()
     for i in range(500):
         index.insert(0, 0, [1, 2], float(i) / 1e3)
@@ -199,16 +199,16 @@ def test_many_requests_with_one_order_take_the_room_of_one():
     assert (index.orders, len(index)) == (2, 3)
 
 
-def test_what_was_never_sent_before_keeps_the_received_order():
+def test_unseen_documents_keep_the_received_order():
     index = OrderIndex()
-    assert index.align(0, 0, [5, 4, 6], 0.0).permutation == (0, 1, 2)  # no such prompt before
+    assert index.align(0, 0, [5, 4, 6], 0.0).permutation == (0, 1, 2)  # unknown prompt
     index.insert(0, 0, [1, 2, 3], 0.0)
-    assert index.align(0, 0, [9, 8, 7], 0.0).permutation == (0, 1, 2)  # no such documents
+    assert index.align(0, 0, [9, 8, 7], 0.0).permutation == (0, 1, 2)  # unknown documents
     assert index.align(0, 0, [9, 2, 8, 1], 0.0).permutation == (3, 1, 0, 2)
     assert index.align(0, 1, [9, 2, 8, 1], 0.0).permutation == (0, 1, 2, 3)  # another prompt
 
 
-def test_scopes_do_not_see_each_other():
+def test_scopes_do_not_affect_each_other():
     rng = random.Random(1)
     alone, beside = OrderIndex(), OrderIndex()
     for i in range(300):
@@ -221,7 +221,7 @@ def test_scopes_do_not_see_each_other():
             index.insert(1, 1, [docs[at] for at in results[0].permutation], float(i))
 
 
-def test_scopes_are_bounded():
+def test_the_number_of_scopes_is_bounded():
     index = OrderIndex(max_scopes=3)
     for scope in range(10):
         index.insert(scope, scope, [1, 2], 0.0)
@@ -239,7 +239,7 @@ def test_a_thousand_first_documents_and_256_documents_are_aligned():
 
 
 class TestAffinity:
-    def test_documents_seen_together_outrank_a_popular_stranger(self):
+    def test_documents_seen_together_outrank_an_unrelated_popular_one(self):
         affinity = Affinity(600.0)
         for i in range(60):
             affinity.observe([1, 2, 3], float(i))
@@ -248,7 +248,7 @@ class TestAffinity:
         score, _ = affinity.likely([1, 2, 3, 7], 60.0)
         assert min(score[doc] for doc in (1, 2, 3)) > score[7]
 
-    def test_the_score_does_not_depend_on_the_order_asked(self):
+    def test_the_score_is_independent_of_the_order_of_the_documents(self):
         affinity = Affinity(600.0)
         rng = random.Random(0)
         for _ in range(50):
@@ -259,7 +259,7 @@ class TestAffinity:
             rng.shuffle(docs)
             assert affinity.likely(docs, 0.0) == expected
 
-    def test_sightings_fade(self):
+    def test_old_sightings_lose_weight(self):
         affinity = Affinity(10.0)
         affinity.observe([1, 2], 0.0)
         affinity.observe([3, 4], 90.0)

@@ -1,4 +1,4 @@
-"""Documents with ids for numbers, and answers in which the numbers take their place again."""
+"""Documents with ids instead of numbers, and answers in which numbers are restored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def taught(form, count):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_document_has_one_id_in_all_prompts_and_its_number_is_known(form):
+def test_each_document_has_the_same_id_in_all_prompts_and_its_number_is_restored(form):
     hook, rng = taught(form, 8 if form == "open webui" else 40)
     first = FORMS[form][2]
     own: dict[str, set[str]] = {}
@@ -71,12 +71,12 @@ def test_each_document_has_one_id_in_all_prompts_and_its_number_is_known(form):
         if not made.numbers:
             continue
         moved += 1
-        text = content(made.body)  # a document whose edge is in doubt follows the note
+        text = content(made.body)  # a document with an uncertain edge follows the note
         for i in ids:
             assert prose(i) in text
             mark = re.search(r"\b(\d{1,4})\b\D*\Z", text[: text.index(prose(i))])
             assert mark is not None
-            if len(mark[1]) < 4:  # one whose edge is in doubt keeps its number
+            if len(mark[1]) < 4:  # a document with an uncertain edge keeps its number
                 assert mark[1] == f"{ids.index(i) + first}"
                 continue
             own.setdefault(f"{i}", set()).add(mark[1])
@@ -84,7 +84,7 @@ def test_each_document_has_one_id_in_all_prompts_and_its_number_is_known(form):
             if form == "two marks":
                 assert f"{prose(i)}\n[END CONTEXT {mark[1]}]" in text
     assert moved > 3
-    # Two documents that may be one are one, with an id and the number between them.
+    # Two documents that may be one are treated as one, with an id and the number between them.
     assert max(len(ids) for ids in own.values()) == 1 or form != "open webui"
 
 
@@ -99,7 +99,7 @@ def test_each_document_has_one_id_in_all_prompts_and_its_number_is_known(form):
         ({"guided_regex": "[1-5]"}, {}),
     ],
 )
-def test_numbers_stay_where_they_could_not_be_put_back(fields, how):
+def test_numbers_stay_unless_they_can_be_restored(fields, how):
     hook, _ = taught("open webui", 8)
     given = body("open webui", [3, 1, 7, 2, 5], **fields)
     made = sent(hook, given, **how)
@@ -108,7 +108,7 @@ def test_numbers_stay_where_they_could_not_be_put_back(fields, how):
     assert made.reason is Reason.POSITIONAL_LABELS
 
 
-def test_numbers_in_the_digits_of_another_script_stay():
+def test_numbers_in_digits_of_other_scripts_stay():
     """Ids are restored as the digits 0 to 9, which a client may not look for."""
     digits = str.maketrans("0123456789", "".join(map(chr, range(0x660, 0x66A))))
     hook, rng = ContextHook(ContextSettings(holdout_share=0.0)), random.Random(1)
@@ -122,7 +122,7 @@ def test_numbers_in_the_digits_of_another_script_stay():
     assert made.reason is Reason.POSITIONAL_LABELS
 
 
-def test_later_turns_repeat_the_ids_only_where_they_can_be_put_back():
+def test_later_turns_repeat_the_ids_only_if_they_can_be_restored():
     hook, _ = taught("open webui", 8)
     ids = [3, 1, 7, 2, 5]
     first = sent(hook, body("open webui", ids))
@@ -136,7 +136,7 @@ def test_later_turns_repeat_the_ids_only_where_they_can_be_put_back():
     assert sent(hook, given, restores=False).body == given
 
 
-def test_no_id_stands_in_the_prompt():
+def test_no_id_occurs_in_the_prompt():
     (own,) = ids_of(1, [77], ["text"])
     (other,) = ids_of(1, [77], ["text", f"in {own}"])
     assert own != other
@@ -144,7 +144,7 @@ def test_no_id_stands_in_the_prompt():
     assert ids_of(1, [77], [" ".join(map(str, range(10_000)))]) == ()
 
 
-def test_labels_that_are_not_plain_keep_their_numbers():
+def test_ambiguous_labels_keep_their_numbers():
     def block(text):
         seen = diagnose(orjson.dumps({"messages": [{"role": "user", "content": text}]}))
         return seen.movable, seen.reason
@@ -165,7 +165,7 @@ SAID = st.lists(
 
 
 def restored(text):
-    """What a reader of the whole would write."""
+    """Return the restored text of a whole answer."""
     return re.sub(r"(?<![\w.$])(?:4821|4822|7340)(?!\w|\.\d)", lambda m: NUMBERS[m[0]], text)
 
 
@@ -178,7 +178,7 @@ def pieces(wire, rng):
 
 @settings(max_examples=examples(150), deadline=None)
 @given(SAID, st.sampled_from(["content", "reasoning_content", "text"]), st.integers(0, 9999))
-def test_a_stream_reads_as_the_whole_does_however_it_is_cut(said, field, seed):
+def test_a_stream_is_restored_like_a_whole_answer_in_any_chunks(said, field, seed):
     rng = random.Random(seed)
     wire, left = b": ping\n\n", said
     while left:
@@ -203,7 +203,7 @@ def test_a_stream_reads_as_the_whole_does_however_it_is_cut(said, field, seed):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(SAID, st.integers(0, 9999))
-def test_a_whole_answer_has_its_numbers_back(said, seed):
+def test_the_numbers_of_a_whole_answer_are_restored(said, seed):
     rng = random.Random(seed)
     answer = orjson.dumps({"choices": [{"message": {"content": said, "tool_calls": None}}]})
     restorer = Citations(NUMBERS, events=False)
@@ -226,19 +226,19 @@ def test_a_whole_answer_has_its_numbers_back(said, seed):
         b"",
     ],
 )
-def test_a_body_that_is_no_answer_passes_unchanged(wire, events):
+def test_a_body_that_is_not_an_answer_passes_unchanged(wire, events):
     restorer = Citations(NUMBERS, events=events)
     assert restorer.feed(wire, end=False) + restorer.feed(b"", end=True) == wire
 
 
-def test_an_answer_too_long_to_be_kept_passes():
+def test_an_answer_too_long_to_buffer_passes_unchanged():
     restorer = Citations(NUMBERS, events=False)
     wire = b'{"choices": [{"message": {"content": "%s"}}]}' % (b"x" * (1 << 21))
     made = [restorer.feed(wire[at : at + 65536], end=False) for at in range(0, len(wire), 65536)]
     assert b"".join(made) + restorer.feed(b"", end=True) == wire
 
 
-def test_blocks_that_are_not_held_are_as_they_were():
+def test_blocks_that_may_move_anyway_are_unchanged():
     text = "".join(f"<doc>{prose(n)}</doc>" for n in range(3))
     from laar.context.formats import scan
 

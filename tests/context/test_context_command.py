@@ -32,7 +32,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["context", "plan", *map(str, arguments)])
 
 
-def test_a_batch_is_written_in_sending_order_with_its_expected_hits(batch, tmp_path):
+def test_a_batch_is_written_in_sending_order_with_expected_hits(batch, tmp_path):
     figures = tmp_path / "figures.json"
     done = run(batch, "--json", figures)
     assert done.exit_code == 0, done.output
@@ -73,7 +73,7 @@ class TestAdvise:
             body = {"model": "m", "messages": messages}
             yield json.dumps({"custom_id": f"{n}", "body": body} if n % 2 else body)
 
-    def test_it_names_the_line_in_a_file_of_bodies_and_of_batch_lines(self, tmp_path):
+    def test_faults_name_the_line_in_files_of_bodies_and_of_batch_entries(self, tmp_path):
         path = tmp_path / "bodies.jsonl"
         path.write_text("\n".join(["no json", "[1]", *self.bodies(20), '{"model": 1}']))
         done = CliRunner().invoke(app, ["context", "advise", str(path)])
@@ -81,10 +81,10 @@ class TestAdvise:
         told = CliRunner().invoke(app, ["context", "advise", "-", "--json"], path.read_text())
         assert json.loads(told.output)[0]["prompts"] == 20
 
-    def test_it_says_where_it_has_nothing_to_say_or_no_picker_answers(self):
+    def test_missing_advice_and_an_unreachable_picker_are_reported(self):
         words = ["context", "advise"]
         few = CliRunner().invoke(app, [*words, "-"], "\n".join(self.bodies(5)))
-        assert "nothing to say yet" in few.output
+        assert "no advice yet" in few.output
         none = CliRunner().invoke(app, [*words, "--url", "127.0.0.1:1"])
         assert none.exit_code == 2
         assert "no picker's admin port" in none.output
@@ -101,18 +101,18 @@ class TestDoctor:
         assert done.exit_code == 0, done.output
         return done.output
 
-    def test_json_of_a_file_and_of_standard_input(self, tmp_path):
+    def test_json_output_works_for_a_file_and_standard_input(self, tmp_path):
         path = tmp_path / "body.json"
         path.write_text(self.BODY)
         told = json.loads(self.run(path, "--json"))
         assert (told["documents"], told["shape"], told["movable"]) == (3, "xml", 3)
         assert json.loads(self.run("-", "--json", input=self.BODY)) == told
 
-    def test_text_says_how_many_and_why_not(self):
+    def test_text_output_has_the_number_of_documents_and_the_reason(self):
         assert "3 documents" in self.run("-", input=self.BODY)
         assert "no documents: no_documents" in self.run("-", input='{"messages": []}')
 
-    def test_the_rules_of_a_route(self, tmp_path):
+    def test_a_route_selects_its_own_rules(self, tmp_path):
         config = tmp_path / "laar.yaml"
         config.write_text(
             "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
@@ -126,6 +126,6 @@ class TestDoctor:
         )
         assert missing.exit_code == 2
 
-    def test_a_file_that_is_not_there(self, tmp_path):
+    def test_a_missing_file_is_an_error(self, tmp_path):
         done = CliRunner().invoke(app, ["context", "doctor", str(tmp_path / "none.json")])
         assert done.exit_code == 2

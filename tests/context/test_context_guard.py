@@ -1,4 +1,4 @@
-"""Changes that the guard lets go on: by tokens saved and by outcomes reported."""
+"""The guard's decisions: by tokens saved and by reported outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def guard(**changes):
 
 
 def watching(requests, *, holdout_share, dedup):
-    """A hook whose guard judges after so few conversations."""
+    """A hook whose guard judges after only a few conversations."""
     made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
     made._guard = GainGuard(share=holdout_share, requests=requests)
     return made
@@ -39,7 +39,7 @@ def outcomes(guard_, right, *, n=400, seed=1, **arm):
 
 
 def by_chance(seeds, *, n, held_out, right):
-    """Routes that stop where both groups are right alike, looked at after each as served."""
+    """Count routes that stop although both groups are equally right, judged as in service."""
     stopped = 0
     for seed in range(seeds):
         g = guard()
@@ -63,17 +63,17 @@ class TestCorrectness:
         assert not g.is_off("r")
 
     @pytest.mark.parametrize("right", [0.9, 0.95])
-    def test_answers_as_good_or_better_do_not(self, right):
+    def test_answers_that_are_as_good_or_better_leave_reordering_on(self, right):
         g = guard()
         outcomes(g, 0.9, held_out=True, n=100)
         outcomes(g, right, seed=2)
         assert not g.is_off("r")
 
-    def test_chance_rarely_looks_like_harm(self):
+    def test_chance_rarely_counts_as_harm(self):
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
-        """50 answers of 50 are right by chance, where 99 of 100 are."""
+        """50 correct answers of 50 occur by chance if 99 of 100 are correct."""
         assert by_chance(30, n=2500, held_out=0.05, right=0.99) <= 2
 
     def test_few_outcomes_prove_nothing(self):
@@ -89,18 +89,18 @@ class TestDeduplicationOnTrial:
         rng = random.Random(6)
         return sum(g.dedups("r", rng.getrandbits(62)) for _ in range(4000)) / 4000
 
-    def test_it_begins_with_a_slice_of_the_conversations(self):
+    def test_de_duplication_begins_with_a_share_of_the_conversations(self):
         assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
         assert self.share(guard(share=0.0)) == 0.0
 
-    def test_outcomes_without_harm_switch_it_on_for_all_but_the_slice(self):
+    def test_outcomes_without_harm_extend_de_duplication_to_all_but_that_share(self):
         g = guard()
-        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome shows it harmless
+        assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome proves it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
         assert self.share(g) == pytest.approx(0.95, abs=0.02)
 
-    def test_harm_switches_it_off_for_good(self):
+    def test_harm_switches_de_duplication_off_permanently(self):
         g = guard()
         outcomes(g, 0.4, deduplicated=True, n=100)
         outcomes(g, 0.9, deduplicated=False, n=100, seed=3)
@@ -151,7 +151,7 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
 
 
 def asked(seed, harm):
-    """Whether a route stops: of 12 contexts few are asked about most, some harder than others."""
+    """Return whether a route stops: a few of 12 contexts are popular, and some are harder."""
     rng = random.Random(seed)
     hook = ContextHook(ContextSettings(holdout_share=0.2, dedup="off"))
     right = [rng.choice((1.0, 0.5)) for _ in range(12)]
@@ -170,12 +170,12 @@ def asked(seed, harm):
     return hook.gains()["r"].off
 
 
-def test_contexts_of_unlike_difficulty_do_not_pass_for_harm():
+def test_contexts_of_different_difficulty_do_not_count_as_harm():
     assert sum(asked(seed, 0.0) for seed in range(8)) == 0
     assert all(asked(seed, 0.3) for seed in range(2))
 
 
-def test_a_question_asked_for_ever_counts_once():
+def test_a_question_that_is_repeated_forever_counts_once():
     g = guard()
     outcomes(g, 0.9, n=200)
     for _ in range(1000):
@@ -185,7 +185,7 @@ def test_a_question_asked_for_ever_counts_once():
     assert g.gains()["r"].left_alone_correct < 0.97
 
 
-def test_turns_and_retries_of_a_conversation_stay_on_one_side():
+def test_turns_and_retries_of_a_conversation_stay_in_one_group():
     hook = ContextHook(ContextSettings(holdout_share=0.5))
     hook._guard = GainGuard(share=0.5, window=5)
     sides = set()
@@ -205,7 +205,7 @@ def test_turns_and_retries_of_a_conversation_stay_on_one_side():
     assert sides == {True, False}
 
 
-def test_a_route_that_stopped_reordering_still_shortens_repetitions():
+def test_a_route_that_stopped_reordering_still_replaces_repeated_documents():
     hook = watching(5, holdout_share=0.3, dedup="exact")
 
     def sent(conversation, ids, *before):

@@ -1,4 +1,4 @@
-"""The hook as the server calls it: what it changes, what it must not, and what it remembers."""
+"""The hook as the server calls it: what it changes, what it must not change, what it remembers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def user(ids, question="What is it?"):
 
 
 def within(delimiter):
-    """Documents one of which holds a delimiter."""
+    """Documents, one of which contains a delimiter."""
     return block([4, 1, 2]).replace("</document>", f"{delimiter} text</document>", 1)
 
 
@@ -69,7 +69,7 @@ def same(result, body, reason):
     assert result.reason is reason
 
 
-def test_a_body_that_was_read_before_is_changed_in_the_same_way():
+def test_a_body_parsed_by_the_caller_is_changed_in_the_same_way():
     reading, given = hook(), hook()
     for ids in ([2, 1, 4], [1, 9, 4, 2], [9, 4, 7]):
         body = chat(user(ids))
@@ -91,13 +91,13 @@ class TestDocumentsField:
     def sent(self, h, *bodies):
         return [send(h, body) for body in bodies][-1]
 
-    def test_they_stay_since_answers_cite_their_places(self):
+    def test_documents_of_a_request_stay_since_answers_cite_their_positions(self):
         h = hook()
         result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2]))
         same(result, last, Reason.POSITIONAL_LABELS)
         assert result.documents == 4
 
-    def test_they_move_where_nobody_refers_to_numbers(self):
+    def test_documents_of_a_request_move_if_nobody_refers_to_their_numbers(self):
         h = hook(relabel=True)
         result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2], "And?"))
         made, given = json.loads(result.body), json.loads(last)
@@ -108,12 +108,12 @@ class TestDocumentsField:
         )
         assert made["messages"] == given["messages"]
 
-    def test_another_system_prompt_begins_other_orders(self):
+    def test_prompts_with_different_system_prompts_share_no_orders(self):
         h = hook(relabel=True)
         last = self.body([1, 9, 4, 2], system="Be long.")
         same(self.sent(h, self.body([2, 1, 4]), last), last, Reason.UNCHANGED)
 
-    def test_a_text_in_a_message_stays_although_they_hold_it(self):
+    def test_a_message_text_is_not_replaced_although_documents_of_the_request_contain_it(self):
         """A template may render none of them."""
         h = hook(dedup="exact", relabel=True)
         body = json.loads(self.body([1, 2, 3, 4]))
@@ -124,7 +124,7 @@ class TestDocumentsField:
 
 
 def agent(question, ids):
-    """A question, then the documents that a tool found for it."""
+    """A question, followed by the documents that a tool found for it."""
     call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     return chat(
         {"role": "user", "content": question},
@@ -142,7 +142,7 @@ class TestPromptsThatShareNothing:
         bodies = [agent(f"What is {n}?", rng.sample(range(12), 5)) for n in range(count)]
         return [(body, send(h, body)) for body in bodies]
 
-    def test_most_are_not_looked_for(self):
+    def test_most_documents_after_new_questions_are_not_searched_for(self):
         results = self.asked(hook())[400:]
         left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
         assert len(left) > 0.75 * len(results)
@@ -151,7 +151,7 @@ class TestPromptsThatShareNothing:
         assert looked
         assert {r.documents for r in looked} == {5}
 
-    def test_a_question_that_is_repeated_has_one_order(self):
+    def test_a_repeated_question_has_one_order(self):
         h = hook()
         self.asked(h)
         orders = [[1, 2, 3, 4], [4, 3, 2, 1], [2, 4, 1, 3], [3, 1, 4, 2]]
@@ -172,19 +172,19 @@ class TestPromptsThatShareNothing:
         made = send(h, agent(f"{block([1, 2, 3])} Which?", [3, 1, 7]))
         assert made.reason is Reason.DEDUPLICATED
 
-    def test_one_user_does_not_decide_for_another(self):
+    def test_the_requests_of_one_user_do_not_affect_another(self):
         h = hook()
         self.asked(h)
         assert send(h, agent("What is new?", [1, 2, 3]), tenant="u").documents == 3
 
-    def test_nothing_is_spared_where_the_hook_only_observes(self):
+    def test_every_request_is_examined_in_observe_mode(self):
         h = hook()
         for n in range(400):
             assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").documents == 3
 
 
 class TestOrder:
-    def test_a_second_request_follows_the_first_and_says_so(self):
+    def test_a_second_request_follows_the_order_of_the_first_with_a_note(self):
         h = hook()
         first = chat({"role": "system", "content": "Be brief."}, user([2, 1, 4]))
         same(send(h, first), first, Reason.UNCHANGED)
@@ -200,7 +200,7 @@ class TestOrder:
         assert "[d1] > [d9] > [d4] > [d2]" in text
         assert text.endswith("\n\nAnd?")
 
-    def test_without_annotation_only_the_order_differs(self):
+    def test_without_a_note_only_the_order_differs(self):
         h = hook(annotate=False)
         send(h, chat(user([2, 1, 4])))
         text = messages(send(h, chat(user([4, 1, 2]))).body)[0]["content"]
@@ -257,7 +257,7 @@ class TestOrder:
             ),
         ],
     )
-    def test_every_place_a_prompt_can_hold_documents(self, api, make):
+    def test_documents_are_found_everywhere_in_a_prompt(self, api, make):
         h = hook()
         send(h, json.dumps(make(block([2, 1, 4]))).encode(), api=api)
         body = json.dumps(make(block([4, 1, 2]))).encode()
@@ -283,7 +283,7 @@ class TestOrder:
         assert text.startswith(want)
         assert text[len(want) :] == "\n" + order_note(["u2", "u1", "u4"], [2, 0, 1])
 
-    def test_other_roles_than_those_asked_for_are_left(self):
+    def test_messages_of_other_roles_are_unchanged(self):
         h = hook(roles=("tool",))
         send(h, chat(user([2, 1, 4])))
         body = chat(user([4, 1, 2]))
@@ -336,26 +336,26 @@ class TestSameBytes:
             ),
         ],
     )
-    def test_a_body_left_alone_has_a_reason(self, body, reason):
+    def test_an_unchanged_body_has_a_reason(self, body, reason):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         same(send(h, body), body, reason)
         assert h.stats()[reason.value] >= 1
 
-    def test_mode_off(self):
+    def test_a_hook_in_mode_off_changes_nothing(self):
         h = hook()
         body = chat(user([4, 1, 2]))
         same(apply(h, body, mode="off"), body, Reason.OFF)
 
-    def test_unknown_api(self):
+    def test_a_body_of_an_unknown_api_is_unchanged(self):
         body = chat(user([4, 1, 2]))
         same(apply(hook(), body, api="embeddings"), body, Reason.UNSUPPORTED_API)
 
-    def test_bodies_over_the_cap(self):
+    def test_a_body_above_the_size_limit_is_unchanged(self):
         body = chat(user([4, 1, 2]))
         same(apply(hook(max_body_bytes=len(body) - 1), body), body, Reason.TOO_LARGE)
 
-    def test_a_key_that_comes_twice(self):
+    def test_a_body_with_a_duplicate_key_is_unchanged(self):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         body = chat(user([4, 1, 2])).replace(b'{"model"', b'{"messages": [], "model"', 1)
@@ -367,13 +367,13 @@ class TestSameBytes:
         send(h, chat(user([2, 1, 4]), prefill))
         assert send(h, chat(user([4, 1, 2]), prefill)).reason is Reason.REORDERED
 
-    def test_a_spent_budget_forwards_the_body(self):
+    def test_a_body_is_forwarded_unchanged_when_time_is_up(self):
         ticks = iter(8 * x / 1e3 for x in range(100))
         h = ContextHook(ContextSettings(holdout_share=0.0), clock=lambda: next(ticks))
         body = chat(user([4, 1, 2]))
         same(apply(h, body), body, Reason.OVER_BUDGET)
 
-    def test_a_defect_forwards_the_body(self):
+    def test_a_body_is_forwarded_unchanged_after_an_internal_error(self):
         def broken():
             raise RuntimeError
 
@@ -386,7 +386,7 @@ class TestSameBytes:
         ["<document>", "<document ", "</doc>", "<doc>x</doc>", "[" * 9, '{"results":[', "\n```"],
     )
     @pytest.mark.parametrize("raw", [False, True])
-    def test_a_megabyte_of_hostile_text(self, piece, raw):
+    def test_a_megabyte_of_hostile_text_is_processed_in_time(self, piece, raw):
         text = piece * ((1 << 20) // len(piece))
         body = text.encode() if raw else chat({"role": "user", "content": text})
         result = apply(hook(relabel=True), body)
@@ -429,7 +429,7 @@ class TestSplice:
         else:
             assert out is given_
 
-    def test_escapes_that_other_writers_use_are_read(self):
+    def test_escapes_of_other_json_writers_are_read(self):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         go = chat(user([4, 1, 2])).replace(b"<", b"\\u003c").replace(b">", b"\\u003E")
@@ -437,7 +437,7 @@ class TestSplice:
         assert result.reason is Reason.REORDERED
         assert ids_in(messages(result.body)[0]["content"]) == [2, 1, 4]
 
-    def test_no_sampling_parameter_appears(self):
+    def test_no_sampling_parameter_is_added(self):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         assert set(orjson.loads(send(h, chat(user([4, 1, 2]))).body)) == {"model", "messages"}
@@ -452,10 +452,10 @@ class TestCommit:
         body = chat(user([4, 1, 2]))
         same(send(h, body), body, Reason.UNCHANGED)
 
-    def test_no_receipt_is_fine(self):
+    def test_a_missing_receipt_is_accepted(self):
         hook().commit(None, 0.0)
 
-    def test_observing_changes_nothing_and_predicts(self):
+    def test_observe_mode_predicts_the_gain_and_changes_nothing(self):
         h = hook()
         for ids in ([2, 1, 4], [4, 1, 2]):
             body = chat(user(ids))
@@ -463,14 +463,14 @@ class TestCommit:
             assert result.body is body
         assert result.reason is Reason.OBSERVED
         assert result.predicted_hit_bytes > 0
-        # What was only observed was never sent in that order.
+        # An order that was only observed was never sent.
         same(send(h, body), body, Reason.UNCHANGED)
 
     @pytest.mark.parametrize(
         "other",
         [{"tenant": "u"}, {"route": "s"}, {"model": "n"}, {"cache_salt": "x"}, {"tools": [1]}],
     )
-    def test_tenants_routes_models_salts_and_tools_are_apart(self, other):
+    def test_tenants_routes_models_salts_and_tools_share_no_orders(self, other):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         in_body = {key: other[key] for key in other if key not in {"tenant", "route"}}
@@ -485,7 +485,7 @@ class TestCommit:
         same(send(h, body, now=901.0), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_ttl"] == 1
 
-    def test_an_order_whose_engine_lost_its_cache_is_not_followed(self):
+    def test_an_order_is_not_followed_after_its_engine_lost_its_cache(self):
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first.receipt, 0.0, endpoint="a")
@@ -497,11 +497,11 @@ class TestCommit:
         same(send(h, body), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_told"] == 1
 
-    def test_the_index_holds_no_more_than_the_caches_and_the_setting(self):
+    def test_the_capacity_of_the_index_is_limited_by_caches_and_setting(self):
         h = hook(capacity_docs=100)
         size = apply(h, chat(user(range(5)))).document_bytes / 5
         h.set_capacity(40 * size)
-        assert h.stats()["index_capacity"] == 100  # no document was seen yet
+        assert h.stats()["index_capacity"] == 100  # no document has been seen yet
         for i in range(60):
             send(h, chat(user(range(i, i + 5))))
         assert h.stats()["index_capacity"] == pytest.approx(40, abs=2)
@@ -523,7 +523,7 @@ class TestCommit:
         assert stats["index_evicted_capacity"] > 0
 
 
-def test_a_request_on_its_way_is_followed_and_one_that_was_refused_is_not():
+def test_the_order_of_a_request_in_flight_is_followed_unless_it_was_refused():
     hook_ = hook()
     first = apply(hook_, chat(user([4, 1, 2])))
     hook_.note(first.receipt, 0.0, request="one")
@@ -544,7 +544,7 @@ def test_an_order_that_another_request_also_sent_is_not_retracted():
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 
-def test_contexts_tell_how_much_two_prompts_begin_with():
+def test_contexts_show_how_much_of_their_beginnings_two_prompts_share():
     hook_ = hook()
     one, other = (send(hook_, chat(user(ids))).context for ids in ([4, 1, 2, 3], [3, 9, 4, 1]))
     assert other[:2] == one[:2]  # 4 and 1 come first in both
@@ -554,7 +554,7 @@ def test_contexts_tell_how_much_two_prompts_begin_with():
 
 
 def conversation(turns, seed, *, share=0.4):
-    """Turns of (documents, question, answer); `share` of a turn's documents came before."""
+    """Turns of (documents, question, answer); `share` of a turn's documents occurred before."""
     rng = random.Random(seed)
     said: list[int] = []
     for turn in range(turns):
@@ -567,13 +567,13 @@ def conversation(turns, seed, *, share=0.4):
 
 
 class TestConversation:
-    """A4: the history comes back as the client knows it and must go out as it was sent."""
+    """A4: the client resends the original history, which must be sent as before."""
 
     @pytest.mark.parametrize("dedup", ["off", "exact"])
-    def test_each_turn_extends_the_one_before_and_points_at_nothing_absent(self, dedup):
+    def test_each_turn_extends_the_previous_one_and_no_note_refers_to_missing_text(self, dedup):
         h = hook(dedup=dedup)
         rng = random.Random(9)
-        for _ in range(40):  # other users, so that there is something to align with
+        for _ in range(40):  # other users, to align with
             send(h, chat(user(rng.sample(range(60), 40), "Question 0?")))
         history, before, moved, removed = [], [], 0, 0
         for question, answer in conversation(10, seed=4):
@@ -591,7 +591,7 @@ class TestConversation:
             before = [*out, answer]
         assert removed > 0 if dedup == "exact" else moved > 0
 
-    def test_an_identical_retry_goes_out_alike_and_keeps_every_document(self):
+    def test_an_identical_retry_is_sent_identically_with_every_document(self):
         # B1: keyed by what was sent, a retry de-duplicates a result against itself.
         h = hook(dedup="exact")
         send(h, chat(user([3, 1, 9])))
@@ -604,7 +604,7 @@ class TestConversation:
         assert send(h, body).body == first.body
         assert all(doc_text(i) in messages(first.body)[2]["content"] for i in (9, 3, 1))
 
-    def test_users_with_equal_first_messages_lose_nothing_to_each_other(self):
+    def test_users_with_equal_first_messages_lose_no_documents(self):
         # B2: a session key from the first message mixes users.
         h = hook(dedup="exact")
         for tenant in ("x", "y", "x"):
@@ -613,7 +613,7 @@ class TestConversation:
             assert "Same text" not in out.body.decode()
             assert all(doc_text(i) in out.body.decode() for i in (3, 1, 9))
 
-    def test_history_that_the_hook_did_not_see_stays_as_received(self):
+    def test_unseen_history_stays_as_received(self):
         h = hook()
         send(h, chat(user([2, 1, 4])))
         body = chat(user([4, 1, 2]), {"role": "assistant", "content": "A"}, user([8, 7, 6]))
@@ -634,7 +634,7 @@ class TestConversation:
         "form",
         ['<source id="{n}">{text}</source>\n', "<doc>{text}</doc>\n"],
     )
-    def test_numbers_of_later_documents_leave_the_earlier_ones_as_sent(self, form, dedup):
+    def test_numbered_documents_of_later_turns_leave_earlier_turns_as_sent(self, form, dedup):
         h, rng = hook(dedup=dedup, relabel=True), random.Random(3)
         said, before, changed = [], [], 0
         for turn in range(6):
@@ -654,7 +654,7 @@ class TestConversation:
 
 
 def check_notes(text, earlier):
-    """Every note's document is in an earlier message or earlier in this one."""
+    """Each note's document occurs in an earlier message or earlier in this one."""
     for at in range(len(text)):
         if text.startswith("(Same text as the earlier document that begins: ", at):
             head = text[at:].split("begins: ", 1)[1].split(")", 1)[0]
@@ -663,7 +663,7 @@ def check_notes(text, earlier):
 
 
 class TestDedup:
-    def test_a_partly_repeated_block_names_what_it_leaves_out(self):
+    def test_a_note_names_the_omitted_documents_of_a_partly_repeated_block(self):
         h = hook(dedup="exact")
         tool = {"role": "tool", "content": block([1, 5, 2])}
         calls = {"role": "assistant", "tool_calls": [{"id": "1"}]}
@@ -683,7 +683,7 @@ class TestDedup:
         assert text.count(doc_text(1)) == 1
         assert ids_in(text) == [1, 2, 1]
 
-    def test_prompts_of_a_batch_lose_nothing_to_each_other(self):
+    def test_prompts_of_a_batch_lose_no_documents(self):
         h = hook(dedup="exact")
         body = json.dumps({"model": "m", "prompt": [block([1, 2, 3]), block([2, 3, 4, 4])]})
         prompts = orjson.loads(send(h, body.encode(), api="completions").body)["prompt"]
@@ -691,7 +691,7 @@ class TestDedup:
         assert all(prompts[1].count(doc_text(i)) == 1 for i in (2, 3, 4))
         assert prompts[1].count("(Same text") == 1  # as in any prompt
 
-    def test_history_that_is_cut_off_brings_the_text_back(self):
+    def test_a_repeated_document_returns_if_the_earlier_copy_is_cut_off(self):
         h = hook(dedup="exact")
         answer = {"role": "assistant", "content": "A"}
         send(h, chat(user([1, 2, 4]), answer, user([1, 5, 2])))
@@ -714,7 +714,7 @@ class TestDedup:
 
 
 class TestGuard:
-    def test_a_slice_is_left_alone_whole_conversations_long(self):
+    def test_held_out_conversations_stay_unchanged_in_all_turns(self):
         h = hook(holdout_share=0.5)
         rng = random.Random(2)
         send(h, chat(user(range(12))))
@@ -739,13 +739,13 @@ class TestGuard:
             h.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=int(1000 * cached))
         return h, result
 
-    def test_reordering_whose_hits_are_found_stays_on(self):
+    def test_reordering_stays_on_if_engines_find_the_expected_hits(self):
         h, _ = self.run(found=0.5)
         told = h.gains()["r"]
         assert not told.off
         assert told.gain > 4 * told.error > 0
 
-    def test_reordering_whose_hits_are_not_found_goes_off_until_it_is_reset(self):
+    def test_reordering_without_the_expected_hits_is_switched_off_until_reset(self):
         h, last = self.run(found=0.0)
         assert last.reason is Reason.AUTO_OFF
         assert h.gains()["r"].off
@@ -757,13 +757,13 @@ class TestGuard:
     "bad",
     [{"formats": ("markdown",)}, {"min_docs": 1}, {"dedup": "all"}, {"holdout_share": 1.0}],
 )
-def test_settings_that_cannot_work_name_themselves(bad):
+def test_invalid_settings_are_reported_by_name(bad):
     with pytest.raises(SettingError, match=f"context.{next(iter(bad))}"):
         ContextSettings(**bad)
 
 
-def test_blanks_at_the_ends_of_lines_move_with_their_document():
-    """Left in their places they would end the part that two prompts share."""
+def test_trailing_whitespace_moves_with_its_document():
+    """Left in place they would end the common prefix of two prompts."""
     hook_ = hook(annotate=False)
 
     def liked(i):

@@ -1,4 +1,4 @@
-"""Splicing strings into JSON that anyone may have written."""
+"""Splicing strings into JSON from any writer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json_st = st.recursive(
 
 
 def written(value, rng):
-    """JSON in some writer's style: any escapes, any white space, exponents."""
+    """JSON in any style: any escapes, any white space, exponents."""
     space = lambda: rng.choice(["", "", " ", "\n\t "])  # noqa: E731
     if isinstance(value, str):
         return '"' + "".join(escaped(sign, rng) for sign in value) + '"'
@@ -72,7 +72,7 @@ def replaced(value, path, new):
 
 @settings(max_examples=examples(80))
 @given(st.dictionaries(st.text(max_size=3), json_st, min_size=1), st.integers(0, 999), st.data())
-def test_a_splice_replaces_the_strings_and_no_other_byte(value, seed, data):
+def test_a_splice_changes_only_the_given_strings(value, seed, data):
     text = written(value, random.Random(seed))
     places = list(strings(value))
     if not places:
@@ -87,7 +87,7 @@ def test_a_splice_replaces_the_strings_and_no_other_byte(value, seed, data):
     for path, new in edits.items():
         expected = replaced(expected, path, new)
     assert orjson.loads(out) == expected
-    # Put the old literals back: then not a byte may differ.
+    # Put the old literals back: then every byte must be the same.
     spans = spans_of(text, edits)
     rest = out.decode()
     for path, new in edits.items():
@@ -102,7 +102,7 @@ def refusal(text, path):
     return info.value.reason
 
 
-def test_a_key_on_the_way_that_comes_twice_is_a_refusal_and_elsewhere_is_not():
+def test_a_duplicate_key_is_refused_only_along_the_path():
     assert refusal('{"a": "x", "a": "y", "b": "z"}', ("b",)) is Reason.DUPLICATE_KEYS
     assert refusal('{"a": "x", "b": "z", "\\u0061": "y"}', ("b",)) is Reason.DUPLICATE_KEYS
     body = b'{"o": {"a": "x", "a": "y"}, "b": "z"}'
@@ -118,13 +118,13 @@ def test_a_key_on_the_way_that_comes_twice_is_a_refusal_and_elsewhere_is_not():
     ],
     ids=["brackets", "depth", "members"],
 )
-def test_a_body_of_too_many_values_is_given_up(text):
+def test_a_body_with_too_many_values_is_refused(text):
     assert refusal(text, ("y",)) is Reason.TOO_COMPLEX
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(1, 500), st.booleans())
-def test_texts_full_of_quotes_are_walked_too(seed, quotes, plain):
+def test_values_after_texts_full_of_quotes_are_found(seed, quotes, plain):
     rng = random.Random(seed)
     value = {"a": ['"x\\' * quotes, '"' * quotes], "b": "old", "n": 10**quotes}
     text = json.dumps(value) if plain else written(value, rng)

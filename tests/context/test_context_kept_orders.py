@@ -58,7 +58,7 @@ def user(content):
 
 
 def begun(shape):
-    """A hook that moved the documents of a conversation, the first turn, and as it was sent."""
+    """A hook that reordered a conversation, its first turn, and the turn as sent."""
     here, rng = hook(), random.Random(3)
     for n in range(100):
         asked = [user(f"Use this.\n\n{SHAPES[shape](rng.sample(range(8), 6))}\n\nWhy, {n}?")]
@@ -82,18 +82,18 @@ LATER = [{"role": "assistant", "content": "So it is."}, user("And then?")]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_conversation_goes_on_with_its_order(shape):
+def test_a_conversation_keeps_its_order_at_another_picker(shape):
     here, asked, sent = begun(shape)
     there = hook()
     handed_over(here, there)
-    for turn in range(2):  # the second finds what the first one read
+    for turn in range(2):  # the second turn finds what the first one restored
         assert send(there, [*asked, *LATER[: 2 * turn]])[0] == [*sent, *LATER[: 2 * turn]]
     again = dict(there.memo.latest())
     assert again.items() <= dict(here.memo.latest()).items()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_text_is_handed_over(shape):
+def test_no_text_is_passed_to_other_pickers(shape):
     here, *_ = begun(shape)
     data = b"".join(changes for _, changes in here.memo.latest()).lower()
     assert data
@@ -101,7 +101,7 @@ def test_no_text_is_handed_over(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_hook_with_another_secret_finds_nothing(shape):
+def test_a_hook_with_another_secret_cannot_read_the_changes(shape):
     here, asked, _ = begun(shape)
     there = hook(b"two")
     handed_over(here, there)
@@ -109,7 +109,7 @@ def test_a_hook_with_another_secret_finds_nothing(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_damaged_changes_lose_no_text_and_add_none(shape):
+def test_damaged_changes_neither_remove_nor_add_text(shape):
     here, asked, _ = begun(shape)
     rng = random.Random(4)
 
@@ -149,14 +149,14 @@ def test_damaged_changes_lose_no_text_and_add_none(shape):
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"[{}]", b"null", b"\xff", b"[" * 100_000])
-def test_what_is_no_change_is_none(data):
+def test_invalid_changes_are_ignored(data):
     here, asked, _ = begun("tagged")
     there = hook()
     handed_over(here, there, lambda _data: data)
     assert send(there, [*asked, *LATER])[0] == [*asked, *LATER]
 
 
-def test_the_latest_conversations_are_handed_over(monkeypatch):
+def test_the_latest_conversations_are_passed_to_other_pickers(monkeypatch):
     monkeypatch.setattr("laar.context.memo.MAX_SAVED", 3)
     here, asked, sent = begun("tagged")
     assert len(dict(here.memo.latest())) == 3
@@ -165,7 +165,7 @@ def test_the_latest_conversations_are_handed_over(monkeypatch):
     assert send(there, [*asked, *LATER])[0] == [*sent, *LATER]
 
 
-def test_each_change_is_told_once_its_request_is_accepted():
+def test_each_change_is_reported_after_its_request_was_accepted():
     here, asked, sent = begun("tagged")
     told = []
     here.memo.tell = lambda *changed: told.append(changed)

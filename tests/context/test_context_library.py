@@ -1,4 +1,4 @@
-"""The paper's algorithms, on its worked examples and on the published program's outputs."""
+"""The paper's algorithms, with its worked examples and the outputs of the published program."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class TestDistance:
             ([1, 1, 2], [1, 2], 0.001, 0.334333),
         ],
     )
-    def test_published_values(self, a, b, alpha, expected):
+    def test_the_published_distances_are_reproduced(self, a, b, alpha, expected):
         assert distance(a, b, alpha) == pytest.approx(expected, abs=1e-6)
 
     @settings(max_examples=examples(40))
     @given(contexts_st)
-    def test_matrix_is_the_distance_of_each_pair(self, contexts):
+    def test_the_matrix_has_the_distance_of_each_pair(self, contexts):
         matrix = distances(contexts)
         for i, j in itertools.product(range(len(contexts)), repeat=2):
             expected = 0.0 if i == j else distance(contexts[i], contexts[j])
@@ -87,7 +87,7 @@ def naive_average_linkage(matrix):
 class TestLinkage:
     @settings(max_examples=30)
     @given(st.integers(2, 11), st.integers(0, 10_000))
-    def test_heights_are_those_of_merging_the_nearest_pair(self, n, seed):
+    def test_heights_are_those_of_merging_the_nearest_pairs(self, n, seed):
         points = np.random.default_rng(seed).random((n, 3))
         matrix = np.abs(points[:, None] - points).sum(-1).astype(np.float32)
         got = [height for _, _, height in average_linkage(matrix.copy())]
@@ -155,7 +155,7 @@ class TestBuild:
     """Algorithm 4; vectors P3, P5, P10 and V1 to V14."""
 
     @pytest.mark.parametrize("name", OFFLINE)
-    def test_published_vector(self, name):
+    def test_the_published_tree_and_schedule_are_reproduced(self, name):
         contexts, reordered, paths, order = OFFLINE[name]
         built = build(contexts, by="id").contexts
         assert [list(context.docs) for context in built] == (reordered or contexts)
@@ -167,13 +167,13 @@ class TestBuild:
         assert root.docs == [1]
         assert [child.docs for child in root.children] == [[1, 4, 0], [1, 2]]
 
-    def test_users_with_equal_documents_get_the_first_ones_order(self):
+    def test_users_with_equal_documents_get_the_order_of_the_first_one(self):
         built = build([[2, 1, 3], [3, 1, 2], [1, 3, 2]]).contexts
         assert {context.docs for context in built} == {(2, 1, 3)}
 
     @settings(max_examples=examples(80))
     @given(contexts_st, st.sampled_from(["id", "frequency"]))
-    def test_no_document_is_added_or_lost_and_paths_lead_to_leaves(self, contexts, by):
+    def test_no_document_is_added_or_lost_and_all_paths_lead_to_leaves(self, contexts, by):
         built = build(contexts, by=by)
         for context, ordered in zip(contexts, built.contexts, strict=True):
             assert sorted(ordered.docs) == sorted(context)
@@ -189,11 +189,11 @@ class TestBuild:
         built = build([[8, 3, 5], [8, 3, 6], [8, 1, 2]], by="frequency").contexts
         assert [context.docs[0] for context in built] == [8, 8, 8]
 
-    def test_empty_batch_and_empty_context(self):
+    def test_an_empty_batch_and_an_empty_context_are_accepted(self):
         assert build([]).contexts == ()
         assert [context.docs for context in build([[], [1, 2]]).contexts] == [(), (1, 2)]
 
-    def test_a_batch_over_the_cap_is_refused_with_the_remedy(self):
+    def test_a_batch_above_the_limit_is_rejected_with_a_remedy(self):
         with pytest.raises(SettingError, match="split"):
             build([[1]] * (MAX_CONTEXTS + 1))
 
@@ -211,7 +211,9 @@ class TestSearch:
             ([9, 3, 2], (1,), [1, 2], 1, False),
         ],
     )
-    def test_program_vector(self, query, path, docs, overlap, has_prefix):
+    def test_the_searches_of_the_published_program_are_reproduced(
+        self, query, path, docs, overlap, has_prefix
+    ):
         found = build(FIGURE_5, by="id", reading=Reading.PROGRAM).tree.search(query)
         assert found.node is not None
         assert (found.path, found.node.docs) == (path, docs)
@@ -219,12 +221,12 @@ class TestSearch:
 
     @pytest.mark.parametrize("query", [[5, 7, 8], [3], [8, 5]])
     @pytest.mark.parametrize("reading", Reading)
-    def test_nothing_shared_is_no_match(self, query, reading):
+    def test_contexts_without_shared_documents_do_not_match(self, query, reading):
         tree = build(FIGURE_5, by="id", reading=reading).tree
         assert tree.search(query).node is None
         assert tree.order(query) == query
 
-    def test_paper_example_takes_the_more_frequent_of_two_equally_near_nodes(self):
+    def test_the_example_of_the_paper_chooses_the_more_frequent_of_two_equally_near_nodes(self):
         # P4 and P6. The paper draws C4 as child 0; clustering makes it child 1 (note, 2.3).
         tree = build(FIGURE_5, by="id").tree
         found = tree.search([2, 1, 4])
@@ -236,7 +238,7 @@ class TestSearch:
             [5, 7, 8],
         ]
 
-    def test_a_thousand_children_of_one_node_are_searched(self):
+    def test_a_node_with_a_thousand_children_is_searched(self):
         root = Node(docs=[])
         for i in range(1200):
             root.adopt(Node(docs=[10 * i, 10 * i + 1, 10 * i + 2]))
@@ -245,16 +247,16 @@ class TestSearch:
 
 
 class TestSchedule:
-    def test_figure_7(self):
+    def test_figure_7_of_the_paper_is_reproduced(self):
         # C6, C3, C7, C8 with the paths drawn in the paper -> C6, C8, C3, C7.
         assert schedule([[0, 0, 2], [0, 1], [1], [0, 0, 3]]) == [0, 3, 1, 2]
 
-    def test_requests_without_a_path_are_a_group(self):
+    def test_requests_without_a_path_form_a_group(self):
         assert schedule([[], [1, 0], [1], []]) == [0, 3, 1, 2]
 
     @given(st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=20))
     @settings(max_examples=examples(50))
-    def test_every_request_once_and_groups_stay_together(self, paths):
+    def test_every_request_is_scheduled_once_and_groups_stay_together(self, paths):
         order = schedule(paths)
         assert sorted(order) == list(range(len(paths)))
         firsts = [paths[i][0] if paths[i] else -1 for i in order]
@@ -264,8 +266,8 @@ class TestSchedule:
 class TestOrderNote:
     """P8 and P11."""
 
-    def test_labels_in_the_order_received(self):
+    def test_labels_are_listed_in_the_received_order(self):
         assert "[Doc_2] > [Doc_1] > [Doc_4]" in order_note(["Doc_1", "Doc_2", "Doc_4"], [1, 0, 2])
 
-    def test_places_are_counted_where_there_are_no_labels(self):
+    def test_documents_without_labels_are_numbered_by_position(self):
         assert ": 2 > 1 > 3" in order_note([None, "b", "c"], [1, 0, 2])

@@ -1,4 +1,4 @@
-"""Whole batches, offline."""
+"""Offline planning of whole batches."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_a_plan_sends_every_request_once_with_its_documents(contexts, capacity):
     assert 0.0 <= planned.hit_planned <= 1.0
 
 
-def test_schedule_and_order_pay_in_a_small_cache():
+def test_scheduling_and_ordering_pay_in_a_small_cache():
     planned = plan(topics(300, 1), capacity_docs=20)
     assert planned.hit_planned > 3 * planned.hit_received
     assert planned.hit_planned > 0.5
 
 
-def test_lines_come_out_whole_in_sending_order():
+def test_complete_lines_are_written_in_sending_order():
     lines = [chat(ids, n=i) for i, ids in enumerate(topics(60, 2))]
     others = [b"not json", b'{"messages": []}', b'{"a": 1}']
     out, report = plan_lines([*lines, b"", *others], settings=SMALL)
@@ -88,7 +88,7 @@ def test_batch_file_lines_keep_their_envelope():
 
 
 @pytest.mark.parametrize("key", ["prompt", "input"])
-def test_other_apis_are_recognised(key):
+def test_other_apis_are_recognized(key):
     lines = [json.dumps({key: text(ids)}).encode() for ids in ([3, 1, 2], [2, 1, 3, 4])]
     assert plan_lines(lines, settings=SMALL)[1].planned == 2
 
@@ -99,7 +99,7 @@ def test_prompts_that_differ_before_the_documents_expect_no_hits():
     assert (report.hit_received, report.hit_planned) == (0.0, 0.0)
 
 
-def test_repeated_and_short_documents_are_left():
+def test_repeated_and_short_documents_are_unchanged():
     lines = [chat([1, 2, 1]), chat([1, 2, 3])]
     assert plan_lines(lines, settings=SMALL)[1].left == {"repeated_documents": 1}
     out, report = plan_lines(lines)
@@ -107,7 +107,7 @@ def test_repeated_and_short_documents_are_left():
 
 
 @pytest.mark.parametrize("field", ["tools", "model"])
-def test_a_line_nested_deeper_than_json_is_written_is_left_and_the_others_planned(field):
+def test_a_line_too_deeply_nested_to_write_is_unchanged_and_others_are_planned(field):
     deep = chat([1, 2, 3])[:-1] + b', "%s": %s}' % (field.encode(), b"[" * 300 + b"]" * 300)
     out, report = plan_lines([deep, chat([1, 2, 3])], settings=SMALL)
     assert (out, report.left) == ([chat([1, 2, 3]), deep], {"too_complex": 1})
@@ -118,7 +118,7 @@ def test_a_line_nested_deeper_than_json_is_written_is_left_and_the_others_planne
     assert diagnose(b'{"body": %s}' % deep).reason == "too_complex"
 
 
-def test_from_file_to_file(tmp_path):
+def test_a_plan_is_read_from_a_file_and_written_to_a_file(tmp_path):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [chat(ids) for ids in topics(20, 3)]
     source.write_bytes(b"\r\n".join(lines))
@@ -128,8 +128,8 @@ def test_from_file_to_file(tmp_path):
 
 
 @pytest.mark.parametrize("least", [50, 100, 200])
-def test_a_batch_moves_what_the_hook_moves(least):
-    """The note about the order counts against the saving."""
+def test_a_batch_moves_the_same_documents_as_the_hook(least):
+    """The note about the order reduces the saving."""
     chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
     body = chat((3, 1, 2, 5, 4), model="m")
     here = ContextHook(chosen).apply(body, api="chat", tenant="", route="", now=0.0, mode="on")

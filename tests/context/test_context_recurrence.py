@@ -1,4 +1,4 @@
-"""Documents that are known because they came before, between other ones."""
+"""Documents that are recognized because they recurred between different neighbours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FRAMES = {
 
 
 def bodies(make, frame, count, seed=1):
-    """Texts with five documents of twelve, each with these documents as they are in it."""
+    """Texts with five of twelve documents, each with these documents as they occur in it."""
     gap, form = FRAMES[frame]
     rng = random.Random(seed)
     for n in range(count):
@@ -64,7 +64,7 @@ def items(known, text, scope=SCOPE):
     return [] if block is None else [text[item.start : item.end] for item in block.items]
 
 
-def test_a_new_document_among_well_known_ones_is_learned():
+def test_a_new_document_among_known_ones_is_learned():
     known, (gap, form), rng = taught(bodies(prose, "rules", 400)), FRAMES["rules"], random.Random(5)
     for n in range(40):
         ids = [*rng.sample(range(12), 4), 12]
@@ -79,7 +79,7 @@ def test_a_new_document_among_well_known_ones_is_learned():
 
 @pytest.mark.parametrize("make", [prose, fenced, headed])
 @pytest.mark.parametrize("frame", FRAMES)
-def test_documents_stay_whole_where_all_are_moved(make, frame):
+def test_documents_stay_whole_if_all_are_moved(make, frame):
     *before, last = bodies(make, frame, 90)
     known = taught(before)
     texts = [last, *bodies(make, frame, 20, seed=2)]
@@ -98,23 +98,23 @@ def test_documents_stay_whole_where_all_are_moved(make, frame):
 
 
 def titled(i):
-    """Forty chunks of four files below the names of their files, every tenth with the same text."""
+    """Forty chunks of four files under their file names, every tenth with the same text."""
     text = prose(i, lines=2) if i % 10 else prose(1_000, lines=2)
     return f"Source: The handbook of the museum, part {i % 4} of 4.pdf\n\n{text}"
 
 
 def addressed(i):
-    """Forty chunks of four files below the names and addresses of their files."""
+    """Forty chunks of four files under the names and addresses of their files."""
     return f"{titled(i).partition('.pdf')[0]}.pdf\nhttps://example.org/handbook/{i % 4}\n{prose(i)}"
 
 
 def of_one_file(i):
-    """Twelve chunks of one file below its name, which has a number."""
+    """Twelve chunks of one file under its name, which has a number."""
     return f"Source: The handbook of the museum in 2015.pdf\n\n{prose(i)}"
 
 
 def differing_in_the_end(i):
-    """Twelve chunks; two pairs of them differ in nothing but the heading at their end."""
+    """Twelve chunks; two pairs differ only in the heading at their end."""
     return f"{prose(i // 2)}\n\n### Part {chr(65 + i)}" if i < 4 else prose(i)
 
 
@@ -127,7 +127,7 @@ def differing_in_the_end(i):
         (differing_in_the_end, 12, 2),
     ],
 )
-def test_documents_are_not_parted_from_what_belongs_to_them(make, count, least):
+def test_documents_keep_the_lines_that_belong_to_them(make, count, least):
     rng, known, found, number = random.Random(2), Recurrences(), 0, 400
     for n in range(number):
         docs = [make(i) for i in rng.sample(range(count), 6)]
@@ -143,13 +143,13 @@ def test_documents_are_not_parted_from_what_belongs_to_them(make, count, least):
     assert found > least * number // 2
 
 
-def test_nothing_is_found_in_the_first_texts():
+def test_no_documents_are_found_in_the_first_texts():
     known = taught([])
     for text, _ in bodies(prose, "blank lines", 2):
         assert items(known, text) == []
 
 
-def test_the_question_and_the_words_before_are_in_no_item():
+def test_neither_question_nor_instructions_are_part_of_a_document():
     *before, (text, _) = bodies(prose, "blank lines", 90)
     found = "".join(items(taught(before), text))
     assert found
@@ -157,20 +157,20 @@ def test_the_question_and_the_words_before_are_in_no_item():
     assert "Answer from" not in found
 
 
-def test_other_scopes_know_nothing_of_it():
+def test_other_scopes_find_no_documents():
     *before, (text, _) = bodies(prose, "blank lines", 90)
     assert items(taught(before), text, scope=8) == []
 
 
-def test_parts_that_always_follow_each_other_are_one():
-    """A story told in pieces, and chunks that share a paragraph."""
+def test_parts_that_always_follow_each_other_are_one_document():
+    """A story in pieces, and chunks that share a paragraph."""
     story = [prose(i) for i in range(5)]
     texts = [("Once.\n\n" + "\n\n".join(story) + f"\n\nWhat of {n}?", []) for n in range(60)]
     known = taught(texts)
     assert items(known, texts[0][0]) == []
 
 
-def test_numbers_of_positions_are_recognized():
+def test_position_numbers_are_recognized():
     gap = "\n\n"
     rng = random.Random(4)
     texts = []
@@ -185,7 +185,7 @@ def test_numbers_of_positions_are_recognized():
 
 
 @pytest.mark.parametrize("piece", ["\n", "a\n", "x" * 30 + "\n", "- 1: a: b\n", "[1] ", "```\n"])
-def test_hostile_texts_are_looked_at_in_bounded_time_and_room(piece):
+def test_hostile_texts_take_bounded_time_and_memory(piece):
     known = Recurrences()
     for n in range(3):
         _, seen = known.find(SCOPE, f"{n}" + piece * (100_000 // len(piece)))
@@ -195,25 +195,25 @@ def test_hostile_texts_are_looked_at_in_bounded_time_and_room(piece):
 
 
 class TestOrder:
-    def test_a_list_in_several_orders_may_move(self):
+    def test_a_list_seen_in_several_orders_may_move(self):
         known = Sequences()
         known.observe(SCOPE, [1, 2, 3, 4])
         assert known.movable(SCOPE, [4, 3, 2, 1])[:2] == (0, 4)
 
-    def test_what_came_in_the_same_order_each_time_stays(self):
+    def test_documents_in_the_same_order_each_time_stay(self):
         known = Sequences()
         for docs in ([1, 2, 3, 4], [1, 3, 4, 5], [2, 3, 5, 6], [1, 2, 5, 6]):
             known.observe(SCOPE, docs)
         first, stop, met = known.movable(SCOPE, [1, 2, 3, 6])
         assert (first, stop, met) == (0, 0, True)
 
-    def test_a_document_that_always_comes_first_stays_first(self):
+    def test_a_document_that_is_always_first_stays_first(self):
         known = Sequences()
         for docs in ([9, 1, 2, 3], [9, 3, 1, 2], [9, 2, 3, 1]):
             known.observe(SCOPE, docs)
         assert known.movable(SCOPE, [9, 3, 2, 1])[:2] == (1, 4)
 
-    def test_the_same_list_again_shows_no_movable_documents(self):
+    def test_repeating_a_list_makes_no_document_movable(self):
         known = Sequences()
         known.observe(SCOPE, [1, 2, 3])
         known.observe(SCOPE, [1, 2, 3])
@@ -221,7 +221,7 @@ class TestOrder:
 
 
 @pytest.mark.parametrize("make", [headed, lambda i: f"- {prose(i)}", lambda i: f"Note: {prose(i)}"])
-def test_the_first_document_may_stand_behind_words_on_its_own_line(make):
+def test_the_first_document_may_follow_words_on_its_line(make):
     rng = random.Random(3)
     found = 0
     known = Recurrences()
@@ -239,7 +239,7 @@ def test_the_first_document_may_stand_behind_words_on_its_own_line(make):
 
 @pytest.mark.parametrize("words", ["Context is: ", "Be brief and precise. Additional facts: "])
 @pytest.mark.parametrize("make", [prose, headed])
-def test_the_first_document_may_stand_behind_several_words(words, make):
+def test_the_first_document_may_follow_several_words(words, make):
     known, rng = Recurrences(), random.Random(3)
     found = 0
     for n in range(120):
@@ -254,7 +254,7 @@ def test_the_first_document_may_stand_behind_several_words(words, make):
 
 
 @pytest.mark.parametrize("unknown", [1, 2])
-def test_a_note_names_documents_that_may_be_counted_otherwise(unknown):
+def test_a_note_names_documents_whose_number_is_uncertain(unknown):
     """New text between known documents may hold any number of documents."""
     *before, (text, docs) = bodies(prose, "blank lines", 90)
     known = taught(before)
@@ -270,8 +270,8 @@ def test_a_note_names_documents_that_may_be_counted_otherwise(unknown):
     assert places == sorted(places)
 
 
-def test_two_documents_that_another_one_holds_both_are_not_parted_in_it():
-    """Where all documents stand a blank line apart, and the two in it do not."""
+def test_a_document_that_contains_two_others_is_not_split():
+    """If all documents are separated by a blank line, and the two in it are not."""
     rng = random.Random(6)
     known = Recurrences()
     parts = [prose(i, lines=1) for i in range(12)]
@@ -287,7 +287,7 @@ def test_two_documents_that_another_one_holds_both_are_not_parted_in_it():
             known.learn(seen)
 
 
-def test_documents_that_came_in_hundreds_of_texts_are_still_apart():
+def test_documents_in_hundreds_of_texts_are_still_separate():
     known, rng = Recurrences(), random.Random(5)
     docs = [prose(i, lines=1) for i in range(6)]
     whole = 0

@@ -1,4 +1,4 @@
-"""Texts that count as a list of documents, and texts that are refused."""
+"""Texts that count as lists of documents, and texts that are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reversed_(text, settings_=DEFAULT, *, annotate=False):
 
 
 class TestXml:
-    def test_items_in_a_wrapper_with_attributes(self):
+    def test_items_in_a_wrapper_with_attributes_are_found(self):
         text = (
             'Use:\n<documents n="3">\n<document id="a">x</document>\n <document id="b">y</document>'
             '\n<document id="c">z</document></documents>\nQ?'
@@ -56,25 +56,25 @@ class TestXml:
         assert text[: block.end].endswith("</documents>")
 
     @pytest.mark.parametrize("name", ["document", "context", "doc", "passage", "reference", "file"])
-    def test_every_item_name_bare_and_wrapped(self, name):
+    def test_every_item_name_is_found_bare_and_wrapped(self, name):
         items = [f"<{name}>{i}</{name}>" for i in "xyz"]
         assert found("\n".join(items)) == [items]
         assert found(f"<{name}s>{''.join(items)}</{name}s>") == [items]
 
-    def test_context_can_be_the_wrapper(self):
+    def test_context_may_be_the_wrapper(self):
         items = [f"<doc>{i}</doc>" for i in "xyz"]
         assert found(f"<context>\n{''.join(items)}</context>") == [items]
 
-    def test_gaps_stay_in_place_and_attributes_move_along(self):
+    def test_gaps_stay_in_place_and_attributes_move_with_documents(self):
         text = "<doc id='q'>1</doc>\n\n<doc>2</doc> <doc a=\"b\">3</doc>"
         assert reversed_(text) == "<doc a=\"b\">3</doc>\n\n<doc>2</doc> <doc id='q'>1</doc>"
 
-    def test_equal_separators_are_gaps_and_prose_is_not(self):
+    def test_equal_separators_are_gaps_but_prose_is_not(self):
         assert found("<doc>1</doc>\n---\n<doc>2</doc>\n---\n<doc>3</doc>")
         text = "<doc>1</doc> see also <doc>2</doc> and last <doc>3</doc>"
         assert refusal(text) is Reason.GAPS_DIFFER
 
-    def test_an_empty_item_does_not_swallow_the_next(self):
+    def test_an_empty_item_does_not_include_the_next_one(self):
         text = "<doc></doc><doc>2</doc><doc>3</doc>"
         assert found(text) == [["<doc></doc>", "<doc>2</doc>", "<doc>3</doc>"]]
 
@@ -94,10 +94,10 @@ class TestXml:
             ("<doc>1</doc>" * 300, Reason.TOO_MANY),
         ],
     )
-    def test_markup_that_is_not_plainly_a_list_is_refused(self, text, reason):
+    def test_ambiguous_markup_is_refused(self, text, reason):
         assert refusal(text) is reason
 
-    def test_names_that_only_begin_alike_are_text(self):
+    def test_longer_tag_names_are_plain_text(self):
         assert found("<documentation>" * 5 + "<docker>") == []
 
     def test_numbering_attributes_stay_in_place(self):
@@ -107,23 +107,23 @@ class TestXml:
             f'<doc index="{i}">t{4 - i}</doc>' for i in (1, 2, 3)
         )
 
-    def test_numbered_items_that_say_more_of_themselves_take_it_along(self):
+    def test_other_attributes_of_numbered_items_move_with_their_text(self):
         text = "".join(f'<doc index="{i}" source="{i}.pdf">t{i}</doc>' for i in (1, 2, 3))
         assert reversed_(text, FREE_LABELS) == "".join(
             f'<doc index="{i}" source="{4 - i}.pdf">t{4 - i}</doc>' for i in (1, 2, 3)
         )
 
-    def test_a_number_behind_what_differs_holds_the_documents(self):
+    def test_a_number_after_another_attribute_keeps_documents_in_place(self):
         text = "".join(f'<doc source="{i}.pdf" index="{i}">t{i}</doc>' for i in (1, 2, 3))
         assert held(text, FREE_LABELS) is Reason.POSITIONAL_LABELS
 
-    def test_tags_inside_of_a_document_are_part_of_it(self):
+    def test_tags_inside_a_document_are_part_of_it(self):
         items = [f"<document><source>{i}.md</source>{i}</document>" for i in "xyz"]
         assert found("\n".join(items)) == [items]
 
 
 class TestResults:
-    def test_elements_move_as_they_were_written(self):
+    def test_json_elements_move_unchanged(self):
         parts = (
             '{"id":"a", "content":"x"}',
             '{"content" : "y","id":"b"}',
@@ -137,13 +137,13 @@ class TestResults:
         assert text[block.items[1].text_start : block.items[1].text_end] == "y"
 
     @pytest.mark.parametrize("key", ["rank", "position", "id"])
-    def test_elements_that_number_themselves_move_under_their_numbers(self, key):
+    def test_numbered_elements_move_under_their_numbers(self, key):
         text = json.dumps({"results": [{key: i, "content": "x" * (i + 1)} for i in range(4)]})
         assert held(text, FIXED_LABELS) is Reason.POSITIONAL_LABELS
         moved = json.loads(reversed_(text))["results"]
         assert moved == [{key: i, "content": "x" * (4 - i)} for i in range(4)]
 
-    def test_two_results_with_one_url_stay_two(self):
+    def test_two_results_with_the_same_url_stay_separate(self):
         text = json.dumps({"results": [{"url": "u", "content": c} for c in "xyz"]})
         assert len(found(text)[0]) == 3
 
@@ -158,7 +158,7 @@ class TestResults:
             [{"response": [{"pageContent": f"text {i}"} for i in "xyz"]}],
         ],
     )
-    def test_a_list_of_texts_counts_whatever_it_is_called(self, value):
+    def test_a_list_of_texts_is_found_under_any_name(self, value):
         assert [len(items) for items in found(json.dumps(value))] == [3]
 
     @pytest.mark.parametrize(
@@ -170,17 +170,17 @@ class TestResults:
             {"results": [{"text": f"text {i}", "chunk_no": i} for i in (4, 5, 6)]},
         ],
     )
-    def test_elements_that_others_name_by_their_place_are_held(self, value):
+    def test_elements_that_other_lists_refer_to_by_position_stay_in_place(self, value):
         assert held(json.dumps(value)) is Reason.POSITIONAL_LABELS
 
     @pytest.mark.parametrize(
         "text",
         ['{"results": [1, 2, 3]}', '{"results": "x"}', "[1,2,3]", '{"results": [{}', '{"a": 1}'],
     )
-    def test_other_json_is_left_alone(self, text):
+    def test_other_json_is_unchanged(self, text):
         assert found(text) == []
 
-    def test_a_key_that_comes_twice_is_refused(self):
+    def test_a_duplicate_key_is_refused(self):
         texts = ",".join(f'{{"text": "{name}"}}' for name in "abc")
         text = f'{{"results": [{{"text": "z"}}], "results": [{texts}]}}'
         assert refusal(text) is Reason.DUPLICATE_KEYS
@@ -216,7 +216,7 @@ def seconds(text):
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_megabyte_of_hostile_markup_takes_linear_time(piece):
     small, large = (piece * (size // len(piece)) for size in (1 << 17, 1 << 20))
-    # Eight times the text: a quadratic scanner takes 64 times as long. The floor absorbs the timer.
+    # Eight times the text takes a quadratic scanner 64 times as long. The floor absorbs the timer.
     assert seconds(large) < 24 * max(seconds(small), 2e-4)
 
 
@@ -228,7 +228,7 @@ text_st = st.text(st.sampled_from('ab<>/"= \n`[]1{}é\\')).map(
 @settings(max_examples=examples(80))
 @given(st.lists(text_st, min_size=3, max_size=6), st.sampled_from(["", "\n", " \n\n"]), st.data())
 @example(["", "", ""], "", None)
-def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
+def test_any_order_keeps_every_document_and_passes_verification(bodies, gap, data):
     text = "pre " + gap.join(f"<doc>{body}</doc>" for body in bodies) + " post"
     [block] = scan(text, DEFAULT)
     order = data.draw(st.permutations(range(len(bodies)))) if data else range(len(bodies))
@@ -262,8 +262,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=examples(60))
 @given(st.lists(text_st, min_size=3, max_size=6), st.data())
-def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, texts, data):
-    """Moves are not scanned again before they are sent; this is why that is sound."""
+def test_moved_documents_are_found_again_in_their_new_positions(shape, texts, data):
+    """Results are not scanned again before they are sent; this test justifies that."""
     text = SHAPES[shape](texts)
     [block] = scan(text, FREE_LABELS)
     order = data.draw(st.permutations(range(len(texts))))
@@ -278,7 +278,7 @@ def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, t
 @pytest.mark.parametrize(
     "text",
     [
-        "x ['a', 'b', 'c'] y",  # words, no texts
+        "x ['a', 'b', 'c'] y",  # words instead of texts
         "['it is', open('x'), 'so so']",
         "['a b', -'c d', 'e f']",
         "[{'a b': 1, **{}}, {'c d': 2}, {'e f': 3}]",
@@ -290,11 +290,11 @@ def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, t
         "['a b', 'c d', 'e f'",
     ],
 )
-def test_texts_unlike_pythons_repr_are_no_list(text):
+def test_texts_unlike_the_repr_of_python_are_not_lists(text):
     assert found(text) == []
 
 
-def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
+def test_verification_detects_a_lost_document_a_changed_one_and_a_dangling_note():
     text = "".join(f"<doc>{body * 99}</doc>" for body in "abc")
     [block] = scan(text, DEFAULT)
     identity = Change(block, (0, 1, 2))

@@ -1,4 +1,4 @@
-"""Tools sorted, and lines that differ by prompt put last."""
+"""Tools are sorted, and lines that differ by prompt are moved last."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_tools_move_as_they_were_written():
     assert sent(body, SORTED) == (Reason.STEADIED, want)
 
 
-def test_any_order_of_the_same_tools_becomes_one():
+def test_any_order_of_the_same_tools_becomes_the_same():
     rng = random.Random(1)
     tools = [{"type": "function", "function": {"name": n, "parameters": {}}} for n in "dcbae"]
     tools += [{"type": "web_search"}, {"name": 3}, {"name": "a", "type": "custom"}]
     assert len({sent(asked(*rng.sample(tools, len(tools))), SORTED)[1] for _ in range(20)}) == 1
 
 
-def test_a_tool_with_a_cache_mark_keeps_its_place_and_the_others_their_side():
+def test_a_tool_with_a_cache_mark_keeps_its_place_and_others_stay_on_their_side():
     marked = {"name": "m", "cache_control": {"type": "ephemeral"}}
     tools = [{"name": "z"}, {"name": "b"}, marked, {"name": "y"}, {"name": "a"}]
     _, made = sent(asked(*tools), SORTED, api="messages")
@@ -68,12 +68,12 @@ def test_a_tool_with_a_cache_mark_keeps_its_place_and_the_others_their_side():
         b'{"messages":[],"tools":[{"name":"b"},{"name":"a"}],"tools":[{"name":"b"},{"name":"a"}]}',
     ],
 )
-def test_sorted_tools_and_unusual_lists_stay(body):
+def test_sorted_tools_and_unusual_lists_are_unchanged(body):
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
     assert sent(body, SORTED)[1] is raw or sent(body, SORTED)[1] == raw
 
 
-def test_without_the_setting_and_where_it_only_looks_nothing_changes():
+def test_nothing_changes_without_the_setting_or_in_observe_mode():
     body = orjson.dumps(asked({"name": "b"}, {"name": "a"}))
     assert sent(body, ContextSettings())[1] is body
     assert sent(body, SORTED, mode="observe")[1] is body
@@ -82,7 +82,7 @@ def test_without_the_setting_and_where_it_only_looks_nothing_changes():
 LINES = ContextSettings(last_lines=("Today is", "Path:"))
 
 
-def test_lines_stand_behind_the_last_text_of_the_user():
+def test_moved_lines_follow_the_last_text_of_the_user():
     system = "Be kind.\n  Today is Monday.\nBe terse.\nPath: /a"
     body = {
         "messages": [
@@ -113,12 +113,12 @@ def test_lines_stand_behind_the_last_text_of_the_user():
         [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Today is it"}],
     ],
 )
-def test_lines_without_another_place_stay(messages):
+def test_lines_stay_if_there_is_no_user_text_to_follow(messages):
     raw = orjson.dumps({"messages": messages})
     assert sent(raw, LINES)[1] is raw
 
 
-def test_documents_behind_such_a_line_share_their_order():
+def test_documents_after_such_a_line_share_their_order():
     hook = ContextHook(ContextSettings(last_lines=("Today is",), holdout_share=0.0))
 
     def answered(day, ids):

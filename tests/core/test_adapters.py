@@ -1,4 +1,4 @@
-"""Adapters are loaded where that costs least, seen from where requests go."""
+"""Requests for adapters go where they cost least."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def page(director: Director, address: str, *running: str, most: float = 1.0) -> 
     director.adapters.read(slot, frozenset(running), most)
 
 
-def test_requests_for_an_adapter_stay_where_it_is_at_hand() -> None:
+def test_requests_for_an_adapter_go_where_it_is_loaded() -> None:
     d = fleet(*ADDRESSES)
     for address in ADDRESSES:
         page(d, address)
@@ -62,10 +62,10 @@ def test_requests_for_an_adapter_stay_where_it_is_at_hand() -> None:
         decision = ask(d, name, float(turn))
         assert homes.setdefault(name, decision.address) == decision.address
         finish(d, decision)
-    assert len(set(homes.values())) == 3  # one each, as each engine has room for one
+    assert len(set(homes.values())) == 3  # one each, since each engine has room for one
 
 
-def test_a_queue_outbids_an_adapter() -> None:
+def test_a_long_queue_outweighs_a_loaded_adapter() -> None:
     d = fleet("a:1", "b:1")
     for address in ("a:1", "b:1"):
         page(d, address, most=4.0)
@@ -84,7 +84,7 @@ def test_adapters_on_the_metrics_page_count_as_loaded() -> None:
 
 
 @pytest.mark.parametrize(("most", "where"), [(1.0, "b:1"), (2.0, "a:1")])
-def test_an_engine_whose_places_are_taken_is_left_for_one_further_away(
+def test_an_engine_without_a_free_adapter_slot_loses_to_a_more_distant_one(
     most: float, where: str
 ) -> None:
     d = fleet("a:1", "b:1")
@@ -95,7 +95,7 @@ def test_an_engine_whose_places_are_taken_is_left_for_one_further_away(
     assert ask(d, "sql", 0.0).address == where
 
 
-def test_the_model_itself_has_nothing_to_load() -> None:
+def test_requests_for_the_base_model_have_no_loading_cost() -> None:
     d = fleet("a:1", "b:1")
     page(d, "a:1", "law")
     page(d, "b:1", "law")
@@ -104,7 +104,7 @@ def test_the_model_itself_has_nothing_to_load() -> None:
     assert decision.view.load_s is None
 
 
-def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace(
+def test_loading_time_is_part_of_the_cost_and_is_not_learned_as_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(adapters, "LOAD_S", 5.0)
@@ -122,7 +122,7 @@ def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace(
     assert again.flight.began.teaches
 
 
-def test_a_restarted_engine_has_nothing_at_hand() -> None:
+def test_a_restarted_engine_has_no_adapters_loaded() -> None:
     d = fleet("a:1")
     page(d, "a:1")
     finish(d, ask(d, "sql", 0.0))
@@ -132,7 +132,7 @@ def test_a_restarted_engine_has_nothing_at_hand() -> None:
     assert decision.view.load_s is not None
 
 
-def test_an_endpoint_that_leaves_takes_its_adapters_along() -> None:
+def test_an_endpoint_that_leaves_takes_its_adapters_with_it() -> None:
     d = fleet("a:1", "b:1")
     decisions = [ask(d, "sql", 0.0), ask(d, "law", 0.0)]
     d.table.replace("test", [])
@@ -145,7 +145,7 @@ ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
-def test_an_alias_for_an_adapter_asks_for_the_adapter(
+def test_an_alias_for_an_adapter_requests_the_adapter(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapters, "LOAD_S", 0.0)
@@ -163,7 +163,7 @@ def test_an_alias_for_an_adapter_asks_for_the_adapter(
         assert ("a:1", name) in found, alias
 
 
-def test_an_alias_for_an_adapter_has_its_price_its_count_and_its_prefixes() -> None:
+def test_an_alias_for_an_adapter_has_the_price_the_count_and_the_prefixes_of_the_adapter() -> None:
     d = fleet("a:1", "b:1", aliases=ALIASES)
     for address in ("a:1", "b:1"):
         page(d, address, *(["sql"] if address == "b:1" else []))
@@ -173,14 +173,14 @@ def test_an_alias_for_an_adapter_has_its_price_its_count_and_its_prefixes() -> N
     assert d.table.weights("support") == "sql"
     assert d.table.weights("auto") == ""
     d.table.served("b:1", Served(weights={"m": "m"}))
-    assert d.table.weights("any") == "any"  # an adapter's at one endpoint, a model's at the other
+    assert d.table.weights("any") == "any"  # an adapter at one endpoint, a model at the other
 
 
 RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
 
 
 class ByName:
-    """Estimates that know adapters by their names."""
+    """Estimates by the names of adapters."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
@@ -208,7 +208,7 @@ class ByName:
         ("auto", "other:1", [0.5, 0.7]),
         ("able", "a:1", [0.9, 0.7]),
         ("unable", "other:1", [0.2, 0.7]),
-        ("sql", "a:1", [0.5]),  # no choice: as its model
+        ("sql", "a:1", [0.5]),  # no alternative: same as its model
     ],
 )
 def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(

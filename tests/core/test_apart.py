@@ -1,4 +1,4 @@
-"""Prefill and decode apart: the endpoint that reads, the one that answers, and their counts."""
+"""Disaggregated prefill: the prefilling endpoint, the answering one, and their counts."""
 
 import random
 from dataclasses import replace
@@ -67,7 +67,7 @@ def read_by(decision):
 
 
 def busy(director, *addresses, count=20):
-    """Answers are under way at these: a prompt that is read there holds all of them up."""
+    """Add answers in flight at these endpoints: a prompt prefilled there delays them all."""
     for address in addresses:
         for _ in range(count):
             director.table.reserve(director.table.slot(address), 100.0, 0.0, answering=True)
@@ -80,19 +80,19 @@ def busy(director, *addresses, count=20):
         *[(name, False) for name in ("prefill", "encode", "encode-prefill")],
     ],
 )
-def test_a_request_goes_only_where_llm_d_would_send_it(role, serves):
+def test_requests_go_only_to_endpoints_that_llm_d_would_choose(role, serves):
     d = fleet((P, role), (D, "decode"))
     seen = {ask(d, f"{n} hello", session=str(n)).address for n in range(30)}
     assert seen == ({P, D} if serves else {D})
 
 
-def test_prefillers_without_a_decoder_serve_no_request():
+def test_prefillers_without_a_decoder_serve_no_requests():
     d = fleet((P, "prefill"), (Q, "prefill"))
     with pytest.raises(RequestError, match="no endpoint may serve"):
         ask(d)
 
 
-def test_a_long_prompt_is_read_elsewhere_where_it_would_hold_answers_up():
+def test_a_long_prompt_is_prefilled_elsewhere_if_it_would_delay_answers():
     d = fleet(*SPLIT)
     busy(d, D, E)
     decision = ask(d)
@@ -100,14 +100,14 @@ def test_a_long_prompt_is_read_elsewhere_where_it_would_hold_answers_up():
     assert read_by(decision) in (P, Q)
 
 
-def test_a_prompt_that_is_cached_is_read_where_it_is():
+def test_a_cached_prompt_is_prefilled_where_it_is_cached():
     d = fleet((P, "prefill"), (D, "decode"))
     finish(d, ask(d))
     busy(d, D)
     assert read_by(ask(d, LONG + "And then?", 2.0)) == ""
 
 
-def test_prompts_come_back_when_the_prefillers_are_full():
+def test_decoders_prefill_prompts_themselves_when_prefillers_are_full():
     d = fleet((P, "prefill"), (D, "decode"), (E, "decode"))
     busy(d, D, E, count=2)
     places = [read_by(ask(d, f"{n}. {LONG}")) for n in range(30)]
@@ -118,7 +118,7 @@ def test_prompts_come_back_when_the_prefillers_are_full():
     ("rule", "text", "where"),
     [("never", LONG, ""), ("always", "Hi.", P), ("threshold", "Hi.", ""), ("threshold", LONG, P)],
 )
-def test_a_rule_can_take_the_place_of_the_cost(rule, text, where):
+def test_a_rule_can_replace_the_cost(rule, text, where):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart=rule))
     if rule == "never":
         busy(d, D)
@@ -129,18 +129,18 @@ def test_a_rule_can_take_the_place_of_the_cost(rule, text, where):
     "fields",
     [{"api": Api.RESPONSES}, {"api": Api.EMBEDDINGS}, {"shadow": True}, {"policy": "least-loaded"}],
 )
-def test_requests_that_no_sidecar_splits_are_not_split(fields):
+def test_requests_that_the_sidecar_does_not_split_stay_whole(fields):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     assert read_by(ask(d, **fields)) == ""
 
 
 @pytest.mark.parametrize("role", ["", "unknown"])
-def test_only_an_endpoint_with_a_sidecar_has_its_prompts_read_elsewhere(role):
+def test_only_prompts_of_endpoints_with_a_sidecar_are_prefilled_elsewhere(role):
     d = fleet((P, "prefill"), (D, role), settings=DirectorSettings(apart="always"))
     assert read_by(ask(d)) == ""
 
 
-def test_a_prefiller_has_the_model_and_the_region_of_the_endpoint():
+def test_a_prefiller_has_the_model_and_region_of_the_decoding_endpoint():
     settings = DirectorSettings(apart="always")
     d = fleet((P, "prefill", "other", "m"), (Q, "prefill"), (D, "decode"), settings=settings)
     assert {read_by(ask(d)) for _ in range(5)} == {Q}
@@ -173,7 +173,7 @@ def test_a_fallback_can_use_the_same_prefiller():
             assert other not in known
 
 
-def test_a_prompt_counts_where_it_is_read_until_it_is():
+def test_a_prompt_counts_at_its_prefiller_until_it_is_prefilled():
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     table = d.table
     p, e = table.slot(P), table.slot(D)
@@ -190,7 +190,7 @@ def test_a_prompt_counts_where_it_is_read_until_it_is():
 
 
 @pytest.mark.parametrize(("status", "believed"), [(200, True), (503, False)])
-def test_both_hold_the_prompt_once_it_was_answered(status, believed):
+def test_prefiller_and_decoder_have_the_prompt_cached_after_the_answer(status, believed):
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     finish(d, ask(d), status)
     shares = d.prefixes.match(d.prefixes.chain(request_of(LONG)), d.table.capacity)
@@ -203,7 +203,7 @@ def request_of(text):
     return Request(id="r", api=Api.CHAT, model="m", spans=(text,), chars=len(text))
 
 
-def test_a_retry_of_envoys_keeps_the_prefiller_and_the_books():
+def test_a_retry_by_envoy_keeps_the_prefiller_and_consistent_counts():
     d = fleet(
         (P, "prefill"), (D, "decode"), (E, "decode"), settings=DirectorSettings(apart="always")
     )
@@ -218,7 +218,7 @@ def test_a_retry_of_envoys_keeps_the_prefiller_and_the_books():
     assert not d.table.queued_uncached_tokens.any()
 
 
-def test_an_endpoint_that_leaves_is_not_replaced_while_it_reads():
+def test_the_slot_of_a_leaving_prefiller_is_not_reused_while_it_prefills():
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     decision = ask(d)
     d.table.replace(
@@ -229,7 +229,7 @@ def test_an_endpoint_that_leaves_is_not_replaced_while_it_reads():
     assert not d.table.in_flight.any()
 
 
-def test_a_newcomer_learns_nothing_from_the_prefiller_whose_place_it_took():
+def test_a_new_endpoint_learns_nothing_from_the_prefiller_whose_slot_it_took():
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     decision = ask(d)
     assert read_by(decision) == P
@@ -242,7 +242,7 @@ def test_a_newcomer_learns_nothing_from_the_prefiller_whose_place_it_took():
     assert not d.engines.traffic.shared(np.array([d.table.slot(Q)])).any()
 
 
-def test_a_failing_prefiller_is_passed_over_and_tried_again():
+def test_a_failing_prefiller_is_skipped_and_tried_again():
     health = Health(HealthSettings(probe=False), rng=random.Random(3))
     d = fleet(
         (P, "prefill"), (D, "decode"), health=health, settings=DirectorSettings(apart="always")
@@ -267,7 +267,7 @@ def test_a_failing_prefiller_is_passed_over_and_tried_again():
     assert read_by(ask(d, now=61.5)) == P
 
 
-def test_an_unreachable_prefiller_is_passed_over():
+def test_an_unreachable_prefiller_is_skipped():
     d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
     for _ in range(3):
         d.table.round_trip(P, None, 0.0)
@@ -275,7 +275,7 @@ def test_an_unreachable_prefiller_is_passed_over():
 
 
 @pytest.mark.long
-def test_time_that_a_prompt_took_elsewhere_teaches_nothing_of_the_endpoint():
+def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
     settings = DirectorSettings(apart="always")
     d = fleet((P, "prefill"), (D, "decode"), settings=settings)
     for n in range(60):
@@ -306,7 +306,7 @@ def test_a_fleet_without_roles_decides_as_before():
     assert all(apart is None for *_, apart in plain)
 
 
-def test_the_cheapest_prefiller_is_that_of_all_pairs():
+def test_the_cheapest_prefiller_is_the_best_of_all_pairs():
     draw = np.random.default_rng(4)
     for _ in range(300):
         helpers, candidates, kv_groups = (
@@ -334,7 +334,7 @@ def test_the_cheapest_prefiller_is_that_of_all_pairs():
 
 
 @pytest.mark.parametrize("rule", ["by-cost", "always"])
-def test_the_way_that_is_chosen_is_the_cheapest_of_all_pairs_and_of_plain_serving(rule):
+def test_the_cheapest_of_all_pairs_and_of_single_endpoints_is_chosen(rule):
     draw = random.Random(8)
     roles = ("prefill", "prefill", "prefill", "decode", "decode", "decode")
     endpoints = [(f"10.0.0.{n}:80", role) for n, role in enumerate(roles, 1)]

@@ -1,4 +1,4 @@
-"""The list of models that clients get, of the whole fleet."""
+"""The list of models of the whole fleet that clients get."""
 
 from laar.core.catalog import catalog
 from laar.core.endpoints import EndpointTable
@@ -19,17 +19,17 @@ def ids(*args):
     return [entry["id"] for entry in catalog(*args)["data"]]
 
 
-def test_it_has_every_name_once_and_the_aliases_last():
+def test_the_list_has_every_name_once_with_aliases_last():
     fleet = table(spec("a:1", "m2", "auto"), spec("b:1", "m1"), spec("c:1", "m1", "z"))
     assert ids(fleet, ["auto", "code"]) == ["m1", "m2", "z", "auto", "code"]
 
 
-def test_the_order_is_not_that_of_the_endpoints():
+def test_the_order_is_independent_of_the_endpoints():
     one, other = spec("a:1", "m2"), spec("b:1", "m1")
     assert catalog(table(one, other), ["auto"]) == catalog(table(other, one), ["auto"])
 
 
-def test_an_adapter_names_its_model_and_the_longest_context_counts():
+def test_an_adapter_names_its_model_and_the_longest_context_is_listed():
     fleet = table(spec("a:1", "m", max_model_len=10), spec("b:1", "m", max_model_len=20))
     fleet.served("b:1", Served(weights={"m": "org"}, adapters={"lora": "m"}))
     base = {"object": "model", "created": 0, "owned_by": "laar", "max_model_len": 20}
@@ -39,7 +39,7 @@ def test_an_adapter_names_its_model_and_the_longest_context_counts():
     }
 
 
-def test_models_that_an_engine_serves_are_listed():
+def test_models_that_an_engine_reports_are_listed():
     fleet = table(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
@@ -54,7 +54,7 @@ def test_models_that_an_engine_serves_are_listed():
     assert lengths == {"auto": 99, "m": 20, "other": 10, "z": 99}
 
 
-def test_a_pool_has_its_own():
+def test_each_pool_has_its_own_list():
     labels = {POOL_LABEL: "p"}
     fleet = table(spec("a:1", "m"), spec("b:1", "inside", labels=labels))
     assert ids(fleet, ["auto"], "p") == ["inside", "auto"]

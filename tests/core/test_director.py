@@ -65,7 +65,7 @@ def test_a_concrete_name_restricts_the_choice():
     assert shared == {"10.0.0.1:80", "10.0.0.2:80"}
 
 
-def test_requests_cost_nothing_for_events_that_no_engine_publishes():
+def test_without_kv_events_requests_do_no_work_for_them():
     d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     d.settle(d.decide(request(), 0.0), OK)
     assert d.prefixes.published is None
@@ -140,7 +140,7 @@ def test_a_subset_without_a_known_endpoint_is_a_503(subset):
     assert (refused.value.status, refused.value.reason) == (503, "no-candidates")
 
 
-def test_fallbacks_answer_to_the_name_the_body_will_carry():
+def test_fallbacks_serve_the_model_name_in_the_body():
     d = director(("a:1", "m1"), ("b:1", "m1"), ("c:1", "m2"), ("d:1", "m1"))
     decision = d.decide(request("m1"), 0.0)
     assert set(decision.fallbacks) | {decision.address} == {"a:1", "b:1", "d:1"}
@@ -148,14 +148,14 @@ def test_fallbacks_answer_to_the_name_the_body_will_carry():
     assert rewritten.fallbacks == ()
 
 
-def test_a_burst_spreads_because_each_decision_counts_at_once():
+def test_a_burst_is_spread_since_each_decision_counts_at_once():
     d = director(("a:1", "m"), ("b:1", "m"), ("c:1", "m"), ("d:1", "m"))
     for i in range(100):
         d.decide(request(text=f"{i} " + "x" * 1000), 0.0)
     assert d.table.in_flight[d.table.active].tolist() == [25.0] * 4
 
 
-def test_settling_twice_releases_once():
+def test_settling_twice_releases_the_reservation_once():
     d = director(("a:1", "m"))
     first, second = d.decide(request(), 0.0), d.decide(request(), 0.0)
     d.settle(first, OK)
@@ -176,14 +176,14 @@ def test_a_retry_goes_to_another_model_until_all_are_tried():
     assert decision.exhausted
 
 
-def test_a_policy_without_retry_knowledge_never_says_exhausted():
+def test_a_policy_that_ignores_retries_never_reports_exhaustion():
     d = director(("a:1", "m"))
     assert d.decide(request(), 0.0).exhausted
     assert not d.decide(request(policy="random"), 0.0).exhausted
 
 
 @pytest.mark.parametrize("tried", ["nobody," * 5000, "\x00\xff", ",,,", "m1" * 10_000, "m1," * 500])
-def test_an_absurd_tried_list_is_cut_and_never_refused(tried):
+def test_a_huge_list_of_tried_models_is_truncated_and_never_refused(tried):
     d = director(*FLEET)
     decision = d.decide(request(tried=tried), 0.0)
     assert len(decision.tried) <= 64
@@ -191,7 +191,7 @@ def test_an_absurd_tried_list_is_cut_and_never_refused(tried):
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_every_policy_decides_on_a_fleet_of_which_nothing_is_known(policy):
+def test_every_policy_decides_for_a_fleet_without_any_readings(policy):
     d = director(*FLEET)
     decision = d.decide(request(policy=policy), 0.0)
     assert decision.policy == policy
@@ -199,7 +199,7 @@ def test_every_policy_decides_on_a_fleet_of_which_nothing_is_known(policy):
     assert decision.address in {address for address, *_ in FLEET}
 
 
-def test_a_scorers_reason_is_given_only_for_its_own_first_choice():
+def test_the_reason_of_a_scorer_is_used_only_for_its_own_first_choice():
     class First:
         def score(self, view):
             view.reason = "first-in-the-list"
@@ -214,11 +214,11 @@ def test_a_scorers_reason_is_given_only_for_its_own_first_choice():
     assert full.reason == "first"
 
 
-def test_an_unknown_policy_is_the_settings_policy():
+def test_an_unknown_policy_is_replaced_by_the_one_in_the_settings():
     assert director(*FLEET).decide(request(policy="nonsense"), 0.0).policy == "laar"
 
 
-def test_saturated_endpoints_are_passed_over_unless_all_are():
+def test_saturated_endpoints_are_skipped_unless_all_are():
     d = director(("a:1", "m"), ("b:1", "m"))
     d.table.read("a:1", Reading(waiting=500.0, kv_usage=0.5), 100.0)
     d.table.read("b:1", Reading(waiting=0.0, kv_usage=0.5), 100.0)
@@ -227,7 +227,7 @@ def test_saturated_endpoints_are_passed_over_unless_all_are():
     assert {d.decide(request(text="x"), 101.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
-def test_an_engine_that_sleeps_and_may_not_be_woken_gets_nothing():
+def test_an_engine_that_sleeps_and_may_not_be_woken_gets_no_requests():
     d = director(("a:1", "m"), ("b:1", "m"))
     d.table.read("a:1", Reading(asleep=OFFLOADED), 100.0)
     d.table.read("b:1", Reading(waiting=500.0), 100.0)
@@ -241,7 +241,7 @@ def test_an_engine_that_sleeps_and_may_not_be_woken_gets_nothing():
 
 
 def with_sleepers(policy="laar"):
-    """A director with an endpoint that is awake and two that sleep and may be woken."""
+    """A director with an endpoint that is awake and two sleeping ones that may be woken."""
     d = director(("awake:1", "m"), settings=DirectorSettings(policy=policy))
     labels = {WAKE_LABEL: "true"}
     sleepers = [EndpointSpec(address=f"{a}:1", models=("m",), labels=labels) for a in "ab"]
@@ -253,14 +253,14 @@ def with_sleepers(policy="laar"):
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
 @pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-def test_an_engine_is_not_woken_while_another_answers_sooner(api, policy):
+def test_an_engine_is_not_woken_while_another_one_answers_sooner(api, policy):
     d = with_sleepers(policy)
     for _ in range(20):
         decision = d.decide(request(text="x", api=api), 101.0)
         assert (decision.address, decision.fallbacks) == ("awake:1", ())
 
 
-def test_an_engine_is_woken_once_the_others_queue_for_longer_than_that_takes():
+def test_an_engine_is_woken_once_queues_elsewhere_take_longer_than_waking_it():
     d = with_sleepers()
     for _ in range(200):
         decision = d.decide(request(text="word " * 3000), 101.0)
@@ -283,7 +283,7 @@ def test_stale_readings_exclude_no_endpoint(reading):
     assert "a:1" in {d.decide(request(text="x" * 500), 1000.0).address for _ in range(20)}
 
 
-def test_an_unreachable_endpoint_is_passed_over_unless_all_are():
+def test_an_unreachable_endpoint_is_skipped_unless_all_are():
     d = director(("a:1", "m"), ("b:1", "m"))
     for _ in range(3):
         d.table.round_trip("a:1", None, 0.0)
@@ -293,9 +293,9 @@ def test_an_unreachable_endpoint_is_passed_over_unless_all_are():
     assert d.decide(request(), 0.0)
 
 
-def test_an_endpoint_that_refuses_connections_gets_nothing_while_another_is_left():
+def test_an_endpoint_that_refuses_connections_gets_no_requests_while_another_remains():
     d = director(("down:1", "m"), ("up:1", "m"))
-    d.table.round_trip("up:1", None, 0.0)  # late once: a busy engine
+    d.table.round_trip("up:1", None, 0.0)  # a single late answer: a busy engine
     for now in (0.1, 60.0):
         d.table.round_trip("down:1", math.inf, now)
         assert {d.decide(request(), now).address for _ in range(20)} == {"up:1"}
@@ -303,18 +303,18 @@ def test_an_endpoint_that_refuses_connections_gets_nothing_while_another_is_left
     assert d.decide(request(), 60.0)
 
 
-def test_an_endpoint_that_refused_connections_is_back_with_its_first_good_page():
+def test_an_endpoint_that_refused_connections_returns_with_its_first_metrics_page():
     d = director(("a:1", "m"), ("b:1", "m"))
     elsewhere = EndpointSpec(address="c:1", models=("m",), metrics_url="http://c:9/metrics")
     d.table.replace("more", [elsewhere])
     for address in ("a:1", "c:1"):
         d.table.round_trip(address, math.inf, 0.0)
-        d.table.read(address, Reading(), 1.0)  # c's is served by another process
+        d.table.read(address, Reading(), 1.0)  # c's page is served by another process
     assert {d.decide(request(text="x"), 1.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
-def test_a_page_of_a_dead_engine_does_not_bring_it_back():
-    """As of vLLM, whose server then answers /health with 503."""
+def test_the_metrics_page_of_a_dead_engine_does_not_bring_it_back():
+    """Like vLLM, whose server then answers /health with 503."""
     d = director(("a:1", "m"), ("b:1", "m"))
     for now in range(3):
         d.table.round_trip("a:1", None, now)
@@ -323,7 +323,7 @@ def test_a_page_of_a_dead_engine_does_not_bring_it_back():
 
 
 def served(answer_s, count):
-    """Return the models that get a new fleet's requests, one after the other."""
+    """Return the models that get a new fleet's requests, in order."""
     d = director(*((f"{model}:1", model) for model in answer_s))
     models = []
     for number in range(count):
@@ -348,7 +348,7 @@ def test_every_model_is_tried_and_then_the_fastest_gets_the_requests(answer_s):
     assert set(models[8:]) == {fastest}
 
 
-def test_an_unknown_round_trip_is_not_a_short_one():
+def test_an_unknown_round_trip_does_not_count_as_short():
     d = director(("far:1", "m"), ("unknown:1", "m"), ("near:1", "m"))
     d.table.round_trip("far:1", 0.4, 0.0)
     d.table.round_trip("near:1", 0.01, 0.0)
@@ -356,7 +356,7 @@ def test_an_unknown_round_trip_is_not_a_short_one():
 
 
 class Broken(PlainAssessor):
-    """Fails in everything."""
+    """Fails in every method."""
 
     def assess(self, *_):
         raise ZeroDivisionError
@@ -371,7 +371,7 @@ class Broken(PlainAssessor):
 
 
 class NotFinite:
-    """A scorer gone wrong without an exception."""
+    """A scorer that returns invalid scores without an exception."""
 
     def score(self, view):
         return np.full(len(view.slots), np.nan)
@@ -389,7 +389,7 @@ class NotFinite:
         ),
     ],
 )
-def test_a_part_that_fails_degrades_the_decision_and_says_so(parts, reason):
+def test_a_failing_part_degrades_the_decision_with_a_reason(parts, reason):
     d = director(*FLEET, **parts)
     decision = d.decide(request(), 0.0)
     assert decision.reason == reason
@@ -410,7 +410,7 @@ def test_a_failing_observer_costs_no_decision():
     assert seen == [decision, (decision, OK)]
 
 
-def test_a_prompt_comes_back_to_where_its_prefix_is_and_a_failed_one_is_forgotten():
+def test_a_prompt_returns_to_its_cached_prefix_unless_its_request_failed():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     d = director(("a:1", "m"), ("b:1", "m"), ("c:1", "m"), prefixes=beliefs)
     text = "the same long beginning " * 400
@@ -427,7 +427,7 @@ def test_a_prompt_comes_back_to_where_its_prefix_is_and_a_failed_one_is_forgotte
     assert retried.uncached_tokens == retried.tokens
 
 
-def test_salts_share_nothing():
+def test_prompts_with_different_salts_share_nothing():
     d = director(("a:1", "m"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     d.settle(d.decide(request(salt="one"), 0.0), OK)
     assert d.decide(request(salt="two"), 0.0).uncached_tokens > 0
@@ -443,7 +443,7 @@ def test_an_opaque_request_goes_to_any_endpoint_and_is_counted():
     assert not d.table.in_flight.any()
 
 
-def test_a_score_goes_past_the_endpoints_that_are_busy():
+def test_a_scoring_request_avoids_busy_endpoints():
     d = director(*FLEET)
     opaque = Request(id="r", api=Api.OPAQUE, encodes=True)
     for at, (address, *_) in enumerate(FLEET):
@@ -452,7 +452,7 @@ def test_a_score_goes_past_the_endpoints_that_are_busy():
         decision = d.decide(opaque, 0.0)
         assert decision.address == FLEET[1][0]
         d.settle(decision, OK)
-    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # what is under way counts as well
+    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # requests in flight count as well
     assert {address: held.count(address) for address in held}.keys() == {a for a, *_ in FLEET}
 
 
@@ -471,7 +471,7 @@ def believed(d, model):
     return 1.0 - decision.uncached_tokens / decision.tokens
 
 
-def test_an_adapter_that_was_loaded_meanwhile_shares_no_prefix_with_its_base():
+def test_an_adapter_loaded_at_runtime_shares_no_prefix_with_its_base():
     d = with_names(("a:1", "m", "alias"), **BASE_AND_ADAPTER)
     d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
     assert believed(d, "alias") == believed(d, "auto") == believed(d, "m") > 0.9
@@ -482,7 +482,7 @@ def test_an_adapter_that_was_loaded_meanwhile_shares_no_prefix_with_its_base():
     assert believed(d, "lora") > 0.9
 
 
-def test_an_adapter_that_was_unloaded_is_no_name_any_more():
+def test_the_name_of_an_unloaded_adapter_is_removed():
     d = with_names(("a:1", "m"), ("b:1", "m"), **BASE_AND_ADAPTER)
     d.table.served("a:1", Served(weights={"m": "org/m"}))
     assert {d.decide(request("lora"), 0.0).address for _ in range(10)} == {"b:1"}
@@ -492,7 +492,7 @@ def test_an_adapter_that_was_unloaded_is_no_name_any_more():
 
 
 @pytest.mark.parametrize("name", ["big", "auto", "m"])
-def test_an_endpoint_cannot_take_a_name_that_is_given_to_others(name):
+def test_an_endpoint_cannot_claim_the_name_of_another_model(name):
     d = with_names(("big:1", "big"), ("a:1", "m"), adapters={name: "m"}, weights={"m": ""})
     decisions = [d.decide(request("big"), 0.0) for _ in range(10)]
     assert {x.address for x in decisions} == {"big:1"}
@@ -500,7 +500,7 @@ def test_an_endpoint_cannot_take_a_name_that_is_given_to_others(name):
 
 
 @pytest.mark.parametrize("said", ["label", "served"])
-def test_auto_is_for_the_engines_that_do_what_is_asked(said):
+def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
     d = director(("gen:1", "m"), ("emb:1", "e"))
     if said == "served":
         d.table.served("emb:1", Served(generates=False))
@@ -510,19 +510,19 @@ def test_auto_is_for_the_engines_that_do_what_is_asked(said):
         d.table.replace("test", [EndpointSpec(address="gen:1", models=("m",)), emb])
     for model in ("auto", ""):
         assert {d.decide(request(model), 0.0).address for _ in range(20)} == {"gen:1"}
-    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges what is said plainly
+    assert d.decide(request("e"), 0.0).address == "emb:1"  # the engine judges explicit values
     embed = Request(id="r", api=Api.EMBEDDINGS, model="auto", spans=("x",), chars=1)
     assert {d.decide(embed, 0.0).address for _ in range(20)} == {"emb:1"}
 
 
-def test_the_clients_own_priority_stays_where_no_objective_was_named():
+def test_the_priority_of_the_client_is_kept_without_an_objective():
     d = director(("a:1", "m"))
     d.table.replace("test", [EndpointSpec(address="a:1", models=("m",), priority_field=True)])
     assert d.decide(request(), 0.0).engine_priority is None
     assert d.decide(request(objective="urgent", priority=3), 0.0).engine_priority == -3
 
 
-def test_an_alias_that_engines_serve_is_no_adapter():
+def test_an_alias_that_engines_serve_is_not_an_adapter():
     d = director(("a:1", "m", "auto", "other"), prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     d.settle(d.decide(request("m", text="hello " * 2000), 0.0), OK)
     assert believed(d, "auto") == believed(d, "m") > 0.9
@@ -530,7 +530,7 @@ def test_an_alias_that_engines_serve_is_no_adapter():
 
 
 class Forgetful(Broken):
-    """A tuner whose weights can be had, and that can't take an outcome."""
+    """A tuner that provides weights but fails on outcomes."""
 
     def weights(self, _now):
         return Weights(values={}, version=1)
@@ -539,7 +539,7 @@ class Forgetful(Broken):
         raise ValueError
 
 
-def test_a_learner_that_fails_does_not_stop_the_others():
+def test_a_failing_learner_does_not_stop_the_others():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
     text = "a long beginning " * 400
@@ -549,16 +549,16 @@ def test_a_learner_that_fails_does_not_stop_the_others():
     assert again.uncached_tokens == again.tokens, "the failed one was taken back"
 
 
-def test_a_fault_of_health_neither_fails_a_request_nor_leaks_its_place():
+def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():
     d = director(*FLEET, health=Health(HealthSettings(), rng=random.Random(1)))
-    d.health.sent = None  # not to be called: raises
+    d.health.sent = None  # must not be called: raises
     decision = d.decide(request(), 0.0)
     d.settle(decision, OK)
     assert d.degraded == {"health": 1}
     assert not d.table.in_flight.any()
 
 
-def test_a_choice_stands_and_what_becomes_of_it_is_apart():
+def test_a_decision_is_immutable_and_its_flight_has_the_later_state():
     d = director(*FLEET)
     decision = d.decide(request("shared"), 0.0)
     [other] = decision.fallbacks
@@ -570,8 +570,8 @@ def test_a_choice_stands_and_what_becomes_of_it_is_apart():
     assert decision.flight.tried == (decision.flight.model,)
 
 
-def test_an_idle_endpoint_is_not_taken_to_be_busy_where_answers_are_not_streamed():
-    """Uncalibrated: the engine reads long prompts in a tenth of the time that is assumed."""
+def test_an_idle_endpoint_does_not_look_busy_if_answers_are_not_streamed():
+    """Uncalibrated: the engine prefills long prompts in a tenth of the assumed time."""
     d, now = director(*FLEET), 0.0
     for _ in range(200):
         decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
@@ -580,8 +580,8 @@ def test_an_idle_endpoint_is_not_taken_to_be_busy_where_answers_are_not_streamed
     assert expected_ttft_s(d.preview(request(first_token_seen=False), now)) < 1.0
 
 
-def test_only_a_streamed_answer_teaches_the_time_to_the_first_token():
-    """The first byte of any other comes after its last token."""
+def test_the_time_to_the_first_token_is_learned_only_from_streamed_answers():
+    """The first byte of any other answer comes after its last token."""
     for streamed in (False, True):
         d = director(*FLEET)
         for now in range(50):

@@ -1,4 +1,4 @@
-"""Bad input of clients, engines, probes and clocks: its permitted effects on a decision."""
+"""Bad input from clients, engines, probes and clocks has only limited effects on decisions."""
 
 import random
 
@@ -42,7 +42,7 @@ def finish(d, decision, **known):
 
 
 @pytest.mark.long
-def test_prompts_made_to_grow_the_index_do_not():
+def test_prompts_designed_to_grow_the_index_stay_within_its_limit():
     d, rng = director(), random.Random(1)
     for number in range(400):
         text = rng.randbytes(1 << 14).hex()
@@ -53,7 +53,7 @@ def test_prompts_made_to_grow_the_index_do_not():
     assert not d.degraded
 
 
-def test_prompts_that_differ_only_behind_a_common_beginning_share_only_that():
+def test_prompts_with_a_common_beginning_share_only_that():
     d = director()
     beginning = "a" * 4096
     finish(d, d.decide(request(beginning + "b" * 4096), 0.0))
@@ -63,7 +63,7 @@ def test_prompts_that_differ_only_behind_a_common_beginning_share_only_that():
 
 @pytest.mark.parametrize("cached", [-(10**9), 0, 10**9])
 @pytest.mark.parametrize("prompt", [0, 1, 10**9])
-def test_engines_that_lie_about_their_caches_move_beliefs_only_within_the_prompt(cached, prompt):
+def test_false_cache_reports_change_beliefs_only_within_the_prompt(cached, prompt):
     d = director()
     for _ in range(20):
         decision = d.decide(request("word " * 800), 0.0)
@@ -74,7 +74,7 @@ def test_engines_that_lie_about_their_caches_move_beliefs_only_within_the_prompt
         finish(d, decision, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=1)
 
 
-def test_an_endpoint_whose_probe_never_answers_counts_as_far_and_not_as_near():
+def test_an_endpoint_that_never_answers_probes_counts_as_distant():
     d = director()
     d.table.round_trip(NEAR, 0.01, 0.0)
     d.table.round_trip(FAR, 0.9, 0.0)

@@ -1,4 +1,4 @@
-"""Health in the director: who is a candidate, what a trial is, who failed where Envoy retried."""
+"""Health in the director: candidates, trials, and who failed when Envoy retried."""
 
 import random
 from dataclasses import replace
@@ -56,7 +56,7 @@ def fail(director, address, now, times=3):
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_no_policy_sends_to_what_is_out(policy):
+def test_no_policy_sends_requests_to_an_excluded_endpoint(policy):
     d = fleet(A, B, C, policy=policy)
     d.decide(request(), 0.5)
     for _ in range(6):
@@ -70,7 +70,7 @@ def test_no_policy_sends_to_what_is_out(policy):
     assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
 
 
-def test_a_retry_is_no_trial_of_a_model_that_was_tried():
+def test_a_retry_is_not_a_trial_of_a_model_already_tried():
     d = fleet(A, B)
     d.table.replace("more", [EndpointSpec(address=C, models=("other",))])
     ask = replace(request(), model="auto")
@@ -102,7 +102,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
     assert not chosen(14.1)[1]
     for _ in range(3):
         d.table.round_trip(B, None, 15.0)
-    assert chosen(16.0) == ("m", True)  # nor one that is not reached
+    assert chosen(16.0) == ("m", True)  # nor for an unreachable one
 
 
 def test_a_busy_model_is_waited_for():
@@ -116,12 +116,12 @@ def test_a_busy_model_is_waited_for():
     assert (decision.model, decision.exhausted) == ("m", False)
 
 
-def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
+def test_a_trial_is_a_single_request_with_fallbacks_and_its_own_reason():
     d = fleet(A, B, C)
     now = fail(d, A, 1.0)
     assert {d.decide(request(), now).address for _ in range(20)} == {B, C}
     due = now + 1.3
-    for _ in range(3):  # to explain begins nothing
+    for _ in range(3):  # an explanation begins nothing
         assert d.preview(request(), due).reason == "trial"
     first = d.decide(request(), due)
     assert (first.address, first.reason, first.trial) == (A, "trial", True)
@@ -131,7 +131,7 @@ def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
     assert {o.address for o in others} == {B, C}
     assert {o.reason for o in others} == {"laar"}
     d.replied(first, Reply(status=200), due + 0.1, read=True)
-    assert d.health.of(first.slot).breaker.is_out  # the head alone proves nothing where it is read
+    assert d.health.of(first.slot).breaker.is_out  # headers alone prove nothing if it is read
     d.replied(first, Reply(status=200, found=GOOD), due + 0.2, read=True)
     assert not d.health.of(first.slot).breaker.is_out
     d.settle(first, end())
@@ -153,7 +153,7 @@ def test_a_trial_that_proves_nothing_is_repeated_soon(how):
     assert (again.address, again.trial) == (A, True)
 
 
-def test_shadow_and_opaque_requests_are_no_trials():
+def test_shadow_and_opaque_requests_are_not_used_as_trials():
     d = fleet(A, B)
     now = fail(d, A, 1.0) + 1.3
     assert d.decide(request(shadow=True), now).address == B
@@ -161,7 +161,7 @@ def test_shadow_and_opaque_requests_are_no_trials():
     assert d.decide(request(), now).trial
 
 
-def test_the_last_candidate_is_never_out():
+def test_the_last_candidate_is_never_excluded():
     d = fleet(A)
     for _ in range(20):
         decision = d.decide(request(), 1.0)
@@ -171,7 +171,7 @@ def test_the_last_candidate_is_never_out():
     assert d.decide(request(), 1.0).reason == "all-failing"
 
 
-def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not():
+def test_endpoints_before_the_one_that_served_count_as_failed_after_a_retry_by_envoy():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)
     picked, first, second = decision.address, *decision.fallbacks
@@ -186,7 +186,7 @@ def test_when_envoy_retries_those_before_failed_and_the_one_that_served_did_not(
 
 
 def test_a_trial_that_envoy_had_to_retry_has_failed():
-    """The client has its answer from elsewhere; the endpoint stays out, for longer."""
+    """The client gets its answer elsewhere; the endpoint stays excluded, for longer."""
     d = fleet(A, B, C)
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)
@@ -201,7 +201,7 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     assert d.health.of(d.table.slot(trial.flight.address)).failures == {}
 
 
-def test_a_trial_that_envoy_had_to_retry_has_failed_although_its_endpoint_has_left():
+def test_a_trial_that_envoy_had_to_retry_has_failed_even_if_its_endpoint_has_left():
     """It may return at once, with a request from before still in flight."""
     d = fleet(A, B, C)
     slot, specs = d.table.slot(A), d.table.specs()
@@ -232,7 +232,7 @@ def test_the_retry_itself_may_fail_too():
     assert d.health.of(served).failures == {Kind.STATUS: 1}
 
 
-def test_an_endpoint_that_envoy_chose_by_itself_says_nothing_of_ours():
+def test_an_endpoint_that_envoy_chose_itself_does_not_count_against_the_picked_one():
     d = fleet(A, B, C)
     d.use(DirectorSettings(fallbacks=0), d.policies)
     decision = d.decide(request(), 1.0)
@@ -243,7 +243,7 @@ def test_an_endpoint_that_envoy_chose_by_itself_says_nothing_of_ours():
     assert d.health.of(picked).failures == {}
 
 
-def test_in_shadow_the_one_that_served_is_learned_from():
+def test_in_shadow_health_learns_from_the_endpoint_that_served():
     d = fleet(A, B)
     for _ in range(3):
         decision = d.decide(request(shadow=True), 1.0)
@@ -255,7 +255,7 @@ def test_in_shadow_the_one_that_served_is_learned_from():
     assert d.decide(request(), 1.5).address == B
 
 
-def test_records_say_why_it_was_left_out_and_what_it_costs():
+def test_records_show_why_an_endpoint_was_excluded_and_its_cost():
     d = fleet(A, B, C)
     now = fail(d, A, 1.0)
     decision = d.decide(request(), now)
@@ -276,8 +276,8 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     assert "answers only with P=" in shown["sentence"]
 
 
-def test_a_long_prompt_that_takes_its_predicted_time_is_no_hang():
-    """Silence in proportion to the prediction is none, though siblings answer meanwhile."""
+def test_a_long_prompt_within_its_predicted_time_is_not_a_hang():
+    """Silence in proportion to the prediction does not count, though siblings answer meanwhile."""
     d = fleet(A, B)
     now = 0.0
     for _ in range(60):  # short prompts take half a second everywhere
@@ -299,8 +299,8 @@ def test_a_long_prompt_that_takes_its_predicted_time_is_no_hang():
     assert d.health.of(decision.slot).breaker.openings == 0
 
 
-def test_off_means_off():
-    """No candidate is left out or priced otherwise, and no endpoint is asked by the picker."""
+def test_health_that_is_off_excludes_nothing():
+    """No candidate is excluded or priced differently, and the picker probes no endpoint."""
     d = fleet(A, B, probe=True, enabled=False)
     now = fail(d, A, 1.0, times=20)
     decisions = [d.decide(request(), now + 5.0) for _ in range(20)]
@@ -325,7 +325,7 @@ def addresses_of(director, now, count=20):
     return {director.decide(request(session=f"s{n}"), now).address for n in range(count)}
 
 
-def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
+def test_after_a_first_failure_an_endpoint_is_probed_before_it_gets_requests():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     assert addresses_of(d, 1.1) == {B, C}
@@ -355,7 +355,7 @@ def test_a_refused_probe_after_a_refused_client_opens_the_breaker():
     d.health.questions.answered(slot, None, 1.2, None, refused=True)
     assert d.health.of(slot).breaker.openings == 1
     d.health.questions.due(3.0, 16)
-    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe the picker's alone
+    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe only the picker's
     assert d.preview(request(), 3.2).reason == "trial"
 
 
@@ -366,17 +366,17 @@ def test_an_unanswered_probe_excludes_an_endpoint_only_briefly():
     assert d.health.state(d.table.slot(A), 2.1) == ""
 
 
-def test_a_suspect_that_is_all_there_is_stays_in():
+def test_the_only_candidate_stays_in_use_although_it_is_a_suspect():
     d = doubted(A, B)
     assert addresses_of(d, 1.1) == {B}
     only = d.decide(request(subset=frozenset({A})), 1.2)
     assert (only.address, only.reason) == (A, "laar")
     d.health.passed_over(d.table.slot(B), 1.3)
-    assert addresses_of(d, 1.4) == {B}  # who would be left?
+    assert addresses_of(d, 1.4) == {B}  # there would be nobody left
 
 
-def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
-    """Envoy does not report the failed attempt's answer; asked again, the engine gives it."""
+def test_a_probe_shows_that_an_attempt_met_a_full_queue():
+    """Envoy does not report the failed attempt's answer; a probe of the engine shows it."""
     d = fleet(A, B, C, probe=True)
     d.health.questions.are_asked = True
     d.decide(request(), 0.5)
@@ -391,10 +391,10 @@ def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
 
 
 @pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
-def test_a_denial_is_distinguished_by_asking_a_sibling_without_a_key(sibling, is_out):
+def test_a_probe_of_a_sibling_shows_whether_a_denial_is_the_fault_of_the_endpoint(sibling, is_out):
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
-    assert d.health.questions.due(1.1, 16) == []  # one may be any client's fault
+    assert d.health.questions.due(1.1, 16) == []  # one may be the fault of any client
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.2)
     d.health.replied(attempt, Reply(status=401), 1.2)
     asked = d.health.questions.due(1.3, 16)
@@ -418,7 +418,7 @@ def test_denials_by_an_endpoint_that_answers_probes_do_not_open_its_breaker():
     assert d.health.state(slot, 21.0) == ""
 
 
-def test_two_errors_in_answers_are_enough_where_a_question_proves_nothing():
+def test_two_errors_in_answers_are_enough_if_a_probe_is_inconclusive():
     d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
@@ -431,7 +431,7 @@ def test_two_errors_in_answers_are_enough_where_a_question_proves_nothing():
 
 
 def answer(d, address, found, now, model="", tokens=None):
-    """One read answer of an endpoint, of which this was found."""
+    """Record a read answer of an endpoint with this finding."""
     decision = d.decide(request(subset=frozenset({address})), now)
     d.replied(decision, Reply(status=200), now, read=True)
     d.answering(decision, now)
@@ -440,7 +440,7 @@ def answer(d, address, found, now, model="", tokens=None):
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
-def test_useless_answers_count_where_other_models_answer_usefully(kind):
+def test_useless_answers_count_if_other_models_answer_usefully(kind):
     d = fleet(A, B)
     for n in range(12):
         answer(d, A, kind, 1.0 + n)
@@ -451,7 +451,7 @@ def test_useless_answers_count_where_other_models_answer_usefully(kind):
 
 
 @pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
-def test_useless_answers_that_all_give_are_asked_for(kind):
+def test_useless_answers_from_all_endpoints_count_against_none(kind):
     d = fleet(A, B)
     for n in range(12):
         for address in (A, B):
@@ -459,7 +459,7 @@ def test_useless_answers_that_all_give_are_asked_for(kind):
     assert not d.health.of(d.table.slot(A)).failures
 
 
-def test_an_answer_in_a_foreign_models_name_counts_where_siblings_name_another():
+def test_an_answer_with_another_model_name_counts_as_failure_if_siblings_use_the_right_one():
     d = fleet(A, B, C)
     for n in range(12):
         answer(d, A, GOOD, 1.0 + n, model="foreign")
@@ -470,7 +470,7 @@ def test_an_answer_in_a_foreign_models_name_counts_where_siblings_name_another()
     assert "answers name another model: foreign" in why
 
 
-def test_an_alias_that_siblings_answer_with_too_is_no_foreign_name():
+def test_an_alias_that_siblings_also_use_is_not_another_model():
     d = fleet(A, B, C)
     for n in range(12):
         for address in (A, B, C):
@@ -478,7 +478,7 @@ def test_an_alias_that_siblings_answer_with_too_is_no_foreign_name():
         assert not d.health.of(d.table.slot(A)).failures
 
 
-def test_a_dated_name_or_a_path_of_the_requested_model_is_its_name():
+def test_a_dated_name_or_a_path_of_the_requested_model_is_accepted():
     d = fleet(A, B, C)
     for n in range(12):
         answer(d, A, GOOD, 1.0 + n, model="/models/M" if n % 2 else "m-2026-08-06")
@@ -486,7 +486,7 @@ def test_a_dated_name_or_a_path_of_the_requested_model_is_its_name():
     assert not d.health.of(d.table.slot(A)).failures
 
 
-def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_out():
+def test_a_useless_answer_triggers_a_probe_and_a_useless_reply_excludes_the_endpoint():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     slot = d.table.slot(A)
     assert d.health.of(slot).breaker.is_out  # a suspect
@@ -504,7 +504,7 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
 
-def test_a_page_that_a_question_meets_everywhere_takes_no_endpoint_out():
+def test_a_page_that_probes_get_everywhere_excludes_no_endpoint():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     for slot in d.health.questions.due(1.1, 16):
@@ -512,7 +512,7 @@ def test_a_page_that_a_question_meets_everywhere_takes_no_endpoint_out():
     assert not d.health.of(d.table.slot(A)).breaker.is_out
 
 
-def test_a_useless_answer_teaches_no_speed():
+def test_no_speed_is_learned_from_a_useless_answer():
     d = fleet(A, B)
     for n in range(8):
         answer(d, B, GOOD, 1.0 + n)
@@ -563,7 +563,7 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
     assert not table.counted.any()
 
 
-def test_a_slow_suspect_whose_question_has_no_answer_is_back_after_a_second():
+def test_a_slow_suspect_returns_a_second_after_an_unanswered_probe():
     d = doubted(A, B, C)
     endpoint = d.health.of(d.table.slot(A))
     for _ in range(4):
@@ -574,7 +574,7 @@ def test_a_slow_suspect_whose_question_has_no_answer_is_back_after_a_second():
     assert standing[1].pace.tolist() == [5.0, 1.0, 1.0]
 
 
-def test_an_endpoint_is_not_blamed_for_the_time_in_which_it_is_woken():
+def test_the_time_to_wake_an_endpoint_does_not_count_as_slowness():
     d, now = fleet(), 0.0
     labels = {WAKE_LABEL: "true"}
     d.table.replace("t", [EndpointSpec(address=a, models=("m",), labels=labels) for a in (A, B)])
@@ -613,7 +613,7 @@ def test_an_endpoint_is_not_blamed_for_the_time_in_which_it_is_woken():
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_images_go_where_they_were_encoded_unless_that_is_out(broken):
+def test_images_go_to_their_earlier_encoder_unless_it_is_excluded(broken):
     d = fleet()
     roles = {A: "decode", B: "encode", C: "encode", "10.0.0.4:80": "encode"}
     specs = [
@@ -641,7 +641,7 @@ def test_images_go_where_they_were_encoded_unless_that_is_out(broken):
     assert moved == ({image for image in first if first[image] == B} if broken else set())
 
 
-def test_items_are_spread_when_an_encoder_has_many_more_in_flight():
+def test_items_are_spread_if_an_encoder_has_many_more_in_flight():
     d = fleet()
     roles = {A: "decode", B: "encode", C: "encode"}
     specs = [

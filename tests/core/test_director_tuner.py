@@ -1,4 +1,4 @@
-"""The director with a tuner in it: one set of weights for each decision, and its outcome."""
+"""The director with a tuner: one set of weights for each decision, and its outcome."""
 
 import random
 
@@ -22,7 +22,7 @@ START = {"k_rtt": 1.0, "k_queue": 0.7}
 
 
 class Recorder:
-    """A climb that never climbs: version n, then n + 1, and a list of the outcomes it got."""
+    """A fake climb: version n, then n + 1, and a list of the outcomes it received."""
 
     def __init__(self):
         self.asked = 0
@@ -59,7 +59,7 @@ def request(**fields):
     return Request(id="r", api=Api.CHAT, model="auto", spans=("x" * 400,), chars=400, **fields)
 
 
-def test_each_decision_is_priced_with_weights_of_its_own():
+def test_each_decision_uses_its_own_weights():
     recorder = Recorder()
     d = director(recorder)
     decisions = [d.decide(request(), 0.0) for _ in range(3)]
@@ -81,7 +81,7 @@ def test_the_weights_reach_the_cost():
     assert farther(second) > 1.8 * farther(first)
 
 
-def test_explanations_and_requests_without_room_use_no_weights_up():
+def test_explanations_and_requests_without_room_consume_no_weights():
     recorder = Recorder()
     d = director(recorder)
     d.preview(request(), 0.0)
@@ -99,7 +99,7 @@ def test_explanations_and_requests_without_room_use_no_weights_up():
         (Completion(status=200, cause="reset", latency_s=2.0, ttft_s=0.5), False),
     ],
 )
-def test_the_end_of_a_request_is_reported_once_under_its_version(end, ok):
+def test_the_end_of_a_request_is_reported_once_with_its_version(end, ok):
     recorder = Recorder()
     d = director(recorder)
     decision = d.decide(request(), 10.0)
@@ -110,7 +110,7 @@ def test_the_end_of_a_request_is_reported_once_under_its_version(end, ok):
     assert now == 12.0
 
 
-def test_other_policies_shadow_and_opaque_requests_are_none_of_the_tuners_business():
+def test_other_policies_and_shadow_and_opaque_requests_are_not_reported_to_the_tuner():
     recorder = Recorder()
     d = director(recorder)
     for other in (request(policy="random"), request(shadow=True)):
@@ -120,14 +120,14 @@ def test_other_policies_shadow_and_opaque_requests_are_none_of_the_tuners_busine
     assert recorder.asked == 0
 
 
-def test_a_broken_tuner_costs_no_request():
+def test_a_broken_tuner_fails_no_request():
     d = director(Broken())
     assert d.decide(request(), 0.0).reason == "laar"
     assert d.degraded["tuner"] == 1
 
 
 class Meddler:
-    """A plug-in's scorer that tries to change the weights of the decisions after its own."""
+    """A plug-in scorer that tries to change the weights of later decisions."""
 
     def score(self, view):
         for name in view.weights:
@@ -151,7 +151,7 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert tuner.export()["weights"] == START
     for weights in (*seen, *(window["weights"] for window in windows)):
         assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
-    assert d.degraded["scorer"] == len(seen)  # a fault, as any other of a plug-in
+    assert d.degraded["scorer"] == len(seen)  # a fault like any other of a plug-in
 
 
 def test_settling_decisions_count_so_that_windows_open():

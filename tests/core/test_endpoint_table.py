@@ -1,4 +1,4 @@
-"""The endpoint table: membership, slots, and counters that come out even."""
+"""The endpoint table: membership, slots, and counters that return to zero."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_unknown_readings_are_not_zero():
     assert table.in_flight[slot] == 0
 
 
-def test_endpoints_are_found_by_every_name_they_answer_to():
+def test_endpoints_are_found_by_each_of_their_names():
     table = EndpointTable()
     table.replace("s", [spec("a:1", "m", "auto"), spec("b:1", "n", "auto")])
     assert [table.spec(int(s)).address for s in table.serving("auto")] == ["a:1", "b:1"]
@@ -45,7 +45,7 @@ def test_an_address_names_one_endpoint_and_a_bare_ip_those_on_all_its_ports():
     assert not any(table.named(item) for item in found)
 
 
-def test_sources_add_up_and_one_source_leaves_the_others_alone():
+def test_endpoints_of_several_sources_are_combined():
     table = EndpointTable()
     table.replace("file", [spec("a:1"), spec("b:1")])
     table.replace("dns", [spec("b:1"), spec("c:1")])
@@ -53,8 +53,8 @@ def test_sources_add_up_and_one_source_leaves_the_others_alone():
     assert {s.address for s in table.specs()} == {"b:1", "c:1"}
 
 
-def test_a_newcomer_is_taken_to_serve_its_names_as_the_others_do():
-    """Else its coming would change the hash of all prompts under a second name."""
+def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
+    """Otherwise its arrival would change the hash of all prompts under a second name."""
     table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
     table.replace("s", specs[:1])
     weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
@@ -66,7 +66,7 @@ def test_a_newcomer_is_taken_to_serve_its_names_as_the_others_do():
     assert table.weights("other") == "other"
 
 
-def test_the_same_set_again_changes_nothing():
+def test_setting_the_same_endpoints_again_changes_nothing():
     table = EndpointTable()
     table.replace("s", [spec("a:1")])
     version = table.version
@@ -92,7 +92,7 @@ def test_an_endpoint_that_leaves_with_requests_keeps_its_slot_until_they_end():
     assert table.queued_tokens[old] == 0
 
 
-def test_an_endpoint_that_flaps_finds_its_counters():
+def test_an_endpoint_that_flaps_keeps_its_counters():
     table = EndpointTable()
     table.replace("s", [spec("a:1")])
     table.reserve(table.slot("a:1"), 100, 50)
@@ -101,13 +101,13 @@ def test_an_endpoint_that_flaps_finds_its_counters():
     assert table.queued_tokens[table.slot("a:1")] == 100
 
 
-def test_a_reading_of_an_endpoint_that_left_goes_nowhere():
+def test_a_reading_of_an_endpoint_that_left_is_dropped():
     table = EndpointTable()
     assert table.read("a:1", Reading(waiting=1), 5.0) == -1
 
 
 class Membership(RuleBasedStateMachine):
-    """Joins, leaves, reservations and releases in any order, against a plain model."""
+    """Joins, leaves, reservations and releases in any order, compared with a simple model."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Learned constants of engines, against engines whose constants are known."""
+"""Learned constants of engines, compared with engines whose constants are known."""
 
 import heapq
 import math
@@ -34,7 +34,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Send requests that take what `took(slot, work_s, others)` says: first token, the rest."""
+    """Send requests that take `took(slot, work_s, others)`: time to first token, and the rest."""
     rng = random.Random(seed)
     due = []
 
@@ -70,7 +70,7 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
 
 
 @pytest.mark.parametrize("base_s", [0.002, 0.05, 0.07, 3.0])
-def test_a_measured_answer_is_expected_to_take_the_time_that_it_took(base_s):
+def test_an_answer_is_predicted_to_take_its_measured_time(base_s):
     table, engines = fleet("a:1")
     slots = table.active.copy()
     bases = np.full(1, base_s)
@@ -86,7 +86,7 @@ def test_a_measured_answer_is_expected_to_take_the_time_that_it_took(base_s):
 
 
 def two_models():
-    """An endpoint of each of two models; returns what their answers are expected to take."""
+    """An endpoint for each of two models; return the expected time of their answers."""
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
     engines = Engines(table)
@@ -98,14 +98,14 @@ def two_models():
     return engines, answer_s
 
 
-def test_a_model_first_heard_of_by_another_picker_begins_with_its_measured_base():
+def test_a_model_first_seen_by_another_picker_starts_with_its_measured_base():
     engines, answer_s = two_models()
     engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0), 0.1, 0.1, 0.02))
-    engines.reads(np.arange(2))  # as a scrape of the metrics does, before any decision
+    engines.reads(np.arange(2))  # like a scrape of metrics, before any decision
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
 
 
-def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
+def test_a_new_artifact_applies_to_models_without_samples():
     engines, answer_s = two_models()
     engines.began(0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=8.0, timed=True, shown=True)
     assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
@@ -116,7 +116,7 @@ def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
 
 
 def answered(engines, seconds, count, base):
-    """Serve requests one by one; `base` is the artifact's seconds of an answer, if there is one."""
+    """Serve requests one by one; `base` is the artifact's seconds per answer, if any."""
     for at in range(count):
         one = engines.began(
             0, 10.0 * at, plain_s=0.0, others=0.0, rtt_s=0.0, base_s=base or 0.0,
@@ -128,10 +128,10 @@ def answered(engines, seconds, count, base):
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("count", [1, 5, 20, 60, 300])
 @pytest.mark.parametrize(("before", "seconds"), [(None, 0.03), (None, 9.0), (2.0, 0.03)])
-def test_an_artifact_loaded_while_serving_counts_as_after_a_restart(
+def test_an_artifact_loaded_while_serving_has_the_same_effect_as_after_a_restart(
     before, seconds, count, restarts
 ):
-    """Restarted with what was learned, or with the same answers once more."""
+    """Restarted with the learned state, or with the same answers once more."""
 
     def expected_s(engines):
         slots = np.arange(1)
@@ -162,7 +162,7 @@ def ahead(engines, slots, now, read):
     return asked_of(engines.traffic, slots, now)[0].seconds_ahead(now, read)
 
 
-def test_a_speed_that_the_artifact_has_wrong_is_learned():
+def test_a_wrong_speed_in_the_artifact_is_corrected_by_learning():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, _n: (2.0 * work, 1.0), 300)
     assert of(table, engines).read == pytest.approx([2.0, 2.0], rel=0.15)
@@ -197,7 +197,7 @@ def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
     assert max(spreads) < 1.3
 
 
-def test_an_endpoint_that_was_slow_long_ago_is_taken_for_one_of_its_model():
+def test_an_endpoint_that_was_slow_long_ago_counts_as_normal():
     table, engines = fleet("a:1", "b:1", "slow:1")
     slow = table.slot("slow:1")
 
@@ -218,7 +218,7 @@ def test_an_endpoint_that_was_slow_long_ago_is_taken_for_one_of_its_model():
     assert one_by_one(others, 300, 1500) < 1.1
 
 
-def test_attention_makes_long_prompts_take_more_than_in_proportion():
+def test_attention_makes_long_prompts_take_more_than_proportional_time():
     """By three quarters at 65,536 tokens of context here, and after a cached part as well."""
     table, engines = fleet("a:1")
     rng = random.Random(4)
@@ -239,7 +239,7 @@ def test_attention_makes_long_prompts_take_more_than_in_proportion():
     assert constants.read[0] == pytest.approx(1.0, rel=0.05)
 
 
-def test_an_engine_that_reads_side_by_side_is_distinguished_from_one_that_reads_in_turn():
+def test_parallel_and_sequential_prefills_are_distinguished():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, n: (work * (1.0 + 0.2 * n), 2.0 + 0.4 * n), 600)
     constants = of(table, engines)
@@ -247,7 +247,7 @@ def test_an_engine_that_reads_side_by_side_is_distinguished_from_one_that_reads_
     assert constants.turns[0] < 0.3
 
 
-def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
+def test_prompts_ahead_are_forgotten_once_prefilled_or_once_their_time_is_over():
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for shown in (True, False):
@@ -259,8 +259,8 @@ def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
         engines.drop(0)
 
 
-def test_prompts_are_not_ahead_any_more_once_their_answers_are_over():
-    """Though the engine is a hundred times as fast as c(m), and no first token was seen."""
+def test_prompts_are_no_longer_ahead_once_their_answers_end():
+    """Although the engine is a hundred times faster than c(m), and no first token was seen."""
     table, engines = fleet("a:1")
     slots, read = table.active, np.ones(1)
     for number in range(100):
@@ -271,7 +271,7 @@ def test_prompts_are_not_ahead_any_more_once_their_answers_are_over():
         assert ahead(engines, slots, now + 0.1, read)[0] == 0.0
 
 
-def test_prompts_of_other_pickers_are_not_ahead_any_more_once_they_are_over():
+def test_prompts_of_other_pickers_are_no_longer_ahead_once_they_end():
     table, engines = fleet("a:1")
     sent = Elsewhere(ahead_s=0.0, unseen_s=50.0, sent=1.0, sent_s=50.0, hidden_s=50.0)
     engines.elsewhere(0, 0.0, sent)
@@ -297,19 +297,19 @@ def read_prompt(engines, slot, now):
     engines.gone(one, now)
 
 
-def test_a_full_engine_is_seen_by_its_readings_and_one_that_only_reads_is_not():
+def test_readings_show_a_full_engine_but_not_one_that_only_prefills():
     table, engines = fleet("full:1", "busy:1", "stuck:1")
     for at in range(8):
         table.read("full:1", Reading(running=16, waiting=3), float(at))
         table.read("busy:1", Reading(running=16 - at % 3, waiting=3), float(at))
         table.read("stuck:1", Reading(running=16, waiting=3), float(at))
         of(table, engines)
-        for slot in (0, 1):  # the third reads one long prompt all the time
+        for slot in (0, 1):  # the third always prefills one long prompt
             read_prompt(engines, slot, at + 0.5)
     assert of(table, engines).slots.tolist() == [16.0, math.inf, math.inf]
 
 
-def test_an_engine_that_was_taken_to_be_full_gets_its_chance_again():
+def test_an_engine_that_seemed_full_gets_another_chance():
     table, engines = fleet("a:1", "b:1")
     for at in range(5):
         table.read("a:1", Reading(running=5, waiting=1), float(at))
@@ -320,7 +320,7 @@ def test_an_engine_that_was_taken_to_be_full_gets_its_chance_again():
     assert of(table, engines).slots.tolist() == [math.inf, math.inf]
 
 
-def test_an_engine_that_restarts_with_fewer_places_is_seen_to_be_full_again():
+def test_an_engine_that_restarts_with_fewer_slots_is_detected_as_full_again():
     table, engines = fleet("a:1")
     for at in range(20):
         if at == 10:
@@ -331,7 +331,7 @@ def test_an_engine_that_restarts_with_fewer_places_is_seen_to_be_full_again():
     assert of(table, engines).slots.tolist() == [16.0]
 
 
-def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_alike():
+def test_prompts_wait_for_room_in_a_full_cache_except_for_shared_beginnings():
     table, engines = fleet("small:1", "large:1", "unknown:1")
     slots, own = np.arange(3), np.full(3, 40_000.0)
     for name, room in (("small:1", 100_000.0), ("large:1", 1_000_000.0)):
@@ -340,7 +340,7 @@ def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_al
     assert crowded(engines, table, slots, own) is None
     for slot in range(3):
         table.reserve(slot, 80_000.0, 80_000.0)
-    # 20,000 of the 80,000 that run there have to end first.
+    # 20,000 of the 80,000 running there have to end first.
     assert crowded(engines, table, slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
     for at in range(1, 200):  # half of what is in flight is one prefix
         table.read(
@@ -351,7 +351,7 @@ def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_al
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.integers(-5, 10**12))
-def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, tokens):
+def test_no_answer_moves_a_constant_out_of_its_bounds(ttft, latency, work, tokens):
     table, engines = fleet("a:1", "b:1")
     for _ in range(20):
         one = engines.began(0, 1.0, plain_s=1.0, others=1.0, rtt_s=0.1, base_s=0.0, shown=True)
@@ -370,7 +370,7 @@ def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, token
     assert (constants.read > 0.0).all()
 
 
-def test_one_absurd_length_of_an_answer_does_not_outweigh_the_others():
+def test_one_implausible_answer_length_does_not_outweigh_the_others():
     table, engines = fleet("a:1")
     for number in range(400):
         now, known = 10.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
@@ -380,7 +380,7 @@ def test_one_absurd_length_of_an_answer_does_not_outweigh_the_others():
         assert of(table, engines).answer_s[0] < 10.0
 
 
-def test_samples_that_cannot_be_solved_are_left_out():
+def test_samples_that_cannot_be_solved_are_rejected():
     line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
     with np.errstate(all="ignore"):
         for _ in range(40):
@@ -391,7 +391,7 @@ def test_samples_that_cannot_be_solved_are_left_out():
     assert line.now == pytest.approx([2.0, 0.5], abs=0.1)
 
 
-def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
+def test_a_line_is_learned_despite_outliers_and_followed_when_it_changes():
     rng = random.Random(3)
     line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
 
@@ -410,7 +410,7 @@ def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
 @pytest.mark.parametrize(
     ("at", "row"), [(0, [10**400] * 5), (-1, [10**400]), (-1, {}), (-1, []), (0, "x")]
 )
-def test_a_state_that_is_none_is_left_out(at, row):
+def test_an_invalid_state_is_ignored(at, row):
     """JSON has integers of any size."""
     table, engines = fleet("a:1")
     serve(table, engines, lambda _slot, work, _n: (work, 1.0), 30)
@@ -421,7 +421,7 @@ def test_a_state_that_is_none_is_left_out(at, row):
     assert math.isfinite(of(table, fresh).read[0])
 
 
-def test_a_pace_of_fewer_samples_than_none_is_left_out():
+def test_a_pace_with_a_negative_sample_count_is_ignored():
     table, engines = fleet("a:1", "b:1")
     engines.restore({"paces": {"a:1": [0.0, -1.0, 0.0, 0.0, 0.0, 0.0]}})
     constants = of(table, engines)
@@ -429,8 +429,8 @@ def test_a_pace_of_fewer_samples_than_none_is_left_out():
     assert np.isfinite(constants.answer_s).all()
 
 
-def test_a_new_artifact_does_not_undo_what_answers_taught():
-    """A picker learned 53 us a token for what it took for 100; then `laar calibrate` measured."""
+def test_a_new_artifact_does_not_undo_learning_from_answers():
+    """A picker learned 53 us a token with a prior of 100; then `laar calibrate` measured."""
     true_s = 53e-6
     table, engines = fleet("a:1")
 
@@ -464,8 +464,8 @@ def test_a_new_artifact_does_not_undo_what_answers_taught():
     assert 30e-6 * of(table, fresh).read[0] == pytest.approx(true_s, rel=0.1)
 
 
-def test_a_measured_speed_weighs_by_its_own_error():
-    """Three short first tokens of 3 times the time: they move a doubtful c(m), not a sure one."""
+def test_a_measured_speed_is_weighted_by_its_error():
+    """Three short first tokens of 3 times the time: they move an uncertain c(m), not a sure one."""
     found = []
     for error in (0.1, 0.5):
         table, engines = fleet("a:1")

@@ -1,4 +1,4 @@
-"""Exploration: who is hardly known gets a small share, and no request pays much for it."""
+"""Exploration: hardly known models get a small share, and no request pays much for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = {"known": 1.0, "thin": 1.5, "slow": 30.0}
 
 
 class Known:
-    """Models of which some were measured; outcomes are reported, or are not."""
+    """Models, some of which were measured; outcomes are reported or not."""
 
     def __init__(self, reported: dict[str, float] | None) -> None:
         self.reported = reported
@@ -66,12 +66,12 @@ def director(reported: dict[str, float] | None, **settings: object) -> Director:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More requests explore than in a fleet, so that fewer show it."""
+    """More requests explore here than in a fleet, so that fewer are needed."""
     monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.05)
 
 
 def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
-    """How often each model is chosen."""
+    """Count how often each model is chosen."""
     chosen = dict.fromkeys(MODELS, 0)
     for _ in range(count):
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400, **more)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
 
 
 @pytest.mark.long
-def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
+def test_a_small_share_of_requests_explores_the_least_known_model() -> None:
     chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
     assert chosen["slow"] == 0  # its answer would take thirty times as long
@@ -104,7 +104,7 @@ def test_a_retry_and_a_request_with_an_objective_never_explore(
         ({"known": 1.0}, {"policy": "least-loaded"}),
     ],
 )
-def test_nothing_is_explored_where_nothing_is_learned_by_it(
+def test_nothing_is_explored_if_no_outcomes_are_reported(
     reported: dict[str, float] | None, settings: dict[str, object]
 ) -> None:
     d = director(reported, **settings)
@@ -113,7 +113,7 @@ def test_nothing_is_explored_where_nothing_is_learned_by_it(
         assert d.preview(request, 0.0).reason != "explore"
 
 
-def test_the_explanation_says_what_is_known() -> None:
+def test_the_explanation_gives_the_number_of_known_outcomes() -> None:
     d = director({"known": 1.0, "thin": 2.0})
     while True:
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)

@@ -13,7 +13,7 @@ SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
 @given(SCORES, st.integers(0, 2**32))
-def test_the_pick_is_within_a_near_tie_of_the_best_and_least_loaded_there(scores, seed):
+def test_the_pick_is_the_least_loaded_within_a_near_tie_of_the_best(scores, seed):
     scores = np.array(scores)
     load = np.array([float(i % 3) for i in range(len(scores))])
     first = pick(scores, load, random.Random(seed))[0]
@@ -23,7 +23,7 @@ def test_the_pick_is_within_a_near_tie_of_the_best_and_least_loaded_there(scores
 
 
 @given(SCORES)
-def test_fallbacks_are_everyone_else_by_score(scores):
+def test_fallbacks_are_all_others_by_score(scores):
     scores = np.array(scores)
     order = pick(scores, np.zeros(len(scores)), random.Random(0))
     assert sorted(order) == list(range(len(scores)))
@@ -46,7 +46,7 @@ MASKED = st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_
 
 
 @given(MASKED, st.integers(0, 2**32))
-def test_masks_come_before_scores_the_most_important_first(candidates, seed):
+def test_masks_take_precedence_over_scores_in_order_of_importance(candidates, seed):
     scores = np.array([score for score, _, _ in candidates])
     masks = (
         np.array([hard for _, hard, _ in candidates]),
@@ -61,6 +61,6 @@ def test_masks_come_before_scores_the_most_important_first(candidates, seed):
     assert ranked[0][2] >= best[2] - NEAR_TIE * best[2]
 
 
-def test_a_candidate_that_is_to_be_first_is_first_whatever_its_score():
+def test_a_forced_first_candidate_is_first_whatever_its_score():
     scores = np.array([0.2, 1.0, 0.5])
     assert pick(scores, np.zeros(3), random.Random(0), first=0) == [0, 1, 2]

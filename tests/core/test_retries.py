@@ -25,7 +25,7 @@ RIGHT = {"a": 0.5, "b": 0.6, "c": 0.9}
 
 
 class Known:
-    """Models with a fixed time and a question's difficulty between them."""
+    """Models with a fixed time, and a shared difficulty of questions."""
 
     def __init__(self, spread: float = 1.5) -> None:
         self.spread = spread
@@ -70,7 +70,7 @@ def ask(d: Director, tried: str = "") -> Decision:
 
 
 def chain(d: Director) -> list[str]:
-    """Models in the order of the attempts, to the one that the client stops after."""
+    """Return the models in order of attempts, up to the one after which the client stops."""
     tried: list[str] = []
     while len(tried) < 10:
         decision = ask(d, ",".join(tried))
@@ -81,11 +81,11 @@ def chain(d: Director) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_with_new_model_every_policy_asks_each_model_once_and_stops(policy: str) -> None:
+def test_with_new_model_every_policy_tries_each_model_once_and_stops(policy: str) -> None:
     assert sorted(chain(director(policy=policy, retries="new-model"))) == list(MODELS)
 
 
-def test_as_scored_leaves_other_policies_as_they_are() -> None:
+def test_as_scored_does_not_change_other_policies() -> None:
     assert len(chain(director(policy="least-loaded"))) == 10
 
 
@@ -95,12 +95,12 @@ def test_a_policy_with_new_model_still_chooses_among_the_untried_by_its_own_scor
     assert {ask(d, "a").model for _ in range(20)} == {"c"}
 
 
-def test_laar_asks_each_model_once_by_its_seconds_and_stops() -> None:
+def test_laar_asks_each_model_once_in_order_of_cost_and_stops() -> None:
     assert chain(director()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_order_of_seconds_by_probability_is_all_but_the_best_of_all_orders(seed: int) -> None:
+def test_ordering_by_seconds_over_probability_is_close_to_the_best_of_all_orders(seed: int) -> None:
     """Greedy by L / P(correct | failed) against every order of five models, exactly."""
     rng = np.random.default_rng(seed)
     right, seconds = rng.uniform(0.05, 0.95, 5), rng.lognormal(0, 1, 5)
@@ -123,7 +123,7 @@ def test_the_order_of_seconds_by_probability_is_all_but_the_best_of_all_orders(s
     assert expected_s(order) <= 1.03 * min(expected_s(each) for each in permutations(range(5)))
 
 
-def test_a_failure_weighs_more_where_success_was_likely() -> None:
+def test_a_failure_weighs_more_if_success_was_likely() -> None:
     right = np.array([0.9, 0.5, 0.5])
     after_strong = given(right, np.array([True, False, False]), 2.0)[2]
     after_weak = given(right, np.array([False, True, False]), 2.0)[2]
@@ -141,22 +141,22 @@ def with_windows(**windows: int) -> Director:
     return d
 
 
-def test_a_model_with_too_short_a_window_is_not_waited_for() -> None:
+def test_exhaustion_does_not_wait_for_a_model_with_too_short_a_window() -> None:
     """The prompt has 100 tokens; a retry would go to a model that was wrong at temperature 0."""
     assert chain(with_windows(c=50)) == ["a", "b"]
     assert chain(with_windows(b=50, c=50)) == ["a"]
     assert chain(with_windows(c=5000)) == ["a", "b", "c"]
-    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # none takes it: the largest may
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # it fits none: the largest may
 
 
-def test_a_model_with_too_short_a_window_does_not_hide_how_often_others_were_tried() -> None:
+def test_a_model_with_too_short_a_window_does_not_affect_the_tried_counts_of_others() -> None:
     d = with_windows(c=50)
     d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
     assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
     assert {ask(d, "a,b,b").model for _ in range(20)} == {"a"}
 
 
-def test_a_window_that_is_busy_for_now_is_waited_for() -> None:
+def test_exhaustion_waits_for_a_busy_endpoint_with_a_sufficient_window() -> None:
     d = with_windows(c=50)
     large = EndpointSpec(address="10.0.0.9:80", models=("c",), max_model_len=5000)
     d.table.replace("more", [large])

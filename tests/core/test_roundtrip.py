@@ -17,7 +17,7 @@ def after(samples_s: list[float], start_s: float = UNKNOWN) -> float:
     return start_s
 
 
-def test_the_first_sample_is_taken_as_it_is() -> None:
+def test_the_first_sample_is_used_unchanged() -> None:
     assert smooth_rtt(UNKNOWN, 0.456) == 0.456
 
 
@@ -34,7 +34,7 @@ def test_an_invalid_round_trip_changes_nothing(sample_s: float) -> None:
 
 def test_one_spike_of_545_ms_moves_a_mean_of_37_ms_by_less_than_25() -> None:
     assert smooth_rtt(0.037, 0.545) - 0.037 < 0.025
-    assert 0.3 * (0.545 - 0.037) > 0.150  # what the unclipped mean would do
+    assert 0.3 * (0.545 - 0.037) > 0.150  # the effect of an unclipped mean
 
 
 def test_a_lasting_change_is_followed_up_in_ten_probes_and_down_as_well() -> None:
@@ -46,7 +46,7 @@ def test_a_mean_under_a_millisecond_still_learns() -> None:
     assert after([0.010] * 20, 0.0002) == pytest.approx(0.010, rel=0.01)
 
 
-def test_jitter_leaves_the_mean_where_it_is() -> None:
+def test_jitter_does_not_move_the_mean() -> None:
     rng = random.Random(1)
     means, mean_s = [], UNKNOWN
     for _ in range(3000):
@@ -57,7 +57,7 @@ def test_jitter_leaves_the_mean_where_it_is() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True)))
-def test_a_mean_is_unknown_or_positive_whatever_comes(samples_s: list[float]) -> None:
+def test_a_mean_is_unknown_or_positive_for_any_samples(samples_s: list[float]) -> None:
     mean_s = after(samples_s)
     if any(0 < sample_s < math.inf for sample_s in samples_s):
         assert 0 < mean_s < math.inf
@@ -65,7 +65,7 @@ def test_a_mean_is_unknown_or_positive_whatever_comes(samples_s: list[float]) ->
         assert math.isnan(mean_s)
 
 
-def test_old_and_missing_means_are_unknown_and_not_zero() -> None:
+def test_old_and_missing_means_are_unknown_instead_of_zero() -> None:
     now = 1000.0
     rtt_s = np.array([0.1, 0.2, UNKNOWN, 0.3])
     measured_s = np.array([now - 1, now - STALE_AFTER_S, UNKNOWN, now + 50])

@@ -1,4 +1,4 @@
-"""Stored answers are continued and fetched where they are kept."""
+"""Stored answers are continued and fetched where they are stored."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 
 
 def answered(d, name, session="", now=0.0):
-    """Let some endpoint give an answer under that id; return the endpoint."""
+    """Let an endpoint give an answer under that id; return the endpoint."""
     decision = d.decide(request("m", session=session), now)
     d.keeps(decision, name)
     d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
@@ -31,7 +31,7 @@ def test_a_continuation_goes_back_to_the_engine_whatever_its_load():
             assert d.decide(request("m", response_id=name), 1.0).address == home
 
 
-def test_a_continuation_is_of_the_session_that_it_continues():
+def test_a_continuation_belongs_to_the_session_of_the_continued_answer():
     d = director(*FLEET)
     answered(d, "a", session="s")
     answered(d, "b")
@@ -41,7 +41,7 @@ def test_a_continuation_is_of_the_session_that_it_continues():
     assert own.request.session == "mine"
 
 
-def test_an_answer_is_fetched_where_it_is_kept_and_nowhere_else():
+def test_an_answer_is_fetched_only_from_the_endpoint_that_stores_it():
     d = director(*FLEET)
     home = answered(d, "a")
 
@@ -57,7 +57,7 @@ def test_an_answer_is_fetched_where_it_is_kept_and_nowhere_else():
 
 @pytest.mark.parametrize("ip", ["10.0.0.{}", "[fd00::{}]"])
 @pytest.mark.parametrize("named", ["{}:80", "{}", "bare"])
-def test_an_answer_is_fetched_where_the_gateway_names_its_endpoint_in_any_way(ip, named):
+def test_an_answer_is_fetched_if_the_gateway_allows_its_endpoint_in_any_form(ip, named):
     d = director(*((f"{ip.format(n)}:80", "m") for n in range(1, 6)))
     home = answered(d, "a")
     host = home.rpartition(":")[0]
@@ -77,7 +77,7 @@ def test_a_request_goes_to_the_endpoint_that_stores_a_file_it_names():
         assert not may_be_apart(decision.request)
 
 
-def test_an_unknown_file_is_asked_for_anywhere():
+def test_a_request_with_an_unknown_file_may_go_to_any_endpoint():
     d = director(*FLEET)
     asked = {d.decide(request("m", stored_ids=("never",)), 1.0).address for _ in range(40)}
     assert len(asked) > 1
@@ -104,12 +104,12 @@ def test_a_tenants_files_stay_at_one_endpoint_while_it_is_there():
     assert moved == {tenant for tenant in before if before[tenant] == left}
 
 
-def test_of_one_endpoint_even_an_unknown_answer_is_asked():
+def test_an_unknown_answer_is_requested_if_there_is_only_one_endpoint():
     d = director(("10.0.0.1:80", "m"))
     assert d.decide(request("m", response_id="never"), 0.0).address == "10.0.0.1:80"
 
 
-def test_an_endpoint_that_left_took_its_answers_along():
+def test_an_endpoint_that_leaves_takes_its_answers_with_it():
     d = director(*FLEET)
     home = answered(d, "a")
     left = [spec for spec in d.table.specs() if spec.address != home]
@@ -119,7 +119,7 @@ def test_an_endpoint_that_left_took_its_answers_along():
     assert refused.value.status in (404, 503)
 
 
-def test_memory_is_bounded_and_the_oldest_entry_goes_first(monkeypatch):
+def test_memory_is_bounded_and_the_oldest_entry_is_evicted_first(monkeypatch):
     monkeypatch.setattr(module, "MAX_STORED", 3)
     stored = module.StoredObjects()
     for name in "abc":

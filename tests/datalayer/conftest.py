@@ -21,7 +21,7 @@ from laar.prefix.tokens import Stored
 
 @dataclass
 class Recorder:
-    """Every sink of the data layer at once."""
+    """All sinks of the data layer in one."""
 
     specs: dict[str, tuple[EndpointSpec, ...]] = field(default_factory=dict)
     replaced: int = 0
@@ -32,7 +32,7 @@ class Recorder:
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
     ranks: dict[str, int] = field(default_factory=dict)
     kv_past: list[bool] = field(default_factory=list)
-    """Of each that stores or clears, whether it was of the past."""
+    """For each stored or cleared event, whether it was in the past."""
     kv_emptied_s: list[float] = field(default_factory=list)
     names: list[tuple[str, Served]] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    """Wait for a condition; a test that waits for what never comes fails by this deadline."""
+    """Wait for a condition; fail at this deadline if it never holds."""
 
     async def wait(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
         end = time.monotonic() + deadline_s
@@ -99,7 +99,7 @@ def until() -> Callable[[Callable[[], object]], Awaitable[None]]:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
-    """Run endless coroutines beside the test, and stop them after it."""
+    """Run endless coroutines during the test, and stop them after it."""
     tasks: list[asyncio.Task[Any]] = []
 
     def run(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -14,7 +14,7 @@ from laar.health import GOOD, Kind, judge
 
 
 async def answer_of(handler, timeout_s=5.0):
-    """The result of asking an endpoint with this handler, and the requests that it got."""
+    """Return the result of asking an endpoint with this handler, and the requests it got."""
     sent = []
 
     async def handle(request):
@@ -68,7 +68,7 @@ def says(body, status=200, **headers):
         (says(b"no", 400), None),
     ],
 )
-async def test_an_answer_is_judged_by_the_first_that_it_says(handler, verdict):
+async def test_an_answer_is_judged_by_its_first_output(handler, verdict):
     asked, sent = await answer_of(handler)
     assert judge(asked.reply) == verdict
     path, body = sent[0]
@@ -76,7 +76,7 @@ async def test_an_answer_is_judged_by_the_first_that_it_says(handler, verdict):
     assert (body["model"], body["max_tokens"], body["stream"]) == ("m", 8, True)
 
 
-async def test_silence_and_a_cut_are_failures_of_the_endpoint():
+async def test_silence_and_a_closed_connection_are_failures_of_the_endpoint():
     async def hang(request):
         response = web.StreamResponse()
         await response.prepare(request)

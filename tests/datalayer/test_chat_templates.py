@@ -1,4 +1,4 @@
-"""Token ids of a chat, as its engine makes them."""
+"""Token ids of a chat, as computed by its engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.templates import Template
 
 
-async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
+async def test_an_engine_is_asked_for_its_token_ids(serve: Any) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -52,7 +52,7 @@ def tokenized(chat: Any, *, tools_first: bool) -> web.Response:
 
 
 async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str, Template]:
-    """Let the collector ask these engines; return what it knows, which goes on growing."""
+    """Let the collector ask these engines; return its results, which keep growing."""
     table = EndpointTable()
     table.replace("test", specs)
     beliefs = PrefixBeliefs(key=b"k" * 16, max_bytes=1 << 20)
@@ -61,10 +61,10 @@ async def asked_for_templates(specs: list[EndpointSpec], start: Any) -> dict[str
 
 
 @pytest.mark.parametrize("alike", [True, False])
-async def test_a_name_that_models_share_has_the_usual_template_unless_theirs_are_alike(
+async def test_a_name_shared_by_models_has_the_most_common_template_unless_theirs_are_equal(
     serve: Any, start: Any, until: Any, alike: bool
 ) -> None:
-    """As engines served as NAME and `auto`."""
+    """Like engines served as NAME and `auto`."""
 
     async def answer(request: web.Request) -> web.Response:
         chat = await request.json()
@@ -101,7 +101,7 @@ async def test_an_engine_that_is_not_ready_is_asked_again(
     await until(lambda: "m" in known)
 
 
-async def test_ids_that_are_the_same_for_every_chat_teach_nothing(
+async def test_identical_ids_for_every_chat_reveal_nothing(
     serve: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_templates, "PROBE_EVERY_S", 0.01)
@@ -124,7 +124,7 @@ async def test_ids_that_are_the_same_for_every_chat_teach_nothing(
     assert asked.count("constant") == 7
 
 
-async def test_a_long_answer_is_not_read(serve: Any) -> None:
+async def test_an_overlong_response_is_not_read(serve: Any) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=b'{"tokens": [1' + b",1" * (1 << 20) + b"]}")
 

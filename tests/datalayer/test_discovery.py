@@ -1,4 +1,4 @@
-"""A look at a running engine, for `laar init`."""
+"""Inspecting a running engine for `laar init`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.authority import Authority
         ({"/metrics": "other 1\n"}, ""),
     ],
 )  # fmt: skip
-async def test_an_engine_is_known_by_its_metrics_page_wherever_that_is(
+async def test_an_engine_is_recognized_by_its_metrics_page_at_any_path(
     pages: dict[str, str], kind: str, serve: Any
 ) -> None:
     async def engine(request: web.Request) -> web.Response:
@@ -45,7 +45,7 @@ async def test_an_engine_is_known_by_its_metrics_page_wherever_that_is(
     assert bool(found.remarks) == (kind == "")
 
 
-async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
+async def test_a_response_that_is_not_a_list_of_models_is_reported(serve: Any) -> None:
     async def proxy(_request: web.Request) -> web.Response:
         return web.Response(text="<html>welcome</html>", content_type="text/html")
 
@@ -71,7 +71,7 @@ def test_an_engines_address_may_be_its_base_url(pasted: str) -> None:
         ([{"id": "a"}], False),
     ],
 )
-async def test_a_server_of_several_models_is_named(
+async def test_a_server_with_several_models_is_reported(
     listed: list[dict[str, str]], several: bool, serve: Any
 ) -> None:
     async def engine(request: web.Request) -> web.Response:
@@ -83,7 +83,9 @@ async def test_a_server_of_several_models_is_named(
     assert any("several models" in remark for remark in found.remarks) == several
 
 
-async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_to_add(serve: Any) -> None:
+async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_as_a_remark(
+    serve: Any,
+) -> None:
     async def engine(request: web.Request) -> web.Response:
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": "m", "root": "/m"}]})
@@ -95,14 +97,14 @@ async def test_an_engine_that_serves_only_its_own_name_gets_the_flag_to_add(serv
     assert remark.endswith("--served-model-name m auto")
 
 
-async def test_of_an_engine_that_does_not_run_only_that_is_said() -> None:
+async def test_an_engine_that_is_down_has_a_single_remark() -> None:
     [found] = await look_at([Endpoint(address=f"127.0.0.1:{free_port()}", model="m")])
     [remark] = found.remarks
     assert remark.startswith("no answer at /v1/models")
     assert remark.endswith("is it running?")
 
 
-async def test_an_untrusted_certificate_leads_to_the_option_for_its_ca(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_leads_to_a_hint_about_its_ca(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Authority(tmp_path, "private").issue("engine", host="localhost"))
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
@@ -121,14 +123,14 @@ async def _remarks(serve: Any, *answers: tuple[str, web.Response]) -> tuple[Any,
     return found, " | ".join(found.remarks)
 
 
-async def test_vllms_flag_is_advised_for_vllm_alone(serve: Any) -> None:
+async def test_the_flag_of_vllm_is_suggested_only_for_vllm(serve: Any) -> None:
     listed = web.json_response({"data": [{"id": "llama3.2:latest"}]})
     _, remarks = await _remarks(serve, ("/v1/models", listed))
     assert "it does not serve `auto`" in remarks
     assert "vLLM" not in remarks
 
 
-async def test_a_redirect_and_an_engine_that_loads_its_model_are_named(serve: Any) -> None:
+async def test_a_redirect_and_an_engine_that_is_loading_are_reported(serve: Any) -> None:
     leads = web.Response(status=301, headers={"location": "https://a.example/"})
     _, remarks = await _remarks(serve, ("/v1/models", leads))
     assert "/v1/models answers 301, a redirect to https://a.example/" in remarks
@@ -136,10 +138,10 @@ async def test_a_redirect_and_an_engine_that_loads_its_model_are_named(serve: An
     assert "answers 503; it may still be loading its model" in remarks
 
 
-async def test_the_picker_itself_is_no_engine(serve: Any) -> None:
+async def test_the_picker_itself_is_not_accepted_as_an_engine(serve: Any) -> None:
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
     body = orjson.dumps(catalog(table, ["auto"]))
     found, remarks = await _remarks(serve, ("/v1/models", web.Response(body=body)))
     assert found.models == ()
-    assert "is a laar, not an engine" in remarks
+    assert "is a laar picker, not an engine" in remarks

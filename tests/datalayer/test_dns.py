@@ -12,7 +12,7 @@ from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, Resolver, system_look
 
 
 class Names:
-    """A DNS of its own: names that are set are answered; others do not resolve."""
+    """A fake DNS: names that are set resolve; others do not."""
 
     def __init__(self, **names: Sequence[str]) -> None:
         self.names = names
@@ -42,7 +42,9 @@ def resolver(sink: Any, names: Names) -> Resolver:
     return Resolver(sink, lookup=names.lookup)
 
 
-async def test_literals_pass_at_once_names_follow(recorder: Any, start: Any, until: Any) -> None:
+async def test_ip_literals_pass_at_once_and_names_follow(
+    recorder: Any, start: Any, until: Any
+) -> None:
     names = Names(gpu=["10.0.0.2", "10.0.0.1"], six=["2001:db8::1"])
     under_test = resolver(recorder, names)
     under_test.replace("file", [spec("10.9.9.9:1"), spec("gpu:8000", "a", "b"), spec("six:7")])
@@ -91,7 +93,7 @@ async def test_a_name_that_fails_keeps_its_last_addresses_and_recovers(
     assert recorder.problems == {}
 
 
-async def test_a_hanging_lookup_is_a_problem_holds_one_place_and_may_still_answer(
+async def test_a_hanging_lookup_is_reported_and_occupies_one_slot_until_it_answers(
     recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("laar.datalayer.dns.TIMEOUT_S", 0.02)
@@ -134,7 +136,7 @@ async def test_two_names_for_one_address_are_one_endpoint(
     assert [one.models for one in recorder.specs["file"]] == [("first",)]
 
 
-async def test_a_name_with_too_many_addresses_is_cut_the_same_way_each_time(
+async def test_a_name_with_too_many_addresses_is_truncated_consistently(
     recorder: Any, start: Any, until: Any
 ) -> None:
     many = [f"10.{i}.{j}.1" for i, j in itertools.product(range(20), range(20))]

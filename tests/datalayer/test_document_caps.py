@@ -1,4 +1,4 @@
-"""YAML that is small and stands for much."""
+"""YAML that is small but expands to much."""
 
 import time
 from pathlib import Path
@@ -40,9 +40,7 @@ READERS = [load_endpoints, read_fleet, AccuracySurface.load, lambda path: load_p
         "x: !!float ''",
     ],
 )
-def test_a_file_that_stands_for_too_much_is_refused_at_once(
-    read, text: str, tmp_path: Path
-) -> None:
+def test_a_file_that_expands_too_much_is_refused_at_once(read, text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
     began = time.process_time()
@@ -52,7 +50,7 @@ def test_a_file_that_stands_for_too_much_is_refused_at_once(
     assert len(str(refused.value)) < 5000
 
 
-def test_an_alias_counts_for_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alias_counts_as_the_values_it_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "MAX_NODES", 40)
     text = "a: &a {x: 1, y: &y [1, 2]}\nb: *a\nc: {<<: *a, y: *y}\n"
     assert parse_yaml(text) == {
@@ -62,7 +60,7 @@ def test_an_alias_counts_for_what_it_stands_for(monkeypatch: pytest.MonkeyPatch)
     }
     with pytest.raises(yaml.YAMLError, match="more than 40 values"):
         parse_yaml(text + "d: [*a, *a]\ne: [*y, *y]\n")
-    with pytest.raises(yaml.YAMLError, match="within what it stands for"):
+    with pytest.raises(yaml.YAMLError, match="within its own anchor"):
         parse_yaml("a: &a [1, *a]")
 
 

@@ -88,7 +88,9 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         ("endpoints: 2026-99-99\n", "e.yaml"),
     ],
 )
-def test_a_fault_is_named_with_file_line_and_key(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_fault_is_reported_with_file_line_and_key(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     with pytest.raises(SettingError) as error:
         load_endpoints(write(tmp_path / "e.yaml", text))
     assert expected in str(error.value)
@@ -145,7 +147,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laar.datalayer.endpoints_file.POLL_S", 0.01)
 
 
-async def test_changes_are_followed_and_a_bad_file_changes_nothing(
+async def test_changes_take_effect_and_an_invalid_file_changes_nothing(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     path = write(tmp_path / "e.yaml", ONE)
@@ -169,7 +171,7 @@ async def test_changes_are_followed_and_a_bad_file_changes_nothing(
     assert recorder.problems == {}
 
 
-async def test_a_config_map_mount_that_swaps_its_link_is_followed(
+async def test_a_config_map_mount_that_swaps_its_link_is_detected(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     for version, text in (("1", ONE), ("2", TWO)):
@@ -184,7 +186,7 @@ async def test_a_config_map_mount_that_swaps_its_link_is_followed(
     await until(lambda: len(recorder.addresses) == 2)
 
 
-async def test_a_missing_file_is_a_problem_and_not_an_end(
+async def test_a_missing_file_is_reported_and_does_not_end_the_collector(
     tmp_path: Path, recorder: Any, start: Any, until: Any
 ) -> None:
     start(EndpointsFile(tmp_path / "e.yaml", recorder).run())

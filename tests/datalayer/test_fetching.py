@@ -1,4 +1,4 @@
-"""What collectors read from engines that answer in unusual ways."""
+"""Reading from engines that answer in unusual ways."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def session() -> aiohttp.ClientSession:
 
 
 async def fetched(it: aiohttp.ClientSession, url: str, *, within_s: float = 0.3) -> object:
-    """Status and body, or the name of the error."""
+    """Return status and body, or the name of the error."""
     try:
         sent: list[float] = []
         page = get(it, url, SPEC, sent=lambda: sent.append(time.monotonic()))
@@ -117,7 +117,7 @@ ANSWERS: dict[str, tuple[list[bytes | None], object]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_an_answer_is_read_or_an_error(name: str) -> None:
+async def test_a_response_is_read_or_raises_an_error(name: str) -> None:
     answer, expected = ANSWERS[name]
     async with listening(Server(answer)) as port, session() as it:
         url = f"http://127.0.0.1:{port}/metrics"
@@ -127,7 +127,7 @@ async def test_an_answer_is_read_or_an_error(name: str) -> None:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:65536", "300.0.0.1:80", "[::1:80", "[1::2::3]:80", ":80"]
 )
-async def test_an_impossible_address_is_an_error_of_those_expected(address: str) -> None:
+async def test_an_impossible_address_raises_an_expected_error(address: str) -> None:
     async with session() as it, asyncio.timeout(2.0):
         with pytest.raises((aiohttp.ClientError, OSError, ValueError)):
             async with get(it, f"http://{address}/metrics", SPEC):

@@ -10,7 +10,7 @@ from laar.datalayer import files
 from laar.datalayer.files import read_file
 
 
-def test_a_device_without_an_end_is_refused() -> None:
+def test_an_endless_device_is_refused() -> None:
     with pytest.raises(OSError, match="larger than 1000 bytes"):
         read_file(Path("/dev/zero"), 1000)
 
@@ -20,12 +20,12 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         read_file(tmp_path)
 
 
-def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="null byte"):
         read_file(tmp_path / "a\0b")
 
 
-def test_a_pipe_to_which_nobody_writes_is_refused(
+def test_a_pipe_without_a_writer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_PIPE_MS", 1)
@@ -41,7 +41,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     def write() -> None:
         with pipe.open("wb", buffering=0) as file:
             for _ in range(3):
-                file.write(b"x" * 70_000)  # more than a pipe holds
+                file.write(b"x" * 70_000)  # more than a pipe's capacity
 
     writer = threading.Thread(target=write)
     writer.start()

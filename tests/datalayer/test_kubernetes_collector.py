@@ -44,7 +44,7 @@ def sink(recorder: Any) -> Any:
 
 @pytest.fixture
 async def cluster(serve: Any, start: Any, sink: Any) -> Any:
-    """An API server; `cluster.follow(source)` starts a collector of it."""
+    """An API server; `cluster.follow(source)` starts a collector for it."""
     server = KubeApiServer()
     server.url = "http://" + await serve(server.handle)  # type: ignore[attr-defined]
 
@@ -62,7 +62,7 @@ async def cluster(serve: Any, start: Any, sink: Any) -> Any:
     server.disconnect()
 
 
-async def test_a_pods_life_is_followed(cluster: Any, sink: Any, until: Any) -> None:
+async def test_a_pod_is_followed_through_its_life(cluster: Any, sink: Any, until: Any) -> None:
     await cluster.put("pods", pod("a", "10.0.0.1"))
     await cluster.put("pods", pod("other", "10.9.9.9", labels={"app": "web"}))
     cluster.follow(VLLM)
@@ -84,7 +84,7 @@ async def test_a_pods_life_is_followed(cluster: Any, sink: Any, until: Any) -> N
     assert cluster.lists == 1
 
 
-async def test_a_change_that_says_nothing_new_is_not_reported(
+async def test_a_change_without_new_information_is_not_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a"))
@@ -99,7 +99,7 @@ async def test_a_change_that_says_nothing_new_is_not_reported(
     assert sink.replaced == 2
 
 
-async def test_lists_come_in_pages(cluster: Any, sink: Any, until: Any) -> None:
+async def test_lists_are_read_in_pages(cluster: Any, sink: Any, until: Any) -> None:
     for number in range(250):
         await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
     cluster.follow(VLLM)
@@ -121,7 +121,7 @@ async def test_a_disconnected_watch_resumes_without_a_list(
     await until(lambda: not sink.problems)
 
 
-async def test_a_quiet_watch_that_proxies_cut_is_resumed_without_growing_waits(
+async def test_a_quiet_watch_cut_by_proxies_is_resumed_without_increasing_waits(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_module, "STEADY_S", 0.0)
@@ -148,7 +148,7 @@ async def test_a_quiet_watch_that_proxies_cut_is_resumed_without_growing_waits(
     await until(lambda: sink.addresses and not sink.problems)
 
 
-async def test_a_bookmark_moves_the_version_that_a_watch_resumes_from(
+async def test_a_watch_resumes_from_the_version_in_a_bookmark(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a"))
@@ -180,7 +180,7 @@ async def test_an_empty_list_may_be_null(cluster: Any, sink: Any, until: Any) ->
 
 
 @pytest.mark.parametrize("as_status", [True, False])
-async def test_410_leads_to_a_list_that_notices_what_vanished(
+async def test_a_410_leads_to_a_list_that_detects_deletions(
     cluster: Any, sink: Any, until: Any, as_status: bool
 ) -> None:
     cluster.gone_as_status = as_status
@@ -199,7 +199,7 @@ async def test_410_leads_to_a_list_that_notices_what_vanished(
     await until(lambda: not sink.problems)
 
 
-async def test_endpoints_survive_an_outage_and_it_is_reported(
+async def test_endpoints_survive_an_outage_which_is_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a"))
@@ -215,7 +215,7 @@ async def test_endpoints_survive_an_outage_and_it_is_reported(
     await until(lambda: not sink.problems)
 
 
-async def test_a_list_whose_pages_expire_starts_again(cluster: Any, sink: Any, until: Any) -> None:
+async def test_a_list_restarts_if_its_pages_expire(cluster: Any, sink: Any, until: Any) -> None:
     for number in range(150):
         await cluster.put("pods", pod(f"p{number}", f"10.0.1.{number}"))
     page = cluster.list
@@ -265,7 +265,7 @@ async def test_a_token_that_was_replaced_is_read_again(
     await until(lambda: sink.addresses and not sink.problems)
 
 
-async def test_two_pods_with_one_address_are_one_endpoint_the_newer_ones(
+async def test_of_two_pods_with_one_address_the_newer_one_is_used(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     times = {"a": "2026-01-03T00:00:00Z", "b": "2026-01-01T00:00:00Z"}
@@ -281,7 +281,7 @@ async def test_two_pods_with_one_address_are_one_endpoint_the_newer_ones(
     assert sink.specs[SOURCE][0].labels["laar.dev/pod"] == "ml/b-rank-0"
 
 
-async def test_too_many_pods_are_cut_and_reported(
+async def test_too_many_pods_are_truncated_and_reported(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from laar.datalayer.kubernetes import collector as collector_module
@@ -295,7 +295,7 @@ async def test_too_many_pods_are_cut_and_reported(
     assert "narrow the selector" in sink.problems[f"{SOURCE} pods read"]
 
 
-async def test_a_pool_gives_selector_and_ports_and_its_changes_are_followed(
+async def test_a_pool_defines_selector_and_ports_and_its_changes_take_effect(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a", "10.0.0.1"))
@@ -370,7 +370,7 @@ async def test_objectives_and_rewrites_of_this_pool_are_reported(
     assert sink.problems == {}
 
 
-async def test_the_kinds_of_llm_d_are_followed_beside_the_old_ones(
+async def test_the_object_kinds_of_llm_d_are_watched_in_addition_to_the_old_ones(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     def objective(name: str, priority: int) -> dict[str, Any]:
@@ -400,7 +400,7 @@ def objective(name: str, priority: int, **pools: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"priority": priority, **pools}}
 
 
-async def test_an_object_of_llm_ds_v1_counts_by_list_and_by_selector(
+async def test_an_object_of_v1_applies_to_pools_by_list_and_by_selector(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     fleet = pool()
@@ -409,7 +409,7 @@ async def test_an_object_of_llm_ds_v1_counts_by_list_and_by_selector(
     v1 = "inferenceobjectives.v1.llm-d.ai"
     listed = objective("listed", 1, poolRefs=[{"name": "other"}, {"name": "fleet"}])
     await cluster.put(v1, listed)
-    # The older version shows the same object, without what it has no field for.
+    # The older version shows the same object, except fields that it lacks.
     await cluster.put("inferenceobjectives.llm-d.ai", objective("listed", 1))
     gold = {"matchLabels": {"tier": "gold"}}
     await cluster.put(v1, objective("gold", 2, poolSelector=gold))
@@ -431,7 +431,7 @@ async def test_an_object_of_llm_ds_v1_counts_by_list_and_by_selector(
     await until(lambda: sink.priorities[source] == {"listed": 1, "old": 4})
 
 
-async def test_a_version_that_is_served_no_more_loses_nothing_that_another_has(
+async def test_a_removed_api_version_loses_no_objects_of_another_version(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.2)
@@ -466,7 +466,7 @@ async def test_a_version_that_is_served_no_more_loses_nothing_that_another_has(
     assert sink.problems == {}
 
 
-async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
+async def test_missing_kinds_are_not_a_problem_unless_needed(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.01)
@@ -497,7 +497,7 @@ async def test_no_call_is_made_beyond_the_permissions(cluster: Any, sink: Any, u
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_after_any_storm_the_endpoints_are_those_of_the_cluster(
+async def test_after_any_sequence_of_events_the_endpoints_match_the_cluster(
     cluster: Any, sink: Any, until: Any, seed: int
 ) -> None:
     """Writes, disconnects, cut lines, outages, compactions and bookmarks in any order."""
@@ -542,7 +542,7 @@ async def test_after_any_storm_the_endpoints_are_those_of_the_cluster(
     await until(lambda: not sink.problems)
 
 
-async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
+async def test_responses_that_are_not_lists_and_malformed_events_are_reported(
     serve: Any, sink: Any, start: Any, until: Any
 ) -> None:
     answers = iter(
@@ -573,7 +573,9 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
     assert sink.addresses == []
 
 
-def test_inside_a_pod_the_account_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_account_is_found_inside_a_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingError, match="kubectl proxy"):
         in_cluster(tmp_path)

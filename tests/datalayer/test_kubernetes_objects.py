@@ -46,7 +46,7 @@ def test_an_ipv6_pod_is_bracketed() -> None:
 @pytest.mark.parametrize(
     ("phase", "used"), [("Running", True), ("Failed", False), ("Succeeded", False)]
 )
-def test_a_pod_that_is_over_does_not_count_even_if_it_stays_ready(phase: str, used: bool) -> None:
+def test_a_finished_pod_is_ignored_even_if_it_stays_ready(phase: str, used: bool) -> None:
     evicted = pod("a")
     evicted["status"]["phase"] = phase
     assert bool(endpoints(evicted)) is used
@@ -62,7 +62,9 @@ def test_a_pod_that_is_over_does_not_count_even_if_it_stays_ready(phase: str, us
         {"metadata": {"name": "a"}, "status": {"conditions": None, "podIP": "10.0.0.1"}},
     ],
 )
-def test_a_pod_that_is_not_ready_addressed_and_staying_does_not_count(item: Any) -> None:
+def test_a_pod_is_ignored_unless_it_is_ready_and_has_an_address_and_is_not_being_deleted(
+    item: Any,
+) -> None:
     assert pod_endpoints(item, (8000,), RULES) is None
 
 
@@ -81,7 +83,7 @@ def test_a_pod_that_is_not_ready_addressed_and_staying_does_not_count(item: Any)
 @pytest.mark.parametrize(
     "key", ["llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"]
 )
-def test_the_active_ports_annotation_leaves_ranks_out(
+def test_the_active_ports_annotation_excludes_ranks(
     key: str, text: str, ports: list[str], fault: str
 ) -> None:
     item = pod("a", annotations={key: text, "laar.dev/model": "m"})
@@ -116,7 +118,7 @@ def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
     assert found == [("10.0.0.1:8000", "5557", "5657"), ("10.0.0.1:8002", "5559", "5659")]
 
 
-def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
+def test_labels_of_a_pod_take_precedence_over_the_settings() -> None:
     rules = RULES.model_copy(
         update={"models": ("default",), "engine": "sglang", "priority_field": True}
     )
@@ -148,7 +150,7 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
         ("llm-d.ai/engine-type", "of our own", "vllm"),
     ],
 )
-def test_a_pods_engine_is_read_from_the_labels_of_its_gateway(
+def test_the_engine_of_a_pod_is_read_from_gateway_labels(
     label: str, value: str, engine: str
 ) -> None:
     known = pod_endpoints(pod("a", labels={label: value}), (8000,), RULES)
@@ -165,7 +167,7 @@ def test_a_pods_engine_is_read_from_the_labels_of_its_gateway(
         ("", "vllm", ""),
     ],
 )
-def test_a_pods_metrics_page_is_its_engines_or_the_settings(
+def test_the_metrics_page_of_a_pod_comes_from_its_engine_or_the_settings(
     path: str | None, engine: str, page: str
 ) -> None:
     rules = KubernetesSource(pool="fleet", metrics_path=path)
@@ -175,7 +177,7 @@ def test_a_pods_metrics_page_is_its_engines_or_the_settings(
     assert page_url(kept.specs[0]) == page
 
 
-def test_a_pod_without_a_model_is_to_be_asked_for_it() -> None:
+def test_a_pod_without_a_model_has_to_report_it() -> None:
     kept = pod_endpoints(pod("a", annotations={}), (8000,), RULES)
     assert kept is not None
     assert [spec.models for spec in kept.specs] == [()]
@@ -214,7 +216,7 @@ def rule(models: list[str], **targets: int | None) -> dict[str, Any]:
     }
 
 
-def test_exact_beats_generic_then_the_oldest_then_the_first() -> None:
+def test_an_exact_rule_precedes_a_generic_one_then_the_oldest_then_the_first() -> None:
     rules = rewrites_of(
         [
             rewrite("young", "2026-02-01T00:00:00Z", rule(["m"], young=None)),
@@ -262,7 +264,7 @@ def test_exact_beats_generic_then_the_oldest_then_the_first() -> None:
         ),
     ],
 )
-def test_an_object_says_its_pools_in_any_of_three_ways(pools: Any, mine: bool) -> None:
+def test_an_object_may_name_its_pools_in_three_ways(pools: Any, mine: bool) -> None:
     found = parse(Objective, {"metadata": {"name": "o"}, "spec": pools})
     assert isinstance(found, Objective)
     assert found.spec.of("fleet", {"tier": "gold"}) is mine
@@ -279,7 +281,9 @@ def test_an_object_without_a_pool_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("weights", "shares"), [((3, 1), (0.75, 0.25)), ((0, 0), (0.5, 0.5)), ((0, 5), (0.0, 1.0))]
 )
-def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, float]) -> None:
+def test_targets_are_chosen_in_proportion_to_their_weights(
+    weights: tuple[int, int], shares: tuple[float, float]
+) -> None:
     rules = (Rewrite(models=frozenset(), targets=("a", "b"), weights=weights),)
     rng = random.Random(1)
     seen = Counter(rewrite_target(rules, "m", rng) for _ in range(4000))
@@ -304,7 +308,7 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
         ({"selector": {"a": "b"}, "ports": [1, 2, 1]}, "lists a port twice"),
     ],
 )
-def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault: str) -> None:
+def test_incomplete_and_contradictory_settings_are_refused(given: Any, fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         KubernetesSource.model_validate(given)
 
@@ -320,11 +324,11 @@ def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault:
         {"selector": {"app.kubernetes.io/name": "", "tier": "A_b.c-1"}, "ports": [1]},
     ],
 )
-def test_names_and_labels_of_kubernetes_are_taken(given: Any) -> None:
+def test_valid_kubernetes_names_and_labels_are_accepted(given: Any) -> None:
     KubernetesSource.model_validate(given)
 
 
-def test_settings_become_what_the_collector_takes() -> None:
+def test_settings_are_converted_for_the_collector() -> None:
     source = KubernetesSource.model_validate(
         {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
     )

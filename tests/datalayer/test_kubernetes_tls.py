@@ -1,4 +1,4 @@
-"""The API server's certificate has to come from the mounted CA, and the CA may be replaced."""
+"""The API server's certificate must come from the mounted CA, which may be replaced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def certificate(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
     return cert, context
 
 
-async def test_only_a_server_of_the_mounted_ca_is_believed(tmp_path: Path) -> None:
+async def test_only_a_server_certified_by_the_mounted_ca_is_trusted(tmp_path: Path) -> None:
     right, context = certificate(tmp_path, "right")
     wrong, _ = certificate(tmp_path, "wrong")
     ca = tmp_path / "ca.crt"

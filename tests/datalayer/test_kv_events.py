@@ -48,7 +48,7 @@ def decoded(payload: bytes) -> list[Event]:
 
 
 def plain(event: Any) -> tuple[Any, ...]:
-    """An event as a tuple that compares."""
+    """Return an event as a comparable tuple."""
     if not isinstance(event, Stored):
         return tuple(event)
     return (
@@ -103,7 +103,7 @@ def test_a_session_in_sglangs_metadata_is_read() -> None:
 
 
 @pytest.mark.parametrize("metadata", [True, False], ids=["metadata", "fields"])
-def test_salted_pages_are_the_same_blocks_however_sglang_joins_them(metadata: bool) -> None:
+def test_salted_pages_yield_the_same_blocks_however_sglang_joins_them(metadata: bool) -> None:
     def event(names: list[int], parent: int | None) -> Any:
         ids = [name % 7 for name in names]
         if metadata:
@@ -144,7 +144,7 @@ def test_salted_pages_are_the_same_blocks_however_sglang_joins_them(metadata: bo
     extra_keys=st.none() | st.lists(st.none() | st.just(["x"]), max_size=3),
     cache_salt=st.none() | st.just("s"),
 ), max_size=6))  # fmt: skip
-def test_whatever_can_be_read_can_be_stored(events: list[Any]) -> None:
+def test_every_decoded_batch_can_be_stored(events: list[Any]) -> None:
     """One engine's events must not stop those of all others."""
     blocks = TokenBlocks()
     for event in events:
@@ -158,7 +158,7 @@ def test_whatever_can_be_read_can_be_stored(events: list[Any]) -> None:
                 raise AssertionError from error
 
 
-def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
+def test_blocks_of_other_layer_groups_are_ignored() -> None:
     assert decoded(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
 
 
@@ -167,7 +167,7 @@ def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict
 
 
 @pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
-def test_the_group_that_attends_to_the_whole_prompt_counts_wherever_it_stands(kind: str) -> None:
+def test_the_layer_group_with_full_attention_is_tracked_at_any_index(kind: str) -> None:
     # As vLLM numbers Gemma 3's and gpt-oss's: by their first layer, which has a window.
     windows = [of_group(STORED, group, "sliding_window") for group in (0, 1)]
     whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
@@ -177,11 +177,11 @@ def test_the_group_that_attends_to_the_whole_prompt_counts_wherever_it_stands(ki
     assert [list(event.hashes) for event in read] == [[1, 2], [2]]
 
 
-def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
+def test_a_model_with_only_sliding_windows_has_no_tracked_blocks() -> None:
     assert decoded(batch(of_group(STORED, 0, "sliding_window"))) == []
 
 
-def test_unknown_media_and_kinds_are_no_news() -> None:
+def test_unknown_media_and_kinds_are_ignored() -> None:
     unknown = {**REMOVED, "medium": "TAPE"}
     assert decoded(batch(unknown, {"type": "New"}, ["Newer", 1])) == []
     assert len(decoded(batch({**REMOVED, "medium": "gpu"}))) == 1
@@ -197,7 +197,7 @@ def test_unknown_media_and_kinds_are_no_news() -> None:
         *[({"medium": name}, 2) for name in ("STORAGE", "DISK", "EXTERNAL")],
     ],
 )
-def test_events_say_in_which_memory_blocks_are(fields, tier) -> None:
+def test_events_show_the_memory_tier_of_blocks(fields, tier) -> None:
     stored, removed = decoded(batch({**STORED, **fields}, {**REMOVED, **fields}))
     assert (stored.tier, removed.tier) == (tier, tier)
 
@@ -235,7 +235,7 @@ def test_an_invalid_batch_is_a_value_error(payload: bytes) -> None:
 
 
 def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
-    """The blocks of a prompt as SGLang stores them, each by itself."""
+    """Return a prompt's blocks as SGLang stores them, each separately."""
     names = range(first, first + count)
     parents = [parent, *names]
     return [
@@ -244,7 +244,7 @@ def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> l
     ]
 
 
-def test_pages_that_follow_one_another_are_one_event() -> None:
+def test_consecutive_pages_are_joined_into_one_event() -> None:
     prompt, further = pages(100, 500), pages(900, 3, parent=599)
     read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
     shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
@@ -269,8 +269,8 @@ def test_pages_that_follow_one_another_are_one_event() -> None:
         max_size=8,
     )
 )
-def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
-    """Prompts with a part that was cached before, or that was said to be."""
+def test_joined_pages_fill_a_cache_like_single_pages(stored: Any) -> None:
+    """Prompts with a part that was cached before, or reported so."""
     events = []
     for ids, cached in stored:
         names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
@@ -298,13 +298,13 @@ def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=12,
 ).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
-def test_no_bytes_raise_anything_else(payload: bytes) -> None:
+def test_arbitrary_bytes_raise_nothing_else(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
         decoded(payload)
 
 
 class Engine:
-    """A publisher as vLLM's, on loopback."""
+    """A publisher like vLLM's, on loopback."""
 
     def __init__(self) -> None:
         self.context = zmq.Context()
@@ -314,7 +314,7 @@ class Engine:
         self.number = 0
 
     def subscribed(self) -> bool:
-        """Whether a subscriber has come since the last call."""
+        """Return whether a subscriber has joined since the last call."""
         return bool(self.socket.poll(0)) and self.socket.recv() == b"\x01"
 
     def publish(self, *events: Any) -> None:
@@ -344,7 +344,7 @@ def spec(engine: Engine, label: str | None = None, *, replay: Replay | None = No
 
 
 def kinds(recorder: Any) -> list[str]:
-    """The calls that the sink got, by name."""
+    """Return the sink's calls, by name."""
     return [kind for kind, *_ in recorder.kv_events]
 
 
@@ -380,7 +380,7 @@ async def test_events_reach_the_sink_in_order(
 async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     engine: Engine, recorder: Any, start: Any, until: Any, jump: int, found: list[str]
 ) -> None:
-    engine.number = 100  # the first number seen means nothing
+    engine.number = 100  # the first number seen has no meaning
     start(KvEvents(lambda: [spec(engine)], recorder).run())
     await until(engine.subscribed)
     engine.publish(REMOVED)
@@ -391,7 +391,7 @@ async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     assert kinds(recorder) == ["lost", "removed", *found, "removed", "removed"]
 
 
-async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
+async def test_an_unreadable_batch_is_reported_and_the_next_one_counts(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
@@ -402,13 +402,13 @@ async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
     await until(lambda: len(recorder.kv_events) == 5)
-    # Number 0 begins a cache, readable or not.
+    # A cache begins with number 0, readable or not.
     assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
 
 
 @pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
-async def test_a_number_of_another_length_is_garbage_and_ends_nothing(
+async def test_a_batch_number_of_another_length_is_reported_and_ends_nothing(
     engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
@@ -421,7 +421,7 @@ async def test_a_number_of_another_length_is_garbage_and_ends_nothing(
     assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
 
 
-async def test_an_engine_that_restarts_with_other_layers_is_followed(
+async def test_an_engine_may_restart_with_other_layers(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine)], recorder).run())
@@ -462,7 +462,7 @@ async def test_a_listener_that_starts_again_reports_that_it_missed_events(
     assert kinds(recorder)[before:] == ["lost", "stored"]
 
 
-async def test_a_label_that_is_no_address_is_reported(
+async def test_an_invalid_label_is_reported(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())
@@ -471,7 +471,7 @@ async def test_a_label_that_is_no_address_is_reported(
 
 
 class Replay:
-    """The socket by which an engine sends batches again."""
+    """The socket on which an engine resends batches."""
 
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
@@ -558,7 +558,7 @@ async def test_a_late_subscriber_replays_all_earlier_events(
     assert recorder.kv_past == [True]
 
 
-async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_one_can(
+async def test_a_repeated_unreadable_batch_is_a_problem_until_one_can_be_read(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
@@ -584,7 +584,7 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
     assert recorder.problems == {}
 
 
-async def test_a_batch_that_cannot_be_read_costs_no_replay_of_all(
+async def test_an_unreadable_batch_does_not_cause_a_complete_replay(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
@@ -598,7 +598,7 @@ async def test_a_batch_that_cannot_be_read_costs_no_replay_of_all(
     assert kinds(recorder) == ["lost", "cleared", "removed", *["lost", "removed"] * 3]
 
 
-async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
+async def test_batches_after_an_unreadable_one_are_taken_from_a_replay(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     replay.kept = [(0, removal(0)), (1, b"\xc1garbage"), (2, removal(2))]
@@ -614,7 +614,7 @@ async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
     )
 
 
-async def test_other_tasks_run_while_batches_that_waited_are_taken(
+async def test_other_tasks_run_while_waiting_batches_are_processed(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     """Receiving does not pause by itself while messages wait."""
@@ -630,10 +630,10 @@ async def test_other_tasks_run_while_batches_that_waited_are_taken(
     assert max(after - before for before, after in itertools.pairwise(at)) < 20
 
 
-async def test_an_engine_is_heard_again_after_its_connection_went_dead(
+async def test_an_engine_is_heard_again_after_its_connection_died(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No end of the connection is seen where a host goes down: its bytes just stop."""
+    """If a host goes down, the connection does not end: its bytes just stop."""
     monkeypatch.setattr(kv_events, "PING_S", 0.5)
     open_pipes: list[asyncio.Event] = []
     ends: list[asyncio.StreamWriter] = []
@@ -658,7 +658,7 @@ async def test_an_engine_is_heard_again_after_its_connection_went_dead(
         engine.publish(REMOVED)
         await until(lambda: "removed" in kinds(recorder))
         open_pipes[0].clear()
-        engine.number += 1  # one went into the dead connection
+        engine.number += 1  # one was sent into the dead connection
 
         def heard_again() -> bool:
             engine.publish(REMOVED)
@@ -701,7 +701,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """As when the labels are swapped, or name the port of the API."""
+    """As if the labels were swapped, or named the API's port."""
     monkeypatch.setattr(kv_events, "REACH_S", 0.2)
 
     is_open: set[asyncio.StreamWriter] = set()
@@ -725,7 +725,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
         await until(lambda: not is_open)
 
 
-async def test_a_replay_that_is_not_answered_is_a_problem(
+async def test_an_unanswered_replay_is_a_problem(
     engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
@@ -742,7 +742,7 @@ async def test_a_replay_that_is_not_answered_is_a_problem(
     assert problem.endswith("timeout")
 
 
-async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
+async def test_a_replay_that_stops_midway_counts_as_lost_events(
     engine: Engine,
     replay: Replay,
     recorder: Any,
@@ -750,7 +750,7 @@ async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
     until: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine's socket drops what it can't send at once, the end mark first."""
+    """An engine's socket drops messages that it can't send at once, first the end mark."""
     monkeypatch.setattr(kv_events, "REPLAY_S", 0.2)
     replay.ends = False
     replay.kept = [(number, removal(number)) for number in range(3)]
@@ -763,7 +763,7 @@ async def test_a_replay_that_stops_midway_loses_events_and_is_no_problem(
     assert recorder.past_problems == []
 
 
-async def test_a_replay_label_that_is_no_address_is_reported_by_its_name(
+async def test_an_invalid_replay_label_is_reported_by_its_name(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     labelled = spec(engine)

@@ -48,7 +48,7 @@ def page(text: str, engine: str = "vllm"):
 
 
 def merged(*pages: str) -> str:
-    """One page of several ranks: the format keeps the series of one name together."""
+    """One page with several ranks: the format groups the series of a name."""
     lines = [line for text in pages for line in text.splitlines() if not line.startswith("#")]
     return "\n".join([*sorted(lines, key=lambda line: line.split("{")[0]), ""])
 
@@ -134,8 +134,8 @@ def test_each_queue_of_an_sglang_engine_counts_once(
     assert reading.kv_usage == 0.5
 
 
-def test_each_rank_s_page_has_its_own_queue_and_what_concerns_all() -> None:
-    """SGLang counts tokens in the process that all ranks share: they restart together."""
+def test_each_rank_has_its_own_queue_and_the_values_common_to_all() -> None:
+    """SGLang counts tokens in the process shared by all ranks: they restart together."""
     queue = 'sglang:%s{dp_rank="%d",tp_rank="%d"} %d\n'
     text = "".join(
         queue % (name, rank, 2 * rank, value + rank)
@@ -158,7 +158,7 @@ def test_each_rank_s_page_has_its_own_queue_and_what_concerns_all() -> None:
         ("sglang", 'sglang:hicache_host_total_tokens{tp_rank="0"}'),
     ],
 )
-def test_slower_memory_behind_a_cache_is_seen(engine: str, series: str) -> None:
+def test_slower_memory_behind_a_cache_is_detected(engine: str, series: str) -> None:
     assert page(f"{series} 932032\n", engine).has_tiers
     assert not page(f"{series} 0\n", engine).has_tiers
 
@@ -183,14 +183,14 @@ trtllm_kv_cache_tokens_per_block{model_name="m"} 32
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["", "\n", "<html>not a page</html>", "\x00\xff" * 50])
-def test_a_page_without_the_names_is_unknown_and_not_idle(engine: str, text: str) -> None:
+def test_a_page_without_the_names_counts_as_unknown_instead_of_idle(engine: str, text: str) -> None:
     reading = page(text, engine)
     for name in ("waiting", "running", "kv_usage", "capacity_tokens", "prefix_hits_tokens"):
         assert math.isnan(getattr(reading, name)), name
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "x", "", "1_0x", "0x10"])
-def test_a_gauge_that_is_no_count_is_unknown(value: str) -> None:
+def test_a_gauge_that_is_not_a_count_is_unknown(value: str) -> None:
     reading = page(VLLM.replace(f"waiting{{{LABELS}}} 2.0", f"waiting{{{LABELS}}} {value}"))
     assert math.isnan(reading.waiting)
     assert reading.running == 3.0
@@ -205,7 +205,7 @@ def test_a_share_above_one_is_unknown() -> None:
     assert math.isnan(page(VLLM.replace(" 0.25", " 25.0")).kv_usage)
 
 
-def test_a_cut_page_never_gives_half_a_number() -> None:
+def test_a_truncated_page_never_yields_part_of_a_number() -> None:
     text = VLLM.encode()
     whole = page(VLLM)
     for end in range(len(text)):
@@ -223,7 +223,7 @@ def test_a_cut_page_never_gives_half_a_number() -> None:
         ("prompt_tokens_created{%s} 1.7e+09", "prompt_tokens_created{%s} 1.70000001e+09"),
     ],
 )
-def test_a_restart_shows_in_counters_or_in_the_time_they_began(old: str, new: str) -> None:
+def test_a_restart_shows_in_counters_or_their_start_time(old: str, new: str) -> None:
     _, before = read_page(VLLM.encode(), "vllm", None)
     again, before = read_page(VLLM.encode(), "vllm", before)
     assert not again.restarted
@@ -235,7 +235,7 @@ def test_a_restart_shows_in_counters_or_in_the_time_they_began(old: str, new: st
     assert not read_page(changed.encode(), "vllm", before)[0].restarted
 
 
-def test_counters_that_grow_or_vanish_are_no_restart() -> None:
+def test_growing_or_missing_counters_are_not_a_restart() -> None:
     _, before = read_page(VLLM.encode(), "vllm", None)
     grown = VLLM.replace("6000.0", "6001.0").encode()
     assert not read_page(grown, "vllm", before)[0].restarted
@@ -243,7 +243,7 @@ def test_counters_that_grow_or_vanish_are_no_restart() -> None:
 
 
 @pytest.mark.parametrize(("later", "restarted"), [(1_200, True), (5_200_000, False)])
-def test_a_restart_is_seen_although_the_first_pages_after_it_lack_the_counters(
+def test_a_restart_is_detected_although_the_first_pages_lack_the_counters(
     later: int, restarted: bool
 ) -> None:
     """SGLang's counters have labels, and appear with the first request."""
@@ -297,19 +297,19 @@ def test_sums_agree_with_a_full_parser(series: list[tuple[str, dict[str, str], f
 
 @settings(max_examples=examples(200))
 @given(st.binary(max_size=300), st.sampled_from(sorted(ENGINES)))
-def test_no_bytes_raise(noise: bytes, engine: str) -> None:
+def test_arbitrary_bytes_raise_nothing(noise: bytes, engine: str) -> None:
     for name in (*ENGINES[engine].waiting, (ENGINES[engine].capacity_info or (b"x",))[0]):
         read_page(name + noise + b"\n" + name + b"{" + noise + b"\n", engine, None)
 
 
 @pytest.mark.parametrize(("blocks", "size"), [("1e200", "1e200"), ("1e300", "1"), ("1e-9", "0")])
 def test_an_absurd_capacity_is_unknown(blocks: str, size: str) -> None:
-    """It is made an integer further on, which infinity cannot be."""
+    """It is later converted to an integer, which fails for infinity."""
     text = f'vllm:cache_config_info{{num_gpu_blocks="{blocks}",block_size="{size}"}} 1\n'
     assert math.isnan(page(text).capacity_tokens)
 
 
-def test_the_adapters_that_run_are_those_of_the_latest_sample() -> None:
+def test_running_adapters_come_from_the_latest_sample() -> None:
     text = "".join(
         f'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="{running}",'
         f'waiting_lora_adapters="d"}} {at}\n'
@@ -324,7 +324,7 @@ def test_the_adapters_that_run_are_those_of_the_latest_sample() -> None:
 
 
 def test_a_llama_cpp_page_is_read() -> None:
-    """As its server's documentation lists the names; newer releases leave the cache's out."""
+    """As documented for its server; newer releases lack the cache's metrics."""
     text = """# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
 # TYPE llamacpp:prompt_tokens_total counter
 llamacpp:prompt_tokens_total 512
@@ -343,7 +343,7 @@ llamacpp:requests_deferred 46
 
 
 def _next_page(page: list[str], rng: random.Random) -> list[str]:
-    """The next page of an endpoint: mostly the same, or with one thing changed."""
+    """The next page of an endpoint: mostly the same, or with one change."""
     page = list(page)
     at, to = rng.randrange(len(page)), rng.randrange(len(page))
     match rng.randrange(9):
@@ -367,7 +367,7 @@ def _next_page(page: list[str], rng: random.Random) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_page_that_is_not_read_again_is_read_as_if_it_were(seed: int) -> None:
+def test_a_skipped_page_yields_the_same_values_as_reading_it(seed: int) -> None:
     rng = random.Random(seed)
     text = VLLM.replace("vllm:", "sglang:") + VLLM
     reader, counters, lines = PageReader(), None, text.splitlines()
@@ -384,7 +384,7 @@ def test_a_page_that_is_not_read_again_is_read_as_if_it_were(seed: int) -> None:
     assert 20 < read < 380
 
 
-def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
+def test_only_names_of_an_engine_begin_with_its_prefix() -> None:
     for kind, names in ENGINES.items():
         for field in dataclasses.astuple(names):
             for name in field if isinstance(field, tuple) else (field,):
@@ -402,7 +402,7 @@ _LABELS = (
 )
 
 
-def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() -> None:
+def test_every_engine_can_be_named_in_files_settings_and_pod_labels() -> None:
     for engine, names in ENGINES.items():
         assert Endpoint(address="10.0.0.1:1", model="m", engine=engine).spec().engine == engine
         of_pods = TypeAdapter(KubernetesSource.model_fields["engine"].annotation)
@@ -445,7 +445,7 @@ def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
 
 
 @pytest.mark.parametrize("state", ["discard_all", "awake"])
-def test_an_engine_that_needs_more_than_its_weights_copied_back_is_told_apart(state) -> None:
+def test_an_engine_that_needs_more_than_copying_its_weights_back_is_distinguished(state) -> None:
     states = {"awake": 0, "weights_offloaded": 0, "discard_all": 0, state: state != "awake"}
     page = "".join(
         f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {int(value)}.0\n'

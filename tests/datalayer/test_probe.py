@@ -24,7 +24,7 @@ def prober(sink: Any, address: str, clock: Any, **options: Any) -> Prober:
 
 
 class Moving:
-    """Real time plus what the test adds: visits go on, and additions show in a sample."""
+    """Real time plus what the test adds: visits continue, and additions appear in a sample."""
 
     def __init__(self) -> None:
         self.added = 0.0
@@ -35,7 +35,7 @@ class Moving:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # with and without aiohttp's session
 @pytest.mark.parametrize("keep_alive", [True, False])
-async def test_a_round_trip_counts_the_answer_and_never_the_connection(
+async def test_a_round_trip_excludes_connection_setup(
     recorder: Any,
     start: Any,
     until: Any,
@@ -44,7 +44,7 @@ async def test_a_round_trip_counts_the_answer_and_never_the_connection(
     keep_alive: bool,
     host: str,
 ) -> None:
-    """An hour is added while connecting, 1,000 s while answering: only these may be seen."""
+    """An hour is added while connecting, 1,000 s while answering: only the latter may appear."""
     clock = Moving()
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
@@ -76,7 +76,7 @@ async def test_a_round_trip_counts_the_answer_and_never_the_connection(
 
 
 @pytest.mark.parametrize(("status", "alive"), [(200, True), (404, True), (405, True), (503, False)])
-async def test_any_answer_is_a_round_trip_but_a_dead_engines(
+async def test_any_response_is_a_round_trip_except_that_of_a_dead_engine(
     recorder: Any, start: Any, until: Any, serve: Any, status: int, alive: bool
 ) -> None:
     async def health(_: web.Request) -> web.Response:

@@ -108,7 +108,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
         "Timeout",
     ]
 
-    def named() -> bool:  # any page may come late once, on a busy machine
+    def named() -> bool:  # any page may be late once on a busy machine
         said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]
         return all(map(operator.contains, said, words))
 
@@ -117,7 +117,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
 
 
-async def test_a_huge_page_is_cut_off_and_reported_and_what_came_counts(
+async def test_a_huge_page_is_truncated_and_reported_but_its_beginning_is_used(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0
@@ -159,7 +159,7 @@ async def test_a_problem_ends_with_a_good_page_or_with_the_endpoint(
     await until(lambda: recorder.problems == {})
 
 
-async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
+async def test_only_a_connection_refused_by_the_engine_itself_makes_it_unreachable(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def late(_: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ async def test_only_a_refusal_by_the_engine_itself_says_that_it_is_unreachable(
     assert found == {("127.0.0.1:1", math.inf)}
 
 
-async def test_an_endpoint_without_a_page_is_left_alone(
+async def test_an_endpoint_without_a_page_is_skipped(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def metrics(_: web.Request) -> web.Response:
@@ -188,7 +188,7 @@ async def test_an_endpoint_without_a_page_is_left_alone(
 
 
 class Busy:
-    """Visits that last until they are let go."""
+    """Visits that last until they are released."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -222,7 +222,9 @@ class Visiting(Visits):
         self.gone.append(address)
 
 
-async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, until: Any) -> None:
+async def test_visits_are_capped_and_not_doubled_and_reach_all_endpoints(
+    start: Any, until: Any
+) -> None:
     busy = Busy()
     specs = [spec(f"10.0.{i}.1:1") for i in range(100)]
     start(Visiting(busy.visit, specs).run())
@@ -234,7 +236,7 @@ async def test_visits_are_capped_not_doubled_and_all_come_round(start: Any, unti
     assert busy.most <= 64
 
 
-async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, until: Any) -> None:
+async def test_the_visit_to_an_endpoint_that_leaves_is_cancelled(start: Any, until: Any) -> None:
     busy = Busy()
     specs = [spec("a:1"), spec("b:1")]
     visits = Visiting(busy.visit, specs)
@@ -247,7 +249,7 @@ async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, unt
     await until(lambda: busy.now == 2)
 
 
-async def test_a_defect_in_a_visit_fails_that_visit_alone(
+async def test_an_unexpected_error_fails_only_its_own_visit(
     recorder: Any, start: Any, until: Any, caplog: Any
 ) -> None:
     seen: Counter[str] = Counter()
@@ -264,7 +266,7 @@ async def test_a_defect_in_a_visit_fails_that_visit_alone(
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
-    """With the test's own clock: 1,000 endpoints, at most 200 starts a second at any interval."""
+    """With the test's clock: 1,000 endpoints, at most 200 starts a second at any interval."""
     busy = Busy()
     busy.go_on.set()
     now = 0.0
@@ -286,16 +288,16 @@ class _OverError(Exception):
 
 
 @pytest.mark.parametrize(("count", "interval_s"), [(1, 1.0), (100, 1.0), (100, 5.0), (1000, 5.0)])
-async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
+async def test_visits_start_in_small_groups_and_none_is_late(
     monkeypatch: pytest.MonkeyPatch, count: int, interval_s: float
 ) -> None:
-    """In virtual time, which passes where the collector sleeps."""
+    """In virtual time, which passes while the collector sleeps."""
     now, real_sleep = 0.0, asyncio.sleep
     started: defaultdict[str, list[float]] = defaultdict(list)
 
     async def sleep(wait_s: float) -> None:
         nonlocal now
-        await real_sleep(0)  # what was started runs
+        await real_sleep(0)  # started tasks run
         await real_sleep(0)
         now += wait_s
         if now > 60 * interval_s:
@@ -320,7 +322,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
         assert mean(moments.values()) > 3
 
 
-async def test_engines_of_several_kinds_are_read_side_by_side(
+async def test_engines_of_several_kinds_are_read_together(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     pages = {

@@ -1,4 +1,4 @@
-"""The names that an engine says it answers to, and whether it writes texts."""
+"""The names that an engine reports, and whether it generates text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(sink: Any, address: str, **options: Any) -> ServedNames:
     return ServedNames(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1), **options)
 
 
-async def test_adapters_are_seen_as_they_come_and_go(
+async def test_adapters_are_noticed_as_they_come_and_go(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     loaded = [BASE]
@@ -49,10 +49,10 @@ async def test_adapters_are_seen_as_they_come_and_go(
         ({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/completions", "/v1/embeddings"}, True),
         ({"/v1/embeddings", "/pooling"}, False),
-        (set(), True),  # says 404 to every GET: nothing is known
+        (set(), True),  # answers 404 to every GET: nothing is known
     ],
 )
-async def test_routes_show_whether_an_engine_generates(
+async def test_routes_show_whether_an_engine_generates_text(
     routes: set[str], generates: bool, recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def engine(request: web.Request) -> web.Response:
@@ -74,7 +74,7 @@ async def test_routes_show_whether_an_engine_generates(
         ({"id": "m", "root": "org/other"}, ""),
     ],
 )
-async def test_another_engine_at_an_address_is_asked_what_it_does(
+async def test_a_new_engine_at_an_address_is_checked_for_its_routes(
     weights: dict[str, Any], away: str, recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     engine = {"models": BASE, "routes": {"/v1/embeddings"}, "away": False}
@@ -103,7 +103,7 @@ async def test_another_engine_at_an_address_is_asked_what_it_does(
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"data":{}}', b'{"data":7}', b"\xff", b"null"])
-async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
+async def test_a_response_that_is_not_a_list_is_reported_and_changes_nothing(
     body: bytes, recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def engine(_: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
     assert recorder.names == []
 
 
-async def test_an_engine_that_wants_a_key_proves_nothing(
+async def test_an_engine_that_requires_a_key_proves_nothing(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     visits = 0
@@ -146,7 +146,7 @@ async def test_a_list_of_too_many_adapters_is_a_problem(
     assert len(recorder.names[0][1].adapters) == MAX_NAMES - 1
 
 
-async def test_a_service_with_many_models_has_no_problem(
+async def test_a_service_with_many_models_is_not_reported(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     async def engine(request: web.Request) -> web.Response:
@@ -163,7 +163,7 @@ async def test_a_service_with_many_models_has_no_problem(
 @pytest.mark.parametrize(
     ("given", "taken"), [(8192, 8192), (None, None), (True, None), (-1, None), (1e9, None)]
 )
-def test_the_longest_prompt_that_an_engine_takes_is_on_its_list(given: Any, taken: Any) -> None:
+def test_the_maximum_length_comes_from_the_list_of_models(given: Any, taken: Any) -> None:
     entries = [{**BASE, "max_model_len": given}, {**LORA, "max_model_len": None}]
     assert read_served(orjson.dumps({"data": entries})).max_model_len == taken
 
@@ -177,7 +177,7 @@ def test_the_longest_prompt_that_an_engine_takes_is_on_its_list(given: Any, take
         (None, "does not answer"),
     ],
 )
-async def test_a_pod_without_a_model_that_names_none_is_asked_every_second(
+async def test_a_pod_without_a_known_model_is_polled_every_second(
     answer: web.Response | None,
     reason: str,
     recorder: Any,
@@ -216,7 +216,7 @@ async def test_a_pod_without_a_model_that_names_none_is_asked_every_second(
     assert source not in recorder.problems
 
 
-def test_strange_entries_are_left_out_and_many_are_cut() -> None:
+def test_invalid_entries_are_skipped_and_long_lists_truncated() -> None:
     entries = [7, {}, {"id": 1}, {"id": "a,b"}, {"id": "x", "parent": 3}, BASE, LORA]
     served = read_served(orjson.dumps({"data": entries}))
     assert served == Served(weights={"m": "org/m"}, adapters={"lora": "m"})

@@ -14,7 +14,7 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 @pytest.fixture
 async def sim_endpoints() -> AsyncIterator[Callable[..., Awaitable[list[str]]]]:
-    """Start an endpoint for each of `MODELS`, under a second name as well; give their URLs."""
+    """Start an endpoint for each of `MODELS`, also under a second name; return their URLs."""
     async with AsyncExitStack() as stack:
 
         async def begin(**given: Any) -> list[str]:

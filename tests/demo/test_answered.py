@@ -1,4 +1,4 @@
-"""The demo's figures: what counts, and when a difference is one."""
+"""The demo's figures: what counts, and when a difference is significant."""
 
 import math
 
@@ -18,19 +18,19 @@ def contestant(name, seconds, engine_s=None):
     )
 
 
-def test_a_question_given_up_on_counts_twice_the_limit_however_soon_it_was_dropped():
+def test_an_abandoned_question_counts_twice_the_limit_however_early():
     one = contestant("one", [10.0, math.inf, LIMIT_S + 1], engine_s=12.0)
     assert one.par2_s == pytest.approx((10.0 + 2 * LIMIT_S + 2 * LIMIT_S) / 3)
     assert one.within(10.0) == pytest.approx(1 / 3)
     assert one.engine_s_per_correct == pytest.approx(6.0)  # the late answer is correct as well
 
 
-def test_no_correct_answer_has_no_cost_for_each():
+def test_without_correct_answers_there_is_no_cost_per_answer():
     assert contestant("one", [math.inf], engine_s=3.0).engine_s_per_correct is None
 
 
 @pytest.mark.parametrize(("factor", "said"), [(0.5, "sooner than"), (2.0, "later than")])
-def test_a_difference_on_every_question_is_reported_with_its_interval(factor, said):
+def test_a_consistent_difference_is_reported_with_its_interval(factor, said):
     rng = np.random.default_rng(7)
     theirs = rng.uniform(5.0, 25.0, 60)
     text = sentence(contestant("laar", theirs * factor), contestant("other", theirs))
@@ -59,7 +59,7 @@ def early(share, of=60, late_s=20.0):
     return [soon_s if at < share * of else late_s for at in range(of)]
 
 
-def test_a_share_that_is_lower_by_chance_is_no_difference():
+def test_a_share_that_is_lower_by_chance_is_not_reported_as_a_difference():
     text = soon(
         contestant("laar", early(0.38)),
         [contestant("a", early(0.30)), contestant("b", early(0.38)[::-1])],
@@ -68,7 +68,7 @@ def test_a_share_that_is_lower_by_chance_is_no_difference():
     assert "no difference beyond chance" in text
 
 
-def test_fewer_early_answers_are_reported_beside_the_time_gained():
+def test_fewer_early_answers_are_reported_together_with_the_time_gained():
     ours = contestant("laar", early(0.2, late_s=8.0))
     theirs = contestant("other", early(0.5, late_s=40.0))
     text = soon(ours, [theirs])
@@ -80,7 +80,7 @@ def test_fewer_early_answers_are_reported_beside_the_time_gained():
 
 
 def test_the_early_share_of_equal_policies_differs_in_few_draws():
-    """A negative control, with the best of four others each time."""
+    """A negative control, each time with the best of four others."""
     rng = np.random.default_rng(5)
     differ = 0
     for _ in range(40):
@@ -101,7 +101,7 @@ def answered_in(*latencies_s, served_s):
 
 
 @pytest.mark.parametrize(("served_s", "busy"), [(0.58, False), (0.36, True)])
-def test_time_that_the_machine_adds_is_shown_where_it_counts(served_s, busy):
+def test_time_added_by_the_machine_is_shown_if_it_matters(served_s, busy):
     tally = answered_in(0.2, 0.4, served_s=served_s)
     one = Contestant.of(tally, time_scale=0.05)
     assert one.machine_s == pytest.approx((0.6 - served_s) / 2 / 0.05)

@@ -29,7 +29,7 @@ from support.commands import run, run_beside
 Endpoints = Callable[..., Awaitable[list[str]]]
 
 
-async def test_engines_are_measured_to_what_they_are(
+async def test_calibration_recovers_the_properties_of_engines(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints(time_scale=0.005)
@@ -55,10 +55,10 @@ async def test_engines_are_measured_to_what_they_are(
 
 
 @pytest.mark.slow
-async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
+async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    """One at a quarter of the speed; the simulated models get all but look-ups wrong."""
+    """One at a quarter of the speed; the simulated models answer only look-ups correctly."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
     ran = await run_beside(
@@ -81,7 +81,7 @@ async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
 
 @asynccontextmanager
 async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
-    """The endpoint behind a network, or a machine, that holds each request up for a while."""
+    """The endpoint behind a network or machine that delays each request for a while."""
     rng = random.Random(3)
 
     async def forward(request: web.Request) -> web.StreamResponse:
@@ -102,7 +102,7 @@ async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
 
 
 @pytest.mark.slow
-async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter(
+async def test_first_tokens_are_predicted_in_spite_of_jitter(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints(time_scale=0.3)
@@ -118,15 +118,15 @@ async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter
     assert all(0.8 <= each <= 1.25 for each in found), ran.text
 
 
-def test_nothing_to_ask_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     ran = run("calibrate", "http://127.0.0.1:1", "--outcomes", tmp_path / "o.jsonl")
     assert ran.status == 2
     assert "is it running?" in ran.text
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_made_questions_are_answered_right_by_their_own_words_only(name: str) -> None:
-    """Each set has an answer that its check takes, worked out here from the text alone."""
+def test_generated_questions_are_answered_correctly_only_by_their_solutions(name: str) -> None:
+    """Each set has an answer that its check accepts, computed here from the text alone."""
     for question in made_questions([name], 30, seed=7):
         (message,) = question.ask()
         assert decide(question.check, solved(message))
@@ -151,7 +151,7 @@ def solved(message: Message) -> str:
     return orjson.dumps(sorted(counts) if "alphabet" in text else counts).decode()
 
 
-def test_sets_come_in_turn_and_seeds_share_no_question() -> None:
+def test_sets_alternate_and_seeds_share_no_question() -> None:
     one, other = (made_questions(list(SETS), 90, seed=seed) for seed in (1, 2))
     assert len({question.id for question in [*one, *other]}) == 180
     assert [q.id.partition("-")[0] for q in one[:3]] == ["kv", "arithmetic", "formats"]

@@ -1,4 +1,4 @@
-"""Commands that start processes leave none behind, however they are ended."""
+"""Commands that start processes leave none behind, however they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERLOAD = ("overload", "--seconds", "5", "--time-scale", "0.05")
 
 
 def children(pid: int) -> list[int]:
-    """Those of its main thread, which starts them all."""
+    """Those of its main thread, which starts all of them."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def children(pid: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        # The state stands after the name, which is in brackets and may hold anything.
+        # The state follows the name, which is in brackets and may contain anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
@@ -50,7 +50,7 @@ def is_alive(pid: int) -> bool:
         pytest.param(UP, signal.SIGKILL, -9, id="up-kill"),
     ],
 )
-async def test_nothing_is_left_of_a_command_that_is_ended(
+async def test_an_ended_command_leaves_no_process_behind(
     arguments: Sequence[str], number: signal.Signals, status: int
 ) -> None:
     process = await start(*arguments)
@@ -72,7 +72,7 @@ async def test_nothing_is_left_of_a_command_that_is_ended(
 
 
 @pytest.mark.slow
-async def test_a_fleet_that_is_up_ends_with_its_command() -> None:
+async def test_a_running_fleet_ends_with_its_command() -> None:
     process = await start(*UP)
     said = b""
 

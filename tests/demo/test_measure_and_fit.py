@@ -33,7 +33,7 @@ def lookups(directory: Path, *, per_cell: int, lengths_tokens: list[int]) -> str
     return str(path)
 
 
-async def test_endpoints_are_measured_and_fitted_to_what_they_are(
+async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()
@@ -60,7 +60,7 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
         for bucket in (2048, 8192):
             expected = surface.accuracy(name, "en", max(bucket, 4096))
             assert abs(cells[bucket].correct / 40 - expected) < 0.25  # four standard errors
-        # Times of a busy machine may lie too far apart for a speed; fit says so.
+        # Times on a busy machine may scatter too much for a speed; fit reports that.
         assert artifact.models[name].speed or f"{name} has no us/token" in " ".join(
             ran.text.split()
         )
@@ -74,7 +74,7 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
     assert (await run_beside("check", "--no-ports", "-c", config)).status == 0
 
 
-async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
+async def test_ctrl_c_loses_nothing_and_the_next_run_continues(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints(time_scale=0.2)
@@ -103,7 +103,7 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     assert len({line["query_id"] for line in lines}) == len(lines) == 30
 
 
-async def test_an_unserved_model_is_named_beside_the_served_ones(
+async def test_an_unserved_model_is_reported_with_the_served_ones(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()
@@ -116,7 +116,7 @@ async def test_an_unserved_model_is_named_beside_the_served_ones(
     assert "granite-3.1-8b, phi3-mini" in ran.text
 
 
-def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
+def test_faults_are_reported_with_exit_status_2(tmp_path: Path) -> None:
     out = tmp_path / "outcomes.jsonl"
     measure = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
     nobody = (*measure, "--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256]))
@@ -146,7 +146,7 @@ def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_a_tampered_artifact_is_refused_with_both_versions_named(
+def test_a_tampered_artifact_is_rejected_with_both_versions_named(
     tmp_path: Path, command: str, change: dict[str, object], says: str
 ) -> None:
     capability, config = tmp_path / "capability.json", tmp_path / "laar.yaml"

@@ -1,4 +1,4 @@
-"""`laar overload`: what its clients make of answers, what its checks see, and a short run."""
+"""`laar overload`: how clients judge answers, what its checks detect, and a short run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAWN = asks(10.0, 400, 1)
 DONE = b"data: {}\n\ndata: [DONE]\n\n"
 QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
 ANSWERED = ("hangs", "each is answered", "twice", "left", "grows")
-"""Words of the checks that are about the requests themselves."""
+"""Words of the checks about the requests themselves."""
 
 
 async def chunks(*texts: str, then: asyncio.Event | None = None) -> AsyncIterator[bytes]:
@@ -71,7 +71,7 @@ async def test_a_request_that_hangs_holds_up_no_other(
     assert all(one.late_s >= 0.0 for one in others)
 
 
-async def test_requests_are_sent_as_they_were_drawn(
+async def test_requests_are_sent_according_to_the_schedule(
     start_upstream: Callable[[], Awaitable[RecordingUpstream]],
 ) -> None:
     upstream = await start_upstream()
@@ -91,7 +91,7 @@ async def test_requests_are_sent_as_they_were_drawn(
 
 
 def runs(**changed: Run) -> dict[str, list[Run]]:
-    """A run in which all is well for each route; in time by slack, and for all but half else."""
+    """A run without faults for each route; in time with slack order, half of it otherwise."""
     well = {}
     for route in QUEUES:
         late = 1 if route == "slack" else 2
@@ -116,14 +116,14 @@ def failed(given: dict[str, list[Run]]) -> list[str]:
     return [check.claim for check in verdict(given).checks if not check.held]
 
 
-def test_a_run_in_which_all_is_well_holds() -> None:
+def test_a_run_without_faults_passes() -> None:
     assert verdict(runs()).held
     assert {one.kind for one in DRAWN} == {"conversation", "document"}
     assert not verdict(runs(), speed=0.8).held
 
 
 @pytest.mark.parametrize("fault", ["hung", "cut", "twice", "left", "files", "grown"])
-def test_each_breach_fails_the_check_that_is_about_it(fault: str) -> None:
+def test_each_violation_fails_its_own_check(fault: str) -> None:
     (well,) = runs()["slack"]
     first, *others = well.answers
     spoilt = {
@@ -139,7 +139,7 @@ def test_each_breach_fails_the_check_that_is_about_it(fault: str) -> None:
     assert any(words.get(fault, fault) in claim for claim in claims)
 
 
-def test_a_class_that_starves_fails_however_well_the_others_do() -> None:
+def test_a_starving_class_fails_however_well_the_others_do() -> None:
     (well,) = runs()["slack"]
     starved = [
         replace(one, ttft_s=one.ask.objective_s + 1) if one.ask.kind == "document" else one
@@ -150,7 +150,7 @@ def test_a_class_that_starves_fails_however_well_the_others_do() -> None:
     ]
 
 
-def test_no_gain_is_reported() -> None:
+def test_a_missing_gain_is_reported() -> None:
     level = runs()["arrival"][0]
     (claim,) = failed(runs(slack=level))
     assert "25 % higher" in claim
@@ -161,7 +161,9 @@ def test_no_gain_is_reported() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
 @pytest.mark.usefixtures("envoy_binary")
-def test_a_few_seconds_of_overload_lose_and_leave_nothing(shape: str, tmp_path: Path) -> None:
+def test_a_few_seconds_of_overload_lose_no_request_and_leave_nothing_behind(
+    shape: str, tmp_path: Path
+) -> None:
     figures = tmp_path / "figures.json"
     run_overload(
         seconds=8.0,

@@ -20,7 +20,7 @@ def query(language: str, length: int) -> Query:
     return Query(id="", language=language, length_tokens=length, key="", answer="")
 
 
-def test_each_attempt_adds_its_time_for_those_who_still_needed_it() -> None:
+def test_each_attempt_adds_its_time_for_unanswered_questions() -> None:
     tally = Tally(
         "laar",
         [
@@ -38,7 +38,7 @@ def test_each_attempt_adds_its_time_for_those_who_still_needed_it() -> None:
     ]
 
 
-def test_improvement_is_the_share_of_the_baselines_time_saved_in_each_cell(tmp_path: Path) -> None:
+def test_improvement_is_the_share_of_the_baseline_time_saved_in_each_cell(tmp_path: Path) -> None:
     ours = Tally(
         "laar",
         [
@@ -82,15 +82,15 @@ async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> 
         for policy in ("laar", "session-affinity")
     }
     assert len(curves["laar"]) <= 5  # one attempt for each model, then exhausted
-    assert len(curves["session-affinity"]) == 10  # some question is always put to a wrong model
+    assert len(curves["session-affinity"]) == 10  # some question always goes to a wrong model
     finals = {policy: curve[-1]["success_rate"] for policy, curve in curves.items()}
-    # It asks every model. A session's own may by luck be right wherever any is: ports are random.
+    # It asks every model. A single session may be right by luck: ports are random.
     assert finals["laar"] >= finals["session-affinity"]
     assert [(bar["language"], bar["questions"]) for bar in found["improvement"]] == [("en", 6)]
     assert drawing.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
+def test_a_run_like_that_of_the_lab_rarely_disagrees() -> None:
     rng = random.Random(5)
 
     def draw() -> float:
@@ -103,11 +103,11 @@ def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
             Tally(name, [(query("en", 4096), outcome(draw(), correct=True))]) for name in lab
         ]
         alarms += not all(one.agrees for one in agreements(tallies, lab, time_scale=1.0))
-    # Of the twelve intervals four are about what varies: a third of 5 %.
+    # Of the twelve intervals, four are about values that vary: a third of 5 %.
     assert 1 <= alarms <= 20
 
 
-def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
+def test_a_run_with_other_engine_settings_disagrees() -> None:
     asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=15)
 
     def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:
@@ -128,7 +128,7 @@ def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
     assert {one.figure: one.agrees for one in found}["ttca_s"] is False
 
 
-def test_chance_changes_the_order_inside_a_cell_only() -> None:
+def test_chance_changes_the_order_only_within_a_cell() -> None:
     asked = queries(languages=["en", "ja"], lengths_tokens=[4096], per_cell=20)
     orders = [in_order(asked, seed) for seed in ("1", "1", "2")]
     assert orders[0] == orders[1] != orders[2]
@@ -140,7 +140,7 @@ def test_chance_changes_the_order_inside_a_cell_only() -> None:
 @pytest.mark.slow
 @pytest.mark.envoy
 @pytest.mark.usefixtures("envoy_binary")
-async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
+async def test_envoy_and_the_lab_make_the_same_decisions(tmp_path: Path) -> None:
     figures = tmp_path / "ttca.json"
     ran = await run_beside(
         *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.2),
@@ -152,8 +152,8 @@ async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
     found = {(entry["policy"], entry["figure"]): entry for entry in entries}
     assert len(found) == 2 * 3
     for (_, figure), entry in found.items():
-        # One run in twenty lies outside the interval; of twice its width nothing should.
+        # One run in twenty lies outside the interval; outside twice its width there should be none.
         near = abs(entry["envoy"] - entry["lab"]) <= 2 * entry["half"] + 1e-9
         assert near or figure == "ttca_s", entry
-    # A policy that asks every model finds all that any of them knows: no chance in that.
+    # A policy that asks every model finds every answer that any model knows: no chance in that.
     assert found["laar", "success_rate"]["half"] == 0

@@ -52,7 +52,7 @@ def pod_of(objects: dict[tuple[str, str], Object]) -> Object:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_by_default_it_is_the_overlay(chart: Path, shape: str) -> None:
+def test_by_default_the_chart_renders_the_overlay(chart: Path, shape: str) -> None:
     overlay = by_name(render(ROOT / "deploy" / "overlays" / shape))
     assert rendered(chart, {"shape": shape, "tokens": {"create": False}}) == overlay
     made = rendered(chart, {"shape": shape})
@@ -107,7 +107,7 @@ def test_values_reach_the_objects(chart: Path) -> None:
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
 
 
-def test_the_image_of_a_named_tree_can_be_replaced(
+def test_the_image_of_a_chart_built_under_another_name_can_be_replaced(
     chart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for part in ("overlays", "base", "components", "chart"):
@@ -125,7 +125,7 @@ def test_the_image_of_a_named_tree_can_be_replaced(
     assert images({"image": {"repository": "mine", "tag": "2"}}) == {"mine:2"}
 
 
-def test_secrets_that_exist_are_kept_and_those_of_others_left_alone(chart: Path) -> None:
+def test_existing_secrets_are_kept_and_those_of_others_unchanged(chart: Path) -> None:
     key = "a2VwdA=="
 
     class Cluster(BaseHTTPRequestHandler):
@@ -175,13 +175,13 @@ def test_secrets_that_exist_are_kept_and_those_of_others_left_alone(chart: Path)
 
 
 @pytest.mark.parametrize("wrong", ["replica=3", "image.name=laar", "replicas=many"])
-def test_values_that_do_not_exist_are_refused(chart: Path, wrong: str) -> None:
+def test_unknown_values_are_refused(chart: Path, wrong: str) -> None:
     done = helm("template", "laar", chart, "--set", wrong)
     assert done.returncode != 0
     assert wrong.partition("=")[0].rpartition(".")[2] in done.stderr
 
 
-def test_the_schema_has_every_value(chart: Path) -> None:
+def test_the_schema_covers_every_value(chart: Path) -> None:
     folder = ROOT / "deploy" / "chart"
     schema = json.loads((folder / "values.schema.json").read_text())["properties"]
     values = yaml.safe_load((folder / "values.yaml").read_text())
@@ -195,7 +195,7 @@ def test_an_unknown_shape_is_reported(chart: Path) -> None:
     assert "shape: gateway is none of standalone, shared, inference-pool" in done.stderr
 
 
-def test_it_is_packed_reproducibly_and_has_the_version_of_laar(tmp_path: Path) -> None:
+def test_the_chart_is_packaged_reproducibly_with_the_version_of_laar(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     one, two = pack(tmp_path), pack(tmp_path / "again")
     assert one.read_bytes() == two.read_bytes()

@@ -1,4 +1,4 @@
-"""The Dockerfile: what it refers to exists, and its steps work where no container engine is."""
+"""The Dockerfile: its references exist, and its steps work without a container engine."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FINAL = LINES[max(i for i, line in enumerate(LINES) if line.startswith("FROM "))
 
 
 def said(lines: list[str], instruction: str) -> list[str]:
-    """The arguments of an instruction, one for each time it stands there."""
+    """Return the arguments of an instruction, one per occurrence."""
     return [line.split(" ", 1)[1] for line in lines if line.startswith(f"{instruction} ")]
 
 
 def copied() -> list[tuple[list[str], str]]:
-    """The names that are copied from the build's folder, and their targets."""
+    """Return the names copied from the build folder, and their targets."""
     found = [line.split() for line in said(LINES, "COPY") if "--from" not in line]
     return [(names[:-1], names[-1]) for names in found]
 
 
-def test_it_pins_its_base_and_ends_unprivileged() -> None:
+def test_the_image_pins_its_base_and_runs_unprivileged() -> None:
     [user] = said(FINAL, "USER")
     assert all(int(part) > 0 for part in user.split(":"))
     objects = render(ROOT / "deploy" / "overlays" / "standalone")
@@ -53,13 +53,13 @@ def test_it_pins_its_base_and_ends_unprivileged() -> None:
     assert {line.split()[0] for line in said(LINES, "FROM")} == {"${BASE}"}
 
 
-def test_it_has_the_packages_of_all_that_a_picker_can_do() -> None:
+def test_the_image_has_the_packages_for_all_features_of_a_picker() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     others = {"all", "bench", "bench-proxies", "envoy", "fit", "lab"}
     assert set(image.EXTRAS) == set(project["optional-dependencies"]) - others
 
 
-def test_its_packages_are_those_that_are_tested_each_by_its_hashes() -> None:
+def test_the_packages_of_the_image_are_the_tested_ones_with_hashes() -> None:
     tested = re.findall(r"(?m)^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text())
     versions = {re.sub("[-_.]+", "-", name.lower()): version for name, version in tested}
     locked = re.findall(r"(?m)^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
@@ -71,7 +71,7 @@ def test_its_packages_are_those_that_are_tested_each_by_its_hashes() -> None:
         assert name in {each for each, *_ in locked}, "run: python deploy/image.py lock"
 
 
-def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
+def test_the_name_of_the_image_is_written_to_overlays_and_chart(tmp_path: Path) -> None:
     for path in ("overlays", "base", "components", "chart"):
         shutil.copytree(ROOT / "deploy" / path, tmp_path / "deploy" / path)
     digest = f"sha256:{'0' * 64}"
@@ -92,8 +92,8 @@ def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
         image.put_name("registry.test:5000/laar", tmp_path)
 
 
-async def test_a_container_that_is_stopped_while_it_starts_ends_at_once(tmp_path: Path) -> None:
-    """The kernel discards signals that PID 1 has no handler for yet."""
+async def test_a_container_stopped_during_startup_ends_at_once(tmp_path: Path) -> None:
+    """The kernel discards signals for which PID 1 has no handler yet."""
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     trial = await asyncio.create_subprocess_exec(*namespace, "true")
     if await trial.wait():
@@ -133,7 +133,9 @@ def run(command: str, where: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -> None:
+async def test_the_steps_of_the_dockerfile_build_a_picker_that_answers_its_probes(
+    tmp_path: Path,
+) -> None:
     """Run the build's own commands on this machine, with its directories moved to a temporary one.
 
     Skips where packages can't be installed.
@@ -153,13 +155,13 @@ async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -
     moved = install.replace("/opt/laar", str(opt)).replace("/build/", f"{work}/")
     command = moved.replace("python3 -m venv", _PYTHON)
     run(command, work)
-    shutil.rmtree(work)  # the second stage has the virtual environment and nothing else
+    shutil.rmtree(work)  # the second stage contains only the virtual environment
     await _answers_probes(opt, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_debians_tools_make_the_image(tmp_path: Path) -> None:
+def test_the_image_can_be_built_with_debian_tools(tmp_path: Path) -> None:
     """Ten minutes, most of them writing files: base, image, and a container that runs laar."""
     if os.geteuid() or not (shutil.which("buildah") and shutil.which("mmdebstrap")):
         pytest.skip("needs root: apt-get install buildah mmdebstrap")

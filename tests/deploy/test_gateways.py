@@ -1,4 +1,4 @@
-"""The gateways' objects of the examples fit the overlay that they are for, and each other."""
+"""The gateway objects of the examples match their overlay, and each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def objects(name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["istio", "envoy-gateway"])
-def test_route_gateway_and_pool_name_each_other(name: str) -> None:
+def test_route_gateway_and_pool_refer_to_each_other(name: str) -> None:
     found = objects(name)
     [parent] = found["HTTPRoute"]["spec"]["parentRefs"]
     assert parent["name"] == found["Gateway"]["metadata"]["name"]

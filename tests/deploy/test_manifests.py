@@ -1,4 +1,4 @@
-"""Objects that `kubectl apply -k` would send, against the cluster's schemas and the code."""
+"""Objects that `kubectl apply -k` would send, checked against schemas and the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overlay(name: str) -> list[dict[str, Any]]:
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The picker's object of a kind; a store beside it is not the picker's."""
+    """Return the picker's object of a kind; the store's object is not the picker's."""
     [one] = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] != "laar-valkey"]
     return one
 
@@ -46,7 +46,7 @@ def pod_template(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_our_rendering_is_kubectls(folder: Path) -> None:
+def test_the_rendering_equals_that_of_kubectl(folder: Path) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl here")
@@ -64,7 +64,7 @@ def test_our_rendering_is_kubectls(folder: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_object_fits_the_clusters_schema(folder: Path, version: str) -> None:
+def test_every_object_matches_the_schema_of_the_cluster(folder: Path, version: str) -> None:
     assert [fault for one in render(folder) for fault in faults(one, version)] == []
 
 
@@ -79,7 +79,7 @@ def test_every_object_fits_the_clusters_schema(folder: Path, version: str) -> No
         ("InferencePool", ("spec", "endpointPickerRef", "failureMode"), "Open"),
     ],
 )
-def test_the_schemas_notice_mistakes(kind: str, path: tuple[Any, ...], value: Any) -> None:
+def test_the_schemas_detect_mistakes(kind: str, path: tuple[Any, ...], value: Any) -> None:
     one = of_kind(overlay("inference-pool"), kind)
     place = one
     for step in path[:-1]:
@@ -91,7 +91,7 @@ def test_the_schemas_notice_mistakes(kind: str, path: tuple[Any, ...], value: An
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("name", ["standalone", "sidecar"])
-def test_a_real_envoy_takes_the_configuration_in_the_config_map(
+def test_a_real_envoy_accepts_the_configuration_in_the_config_map(
     name: str, envoy_binary: Path, tmp_path: Path
 ) -> None:
     [content] = [
@@ -158,7 +158,7 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
             case "Service":
                 assert one["spec"]["selector"].items() <= labels
                 wanted = {port["targetPort"] for port in one["spec"]["ports"]}
-                if one["spec"].get("clusterIP") == "None":  # leaves out ports that a pod has not
+                if one["spec"].get("clusterIP") == "None":  # excludes ports that a pod lacks
                     wanted.discard("envoy-metrics")
                 assert wanted <= ports
             case "HorizontalPodAutoscaler":
@@ -174,7 +174,7 @@ def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, s
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_permissions_are_those_of_the_calls_made_and_no_more(name: str) -> None:
+def test_permissions_are_exactly_those_of_the_calls_made(name: str) -> None:
     role = of_kind(overlay(name), "Role")
     granted = {
         (group, resource, verb)
@@ -190,7 +190,7 @@ def test_permissions_are_those_of_the_calls_made_and_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_the_settings_are_ones_that_laar_takes(name: str) -> None:
+def test_laar_accepts_the_settings(name: str) -> None:
     settings = load(DEPLOY / "overlays" / name / "laar.yaml").settings
     [source] = settings.kubernetes
     objects = overlay(name)
@@ -216,12 +216,12 @@ def test_the_settings_are_ones_that_laar_takes(name: str) -> None:
     ("name", "shape"),
     [("standalone", "standalone"), ("sidecar", "sidecar"), ("shared", "standalone")],
 )
-def test_envoys_configuration_is_the_one_that_laar_envoy_renders(name: str, shape: str) -> None:
+def test_the_configuration_of_envoy_equals_the_output_of_laar_envoy(name: str, shape: str) -> None:
     copy = DEPLOY / "overlays" / name / "envoy.yaml"
     assert copy.read_text() == (ROOT / "envoy" / f"{shape}.yaml").read_text()
 
 
-def test_the_pickers_of_the_shared_overlay_reach_their_valkey_and_its_secrets() -> None:
+def test_the_pickers_of_the_shared_overlay_reach_valkey_and_its_secrets() -> None:
     share = load(DEPLOY / "overlays" / "shared" / "laar.yaml").settings.share
     objects = overlay("shared")
     beside = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
@@ -239,7 +239,7 @@ def test_the_pickers_of_the_shared_overlay_reach_their_valkey_and_its_secrets() 
         assert f"--from-literal={file.name}=" in readme
 
 
-def test_the_example_engines_are_found_by_the_gateways_settings() -> None:
+def test_the_settings_of_the_gateway_find_the_example_engines() -> None:
     [source] = load(DEPLOY / "overlays" / "standalone" / "laar.yaml").settings.kubernetes
     template = pod_template(render(DEPLOY / "examples" / "vllm"))
     assert source.selector.items() <= template["metadata"]["labels"].items()
@@ -255,7 +255,7 @@ def test_the_example_engines_are_found_by_the_gateways_settings() -> None:
     assert served == [[{"name": "http", "containerPort": 8000}]]
 
 
-def test_the_pool_is_one_that_the_collector_reads_and_points_at_the_picker() -> None:
+def test_the_collector_can_read_the_pool_which_refers_to_the_picker() -> None:
     objects = overlay("inference-pool")
     pool = of_kind(objects, "InferencePool")
     assert isinstance(parse(Pool, pool), Pool)
@@ -276,7 +276,7 @@ def test_each_overlay_has_a_readme_of_one_screen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -> None:
+def test_the_admin_port_requires_tokens_that_the_installation_creates(name: str) -> None:
     settings = load(DEPLOY / "overlays" / name / "laar.yaml").settings
     assert settings.listen.admin.startswith("0.0.0.0:")
     files = {settings.decisions.viewers_token_file, settings.accuracy.outcomes_token_file}
@@ -293,7 +293,7 @@ def test_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_only_requests_and_probes_come_from_anywhere(name: str) -> None:
+def test_only_ports_for_requests_and_probes_are_open_to_all(name: str) -> None:
     opened: dict[int, list[Any]] = {}
     for rule in of_kind(overlay(name), "NetworkPolicy")["spec"]["ingress"]:
         for port in rule["ports"]:
@@ -301,11 +301,11 @@ def test_only_requests_and_probes_come_from_anywhere(name: str) -> None:
     assert {port for port, sources in opened.items() if not sources} <= {8080, 9003}
     assert {9003, 9090} <= set(opened)
     for sources in opened.values():
-        # An empty selector of namespaces is all of them.
+        # An empty namespace selector matches all of them.
         assert all(one.get("namespaceSelector", {"of": "this one"}) for one in sources)
 
 
-def test_the_guides_line_sets_the_image_of_every_overlay(tmp_path: Path) -> None:
+def test_the_command_in_the_guide_sets_the_image_of_every_overlay(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
     [line] = [line for line in guide.splitlines() if line.startswith("python deploy/image.py name")]
     for place in ("deploy/overlays/standalone/README.md", "docs/guides/kubernetes.md"):

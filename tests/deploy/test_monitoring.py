@@ -1,4 +1,4 @@
-"""Rules, dashboard and monitors: about metrics that exist, and right by Prometheus' own tool."""
+"""Rules, dashboard and monitors use existing metrics, and Prometheus' own tool accepts them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COMPONENTS = ROOT / "deploy" / "components"
 RUNBOOK = ROOT / "src" / "laar" / "server" / "admin" / "page" / "runbook.html"
-OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # there with listen.tls only
+OF_THE_CLUSTER = {"laar_certificate_expires_timestamp_seconds"}  # only exists with listen.tls
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def groups() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def known(groups: list[dict[str, Any]]) -> set[str]:
-    """Every series there is: what the picker exports, and what the rules record."""
+    """Return every series: those the picker exports, and those the rules record."""
     settings = Settings.model_validate({"endpoints_file": "none.yaml", "flow": {"enabled": True}})
     page = metrics_page(Runner(settings).picker).decode()
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
@@ -51,7 +51,7 @@ def series(expression: str) -> set[str]:
     return {name.removesuffix("_bucket") for name in found}
 
 
-def test_rules_are_about_series_that_exist(groups: list[dict[str, Any]], known: set[str]) -> None:
+def test_rules_use_existing_series(groups: list[dict[str, Any]], known: set[str]) -> None:
     for group in groups:
         for rule in group["rules"]:
             assert series(rule["expr"]) <= known, rule
@@ -63,7 +63,7 @@ def test_rules_are_about_series_that_exist(groups: list[dict[str, Any]], known: 
                 assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
-def test_the_autoscaler_looks_at_a_series_that_exists(known: set[str]) -> None:
+def test_the_autoscaler_uses_an_existing_series(known: set[str]) -> None:
     text = (HERE.parents[1] / "deploy" / "examples" / "vllm" / "autoscaler.yaml").read_text()
     said = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     [rule] = yaml.safe_load(said[said.index("#   ext") :].replace("#   ", ""))["externalRules"]
@@ -71,7 +71,7 @@ def test_the_autoscaler_looks_at_a_series_that_exists(known: set[str]) -> None:
     assert f"name: {rule['name']['as']}\n" in text.split("spec:", 1)[1]
 
 
-def test_the_scaled_object_looks_at_series_that_exist(known: set[str]) -> None:
+def test_the_scaled_object_uses_existing_series(known: set[str]) -> None:
     folder = HERE.parents[1] / "deploy" / "examples"
     [one] = render(folder / "keda")
     [engines] = [each for each in render(folder / "vllm") if each["kind"] == "Deployment"]
@@ -90,12 +90,12 @@ MODEL = "Qwen/Qwen2.5-7B-Instruct"
     ("model", "work_s", "requests", "late", "expected"),
     [
         (MODEL, "3x20", "0+60x20", "0+6x20", [3.0, 0.1]),
-        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # at rest: no number, and no NaN
+        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # idle: no number, and no NaN
         ("", "0.06x20", "0x20", "0x20", [0.06, None]),  # held by a picker that knows no model
         ("other", "9x20", "0+60x20", "0+60x20", [None, None]),
     ],
 )
-def test_the_scaled_object_asks_what_an_autoscaler_can_use(
+def test_the_queries_of_the_scaled_object_return_usable_values(
     model: str, work_s: str, requests: str, late: str, expected: list[float], tmp_path: Path
 ) -> None:
     promtool = shutil.which("promtool")
@@ -126,7 +126,7 @@ def test_the_scaled_object_asks_what_an_autoscaler_can_use(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_panels_are_about_series_that_exist_and_do_not_overlap(known: set[str]) -> None:
+def test_panels_use_existing_series_and_do_not_overlap(known: set[str]) -> None:
     dashboard = json.loads((COMPONENTS / "rules" / "dashboard.json").read_text())
     taken = set()
     assert (COMPONENTS / "rules" / "dashboard.json").read_text() == generator().text()
@@ -147,7 +147,7 @@ def test_panels_are_about_series_that_exist_and_do_not_overlap(known: set[str]) 
 
 
 def generator() -> Any:
-    """The script that makes the dashboard."""
+    """The script that generates the dashboard."""
     spec = importlib.util.spec_from_file_location("board", COMPONENTS / "rules" / "dashboard.py")
     assert spec is not None
     assert spec.loader is not None
@@ -156,7 +156,7 @@ def generator() -> Any:
     return module
 
 
-def test_panels_show_what_the_product_is_about(known: set[str]) -> None:
+def test_panels_show_the_main_metrics(known: set[str]) -> None:
     shown = {name for panel in generator().panels() for name in _series_of(panel)}
     for topic in (
         *("time_to_correct_answer_seconds", "answers_reported_total", "predicted_ttft_ratio"),
@@ -170,7 +170,7 @@ def _series_of(panel: dict[str, Any]) -> set[str]:
     return {name for target in panel.get("targets", ()) for name in series(target["expr"])}
 
 
-def test_prometheus_itself_takes_every_panels_query(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_query_of_every_panel(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool here (Debian: prometheus)")
@@ -198,7 +198,7 @@ def test_prometheus_itself_takes_every_panels_query(tmp_path: Path) -> None:
         ("with_service_monitor", "ServiceMonitor", "endpoints"),
     ],
 )
-def test_monitors_scrape_ports_of_what_they_select(folder: str, kind: str, listed: str) -> None:
+def test_monitors_scrape_existing_ports(folder: str, kind: str, listed: str) -> None:
     objects = render(HERE / folder)
     [monitor] = [one for one in objects if one["kind"] == kind]
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
@@ -226,7 +226,7 @@ def test_the_dashboard_is_found_by_its_label() -> None:
     assert json.loads(found["data"]["dashboard.json"])["title"] == "laar"
 
 
-def test_promtool_finds_the_rules_right(groups: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules(groups: list[dict[str, Any]], tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool here (Debian: prometheus)")

@@ -1,4 +1,4 @@
-"""The release workflow: what it names exists, and its steps run as far as they need no registry."""
+"""The release workflow: its references exist, and its steps work as far as possible locally."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 
-def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
+def test_the_workflow_runs_existing_commands_and_publishes_after_the_tests() -> None:
     # YAML 1.1 reads the key `on` as true.
     assert WORKFLOW[True]["push"]["tags"] == ["v*"]
     assert WORKFLOW["permissions"] == {"contents": "read"}
@@ -51,7 +51,7 @@ def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
         assert "uses" not in step or re.search(r"@(v\d+|release/v\d+)$", step["uses"])
 
 
-def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Path) -> None:
+def test_a_tag_must_match_the_version_and_the_changelog(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "laar"\nversion = "1.2.3"\n')
     lab = tmp_path / "lab" / "pyproject.toml"
     lab.parent.mkdir()
@@ -74,7 +74,9 @@ def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_path: Path) -> None:
+def test_wheel_and_source_are_built_and_the_wheel_installs_in_a_clean_environment(
+    tmp_path: Path,
+) -> None:
     """Skip where packages can't be installed."""
 
     def run(*arguments: object) -> str:

@@ -1,4 +1,4 @@
-"""The pages, taken apart: fenced blocks, commands in them, commands in the text."""
+"""The pages, parsed: fenced blocks, commands in them, commands in the text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPAN = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block; `title` is the name of the file that it is, if any."""
+    """A fenced block; `title` is the name of its file, if any."""
 
     page: Path
     line: int
@@ -38,7 +38,7 @@ class Fence:
 
 
 def fences(page: Path) -> Iterator[Fence]:
-    """The fenced blocks of a page, without their indentation."""
+    """Return the fenced blocks of a page, without their indentation."""
     text = page.read_text()
     for found in _FENCE.finditer(text):
         indent, language, title, body = found.groups()
@@ -52,7 +52,7 @@ def all_fences(*languages: str) -> list[Fence]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The simple commands of a shell text, without redirections and comments."""
+    """Return the simple commands of a shell text, without redirections and comments."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
@@ -65,7 +65,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def shown_commands(page: Path) -> Iterator[list[str]]:
-    """Commands that a reader would paste: of shell blocks, and of indented ones in READMEs."""
+    """Return commands that a reader would paste: in shell blocks, and indented ones in READMEs."""
     for fence in fences(page):
         if fence.language == "sh":
             yield from commands(fence.text)
@@ -77,7 +77,7 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
 
 
 def mentioned_commands(page: Path) -> Iterator[list[str]]:
-    """`laar ...` in the running text, which may leave out what matters not there."""
+    """Return `laar ...` in running text, which may omit arguments."""
     for span in _SPAN.findall(_FENCE.sub("", page.read_text())):
         words = span.split()
         if words[0] == "laar" and len(words) > 1:
@@ -85,7 +85,7 @@ def mentioned_commands(page: Path) -> Iterator[list[str]]:
 
 
 def commands_below(group: Any) -> dict[str, Any]:
-    """The commands of a group by name, those of laar-lab too; none of a command."""
+    """Return the commands of a group by name, including laar-lab's; none for a command."""
     if not hasattr(group, "list_commands"):
         return {}
     context = typer.Context(group)

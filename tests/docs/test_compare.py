@@ -1,4 +1,4 @@
-"""The comparison: its table is made of its data, and each of its cells has evidence."""
+"""The comparison: its table is generated from its data, and each cell has evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ compare = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(compare)
 
 
-def test_the_page_has_the_table_of_the_data() -> None:
+def test_the_page_contains_the_generated_table() -> None:
     page = (DOCS / "compare.md").read_text("utf-8")
     assert compare.written(page, compare.DATA) == page
 
@@ -39,7 +39,7 @@ def test_each_cell_has_evidence() -> None:
                 assert (DOCS / cell["see"]).is_file()
 
 
-def test_old_pages_are_named() -> None:
+def test_outdated_pages_are_reported() -> None:
     data = {
         "projects": {
             "ours": {},
@@ -63,7 +63,7 @@ def test_old_pages_are_named() -> None:
         ({"file": "gone.py", "lacks": "jwt"}, "gone.py is not in the package"),
     ],
 )
-def test_a_probe_says_what_is_wrong(cell: dict[str, str], expected: str | None) -> None:
+def test_a_failing_probe_gives_its_reason(cell: dict[str, str], expected: str | None) -> None:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as package:
         package.writestr("a/b.py", "flag = '--mesh'")

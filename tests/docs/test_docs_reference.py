@@ -1,4 +1,4 @@
-"""The pages written by hand name everything that there is, and nothing else."""
+"""The hand-written pages list everything that exists, and nothing else."""
 
 import ast
 import dataclasses
@@ -23,7 +23,7 @@ REFERENCE = DOCS / "reference"
 SOURCES = sorted(p for top in ("src/laar", "lab/src") for p in (ROOT / top).rglob("*.py"))
 
 
-def test_the_command_line_is_as_the_code_has_it():
+def test_the_page_on_the_command_line_matches_the_code():
     generator = runpy.run_path(str(REFERENCE / "generate.py"))
     remedy = "run `python docs/reference/generate.py`"
     assert (REFERENCE / "cli.md").read_text() == generator["cli_page"](), remedy
@@ -53,7 +53,7 @@ def test_every_header_is_used():
     assert named <= used
 
 
-def test_headers_of_ours_are_spelled_where_headers_are_read():
+def test_names_of_laar_headers_are_spelled_only_in_the_headers_module():
     named = {
         path.name
         for path in SOURCES
@@ -65,7 +65,7 @@ def test_headers_of_ours_are_spelled_where_headers_are_read():
 
 
 def refusals():
-    """Reason codes of refusals on the data path, read off the calls."""
+    """Reason codes of refusals on the data path, read from the calls."""
     for path in SOURCES:
         if path.relative_to(ROOT).parts[2] not in ("core", "protocol", "flow"):
             continue
@@ -110,7 +110,7 @@ def admin_routes(tmp_path):
     return {(m, r.path) for r in routes for m in (r.methods or {"GET"}) - {"HEAD"}}
 
 
-def test_the_admin_api_has_the_routes_that_there_are(admin_routes):
+def test_the_page_on_the_admin_api_lists_all_routes(admin_routes):
     page = (REFERENCE / "admin-api.md").read_text()
     described = set(re.findall(r"`(GET|POST) (/[^`?]*)`", page))
     assert described == admin_routes
@@ -126,7 +126,7 @@ def test_every_argument_of_the_client_is_described(function):
 
 
 @pytest.mark.parametrize("value", [laar.client.Outcome, laar.client.Attempt])
-def test_every_field_of_what_comes_back_is_described(value):
+def test_every_field_of_the_results_is_described(value):
     page = (REFERENCE / "python-client.md").read_text()
     missing = [field.name for field in dataclasses.fields(value) if f"`{field.name}`" not in page]
     assert missing == []

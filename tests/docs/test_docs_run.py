@@ -39,7 +39,7 @@ pytestmark = pytest.mark.envoy
 GUIDE, RAG = DOCS / "guides/vllm.md", DOCS / "guides/rag.md"
 RUN = {("laar", name) for name in ("check", "doctor", "envoy", "explain", "fit", "measure")}
 NOT_RUN = [
-    {"laar", "serve"},  # stay
+    {"laar", "serve"},  # keep running
     {"laar", "up"},
     {"laar", "sim-endpoint"},
     {"make", "demo"},
@@ -54,7 +54,7 @@ NOT_RUN = [
     {"laar", "lab", "replay"},
     {"laar", "lab", "fit-engine"},
     {"laar", "tune"},
-    {"laar", "context", "plan"},  # read files of the reader's
+    {"laar", "context", "plan"},  # read files of the reader
     {"laar", "context", "doctor"},
     {"laar", "context", "advise"},
     {"laar", "evaluate"},
@@ -62,7 +62,7 @@ NOT_RUN = [
     {"laar", "from-llm-d"},
     {"python", "-m", "bench"},
     {"python", "-c"},
-    {"pip"},  # need what is not here
+    {"pip"},  # need something that is missing here
     {"docker"},
     {"sed"},
     {"openssl"},
@@ -78,7 +78,7 @@ DEADLINE_S = 60.0
 
 
 def runnable(fence):
-    """Whether every command of a block can be run here."""
+    """Return whether every command of a block can be run here."""
     return all(
         words[0] == "curl" or tuple(words[:2]) in RUN or words[:3] in IN_LAB
         for words in commands(fence.text)
@@ -86,10 +86,10 @@ def runnable(fence):
 
 
 def blocks():
-    """The blocks to run; one that stands on several pages, with the same files, once."""
+    """Return the blocks to run; one that occurs on several pages with the same files, once."""
     seen = {}
     for page in sorted(DOCS.rglob("*.md")):
-        if page.name == "tutorial.md":  # run as a whole by a test of its own
+        if page.name == "tutorial.md":  # run as a whole by its own test
             continue
         files = {f.title: f.text for f in fences(page) if f.title}
         for fence in fences(page):
@@ -113,16 +113,16 @@ class Site:
     running: Path
     replaced: dict[str, str]
     do: Callable[[Coroutine], Any]
-    """Runs a coroutine on the loop of the endpoints, to its end."""
+    """Run a coroutine to its end on the loop of the endpoints."""
 
     def here(self, text):
-        """A page's text with this machine's addresses."""
+        """Return a page's text with this machine's addresses."""
         for shown, real in self.replaced.items():
             text = text.replace(shown, real)
         return text
 
     def write_files(self, directory, page=GUIDE):
-        """Write the files that the page shows, over those of the guide."""
+        """Write the files that the page shows over those of the guide."""
         for fence in (*fences(GUIDE), *fences(page)):
             if fence.title:
                 (directory / fence.title).write_text(self.here(fence.text))
@@ -130,7 +130,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, envoy_binary):
-    """Endpoints, picker and Envoy of the guide in front of vLLM, on a loop of their own."""
+    """Endpoints, picker and Envoy of the guide on vLLM, on their own loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -173,7 +173,7 @@ async def start(site, stack):
     settings = yaml.safe_load((site.running / "laar.yaml").read_text())
     settings |= yaml.safe_load(next(f.text for f in fences(RAG) if f.language == "yaml"))
     settings |= {"listen": listen, "shutdown": {"drain_s": 0.0, "grace_s": 1.0}}
-    # A busy machine is no reason to pass an endpoint over.
+    # A busy machine is no reason to skip an endpoint.
     patch = stack.enter_context(pytest.MonkeyPatch.context())
     patch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     (site.running / "laar.yaml").write_text(yaml.safe_dump(settings))
@@ -208,14 +208,14 @@ sys.stdout.write(out)
 sys.stderr.write(err)
 sys.exit(status)
 """
-"""`laar` in a shell, run by the process of the tests: another would take a second to start."""
+"""`laar` in a shell, run in the test's process: a new process would take a second to start."""
 CURL = """#!/bin/sh
 PATH=${PATH#*:} exec curl --fail-with-body "$@"
 """
 
 
 async def run_for_shell(reader, writer):
-    """Run one command of `LAAR`; there is one at a time."""
+    """Run one `laar` command; there is one at a time."""
     arguments = json.loads(await reader.readline())
     ran = await asyncio.to_thread(CliRunner(env={"NO_COLOR": "1"}).invoke, app, arguments)
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
@@ -227,7 +227,7 @@ async def run_for_shell(reader, writer):
 
 @pytest.fixture(scope="module")
 def shell(site):
-    """Run a shell text in the site's folder; curl fails where the server says no."""
+    """Run a shell text in the site's folder; curl fails if the server returns an error."""
     bin_folder = site.directory / "bin"
     bin_folder.mkdir()
     for name, script in (("laar", LAAR.replace("{python}", sys.executable)), ("curl", CURL)):
@@ -254,8 +254,8 @@ def shell(site):
 
 
 @pytest.mark.parametrize("page", list(dict.fromkeys(fence.page.name for fence in BLOCKS)))
-def test_the_shell_blocks_of_a_page_do_what_it_says(site, shell, page):
-    """In the page's order: one block may read the file that an earlier one writes."""
+def test_the_shell_blocks_of_a_page_work_as_described(site, shell, page):
+    """In the page's order: one block may read a file that an earlier one writes."""
     for fence in (fence for fence in BLOCKS if fence.page.name == page):
         site.write_files(site.directory, fence.page)
         text = site.here(fence.text)
@@ -270,7 +270,7 @@ def test_the_shell_blocks_of_a_page_do_what_it_says(site, shell, page):
         assert ran.stdout or ">" in text, fence
 
 
-def test_the_quick_start_shows_the_headers_and_columns_that_there_are(site, shell):
+def test_the_quick_start_shows_the_actual_headers_and_columns(site, shell):
     page = (DOCS / "quick-start.md").read_text()
     site.write_files(site.directory)
     chat = '{"model": "auto", "messages": [{"role": "user", "content": "Hello"}]}'
@@ -314,13 +314,13 @@ def test_every_block_that_is_not_run_is_listed():
     [f for f in fences(DOCS / "reference/python-client.md") if f.language == "python"],
     ids=str,
 )
-def test_the_client_does_what_its_page_says(site, fence):
+def test_the_client_works_as_its_page_describes(site, fence):
     names = {}
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     pending = eval(compile(site.here(fence.text), str(fence), "exec", flags=flags), names)
     if pending is not None:
         asyncio.run(pending)
-    # The simulated models don't know; both were asked, and then there was no model left to ask.
+    # The simulated models fail; both were asked, and then no model was left.
     assert {attempt.model for attempt in names["outcome"].attempts} == {
         "granite-3.1-8b",
         "phi3-mini",

@@ -1,4 +1,4 @@
-"""The site builds, is whole, and loads nothing from elsewhere."""
+"""The site builds completely, and loads nothing from elsewhere."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ _LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//[^\s
 _LINKED = re.compile(r"<link[^>]*\shref=[\"']?(?:https?:)?//[^\s>]*")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = sorted({*READMES, *ROOT.glob("*.md")})
-"""The pages that are no part of the site."""
+"""Pages that are not part of the site."""
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def test_nothing_is_loaded_from_another_host(site):
 
 
 def anchors(page):
-    """The anchors of a page's headings, as the site and GitHub make them."""
+    """Return the anchors of a page's headings, as the site and GitHub make them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", OUTSIDE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_pages_outside_the_site_lead_somewhere(page):
+def test_links_of_pages_outside_the_site_are_valid(page):
     for target in _LINK.findall(page.read_text()):
         if not target.startswith(("http://", "https://")):
             name, _, anchor = target.partition("#")
@@ -64,7 +64,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
             assert not anchor or anchor in anchors(found), target
 
 
-def test_every_picture_is_shown_and_taken_by_the_script():
+def test_every_picture_is_used_and_is_taken_by_the_script():
     source = (ROOT / "docs" / "screenshots.py").read_text()
     texts = "".join(page.read_text() for page in PAGES)
     for picture in (ROOT / "docs" / "images").iterdir():

@@ -1,4 +1,4 @@
-"""Settings, code and commands on the pages are ones that laar takes."""
+"""Settings, code and commands on the pages are accepted by laar."""
 
 import ast
 import functools
@@ -31,7 +31,7 @@ from support.plugins import install, installed
 
 @pytest.fixture(autouse=True, scope="module")
 def example_installed(tmp_path_factory):
-    """The package that a guide's settings name."""
+    """The package named in a guide's settings."""
     site = tmp_path_factory.mktemp("site")
     points = {"laar.scorers": {"cheap-first": "cheap_first:CheapFirst"}}
     with installed(ROOT / "examples/cheap_first", install(site, "cheap-first", points)):
@@ -45,7 +45,7 @@ OF_OTHERS = {"prometheus.yml", "kustomization.yaml", "values.yaml"}
 
 
 @pytest.mark.parametrize("fence", all_fences("yaml"), ids=str)
-def test_yaml_is_settings(fence):
+def test_yaml_blocks_are_valid_settings(fence):
     document = yaml.safe_load(fence.text)
     if document is None:  # a comment for editors
         return
@@ -59,13 +59,13 @@ def test_yaml_is_settings(fence):
 
 
 @pytest.mark.parametrize("fence", all_fences("json"), ids=str)
-def test_json_is_json(fence):
+def test_json_blocks_are_valid_json(fence):
     for line in fence.text.splitlines():
         json.loads(line)
 
 
 @pytest.mark.parametrize("fence", all_fences("python"), ids=str)
-def test_python_compiles_and_its_imports_exist(fence):
+def test_python_blocks_compile_and_their_imports_exist(fence):
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     compile(fence.text, str(fence), "exec", flags=flags)
     for node in ast.walk(ast.parse(fence.text)):
@@ -76,12 +76,12 @@ def test_python_compiles_and_its_imports_exist(fence):
 
 @functools.cache
 def below(*path):
-    """The commands below the one of this path, by name; none of a command."""
+    """Return the commands below the one at this path, by name; none for a command."""
     return commands_below(below(*path[:-1])[path[-1]] if path else COMMANDS)
 
 
 def resolved(words):
-    """The command that the words after `laar` name, and the words that are left."""
+    """Return the command that the words after `laar` name, and the remaining words."""
     path = ()
     while known := below(*path):
         if len(path) == len(words) or words[len(path)].startswith("-"):
@@ -103,7 +103,7 @@ def walked(check):
     assert not faults, "\n".join(faults)
 
 
-def test_commands_shown_are_taken_as_they_stand():
+def test_commands_in_blocks_are_accepted():
     makefile = (ROOT / "Makefile").read_text()
 
     def check(page):
@@ -157,20 +157,20 @@ def test_settings_and_metrics_named_in_the_text_exist():
     walked(check)
 
 
-def test_the_pages_are_found_and_so_are_their_blocks():
+def test_all_pages_and_their_blocks_are_found():
     assert len(PAGES) > 20
     assert len(all_fences("sh")) > 20
     assert len(all_fences("yaml")) > 15
     assert any(True for page in READMES for _ in fences(page))
 
 
-def test_the_layers_are_those_that_are_checked():
+def test_the_layers_on_the_design_page_are_those_of_the_import_checker():
     contract = (ROOT / ".importlinter").read_text().partition("layers =\n")[2].partition("\n\n")[0]
     layers = " > ".join(line.strip() for line in contract.splitlines())
     assert layers in " ".join((DOCS / "design.md").read_text().split())
 
 
-def test_every_benchmark_and_policy_has_a_line():
+def test_every_benchmark_and_policy_is_listed():
     performance = (DOCS / "performance.md").read_text()
     for path in (ROOT / "bench").glob("bench_*.py"):
         assert f"`python -m bench {path.stem.removeprefix('bench_')}`" in performance

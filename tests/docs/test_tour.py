@@ -1,4 +1,4 @@
-"""The tour and the design page name what is there: functions, files, decisions."""
+"""The tour and the design page name existing functions, files and decisions."""
 
 from __future__ import annotations
 

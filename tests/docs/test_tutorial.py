@@ -10,7 +10,7 @@ import sys
 import pytest
 from docs_pages import DOCS, fences
 
-# Its commands are tested one by one as well: in tests/envoy, tests/demo and test_docs_run.py.
+# Its commands are also tested individually: in tests/envoy, tests/demo and test_docs_run.py.
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(240)]
 
 TUTORIAL = DOCS / "tutorial.md"
@@ -19,7 +19,7 @@ STAYS = {
     "--port 8002": "http://127.0.0.1:8002/health",
     "laar serve": "http://127.0.0.1:8080/v1/models",
 }
-"""Commands that stay, and what answers once they are up."""
+"""Commands that keep running, and the addresses that answer once they are up."""
 SHORTER = {"--set lookups": "--set lookups --seconds 4 --concurrency 2"}
 
 HEAD = """
@@ -41,7 +41,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 
 def script():
-    """The page's blocks as one shell script."""
+    """The page's blocks as a single shell script."""
     parts = [HEAD]
     for number, fence in enumerate(fences(TUTORIAL)):
         if fence.title:
@@ -57,12 +57,12 @@ def script():
             parts.append(f'{text} > "$PLACE/{number}.log" 2>&1 &\nlast=$!\nup {known[0]}')
         else:
             parts.append(text)
-    # As Ctrl-C would: the picker and its Envoy, which were started last, end well.
+    # As with Ctrl-C: the picker and its Envoy, which were started last, end cleanly.
     parts.append('kill -TERM $last\nwait $last\necho "ended with $?"')
     return "\n".join(parts)
 
 
-def test_every_command_of_the_tutorial_does_what_it_says(tmp_path, envoy_binary, monkeypatch):
+def test_every_command_of_the_tutorial_works_as_described(tmp_path, envoy_binary, monkeypatch):
     alone = ["unshare", "-rn"]
     probe = subprocess.run([*alone, "ip", "link", "set", "lo", "up"], capture_output=True)
     if probe.returncode != 0:
@@ -78,7 +78,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path, envoy_binary,
     assert done.returncode == 0, said
     at = 0
     for text in (
-        "laar serve --with-envoy",  # what init says comes next
+        "laar serve --with-envoy",  # the next steps printed by init
         "eds_file: ",
         '"id":"auto"',
         "x-laar-cost-ms:",

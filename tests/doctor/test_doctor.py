@@ -74,7 +74,7 @@ async def examine(given, **places):
     return {(f.where.split()[0], f.level): f for f in found}, found
 
 
-async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
+async def test_a_healthy_endpoint_is_ok_and_a_faulty_one_gets_its_remedy(tmp_path):
     async with (
         serving(endpoint("a")) as good,
         serving(endpoint("b")) as other,
@@ -104,7 +104,7 @@ async def test_a_good_endpoint_is_fine_and_a_bad_one_gets_its_remedy(tmp_path):
     assert "ca_file" in by_address[gone].remedy
 
 
-async def test_many_endpoints_that_hang_do_not_use_up_the_time_of_a_good_one(tmp_path, monkeypatch):
+async def test_hanging_endpoints_do_not_use_up_the_time_of_a_good_one(tmp_path, monkeypatch):
     monkeypatch.setattr(new_session, "__defaults__", (0.5,))
     good, *hanging = (f"127.0.0.{number}" for number in range(1, 20))
 
@@ -126,7 +126,7 @@ async def test_many_endpoints_that_hang_do_not_use_up_the_time_of_a_good_one(tmp
     assert faulty == {*addresses[:-1]}
 
 
-async def test_an_engine_that_sleeps_is_no_fault_and_is_not_asked(tmp_path):
+async def test_a_sleeping_engine_is_not_a_fault_and_gets_no_request(tmp_path):
     states = {"awake": 0, "weights_offloaded": 1, "discard_all": 0}
     page = PAGE + "".join(
         f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {value}.0\n'
@@ -138,7 +138,7 @@ async def test_an_engine_that_sleeps_is_no_fault_and_is_not_asked(tmp_path):
     assert "asleep" in found["endpoint", Level.OK].what
 
 
-async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):
+async def test_a_missing_picker_and_a_missing_envoy_are_findings(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {"metrics_url": ""}))
     nowhere = f"http://127.0.0.1:{free_port()}"
     found, _ = await examine(
@@ -147,7 +147,7 @@ async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):
     assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
 
 
-async def test_a_page_of_something_else_is_a_finding_for_picker_and_envoy(tmp_path):
+async def test_an_unrelated_page_at_the_picker_or_envoy_port_is_a_finding(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {"metrics_url": ""}))
     paths = ("/readyz", "/fleet", "/decisions", "/config_dump")
     async with serving(dict.fromkeys(paths, "<html>log in</html>")) as address:
@@ -195,7 +195,7 @@ async def test_problems_that_the_picker_reports_become_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
-async def test_without_an_artifact_its_coverage_is_no_finding(tmp_path):
+async def test_without_an_artifact_its_coverage_is_not_a_finding(tmp_path):
     about = {**FLEET["about"], "calibrated": False}
     rows = [{"endpoint": f"10.0.0.{n}:1", "health": "ok", "model": f"m{n}"} for n in (1, 2)]
     fleet = {"about": about, "fleet": rows, "problems": {}}
@@ -209,7 +209,7 @@ async def test_without_an_artifact_its_coverage_is_no_finding(tmp_path):
     assert not [finding for finding in found if finding.where == "artifact"]
 
 
-async def test_the_picker_of_another_fleet_is_no_good_news(tmp_path):
+async def test_the_picker_of_another_fleet_is_a_warning(tmp_path):
     fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
     routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
     given = settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
@@ -240,7 +240,7 @@ async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_p
     assert not any("metrics are not read" in finding.what for finding in found)
 
 
-async def test_envoys_counters_are_reported(tmp_path):
+async def test_counters_of_envoy_are_reported(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     stats = [
         {"name": "http.data.ext_proc.laar.failure_mode_allowed", "value": 3},
@@ -263,7 +263,7 @@ async def test_envoys_counters_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_an_alias_that_fails_without_a_picker_is_named_where_envoy_goes_on_without_one(
+async def test_an_alias_that_fails_without_a_picker_is_reported_if_envoy_fails_open(
     tmp_path, fail_open
 ):
     bootstrap = rendered("sidecar", BootstrapOptions(eds_path="/e.json", fail_open=fail_open))
@@ -307,7 +307,7 @@ def test_findings_are_printed_worst_first_with_the_remedy_below():
         ("picker.example:9090", "http://picker.example:9090"),
     ],
 )
-def test_the_pickers_admin_port_is_found_by_its_settings(tmp_path, admin, url):
+def test_the_admin_port_of_the_picker_comes_from_the_settings(tmp_path, admin, url):
     assert admin_url(settings(tmp_path, ("10.0.0.1:1", "m", {}), listen={"admin": admin})) == url
 
 
@@ -334,7 +334,9 @@ async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_bina
 
 
 @pytest.mark.envoy
-async def test_an_envoy_with_a_picker_and_endpoints_has_hosts(tmp_path, envoy_binary):
+async def test_an_envoy_with_a_picker_and_endpoints_has_no_findings_about_hosts(
+    tmp_path, envoy_binary
+):
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     eds, admin = tmp_path / "run" / "endpoints.json", free_port()
     more = {"shutdown": {"drain_s": 0, "grace_s": 0}, "envoy": {"eds_file": str(eds)}}
@@ -378,14 +380,14 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
-        # Two equal endpoints: a rule draws, and chance is a draw already.
+        # Two equal endpoints: a rule breaks the tie, and chance is a tie-break already.
         assert f"same score by {policy}" in text or "won by the score of random" in text
     opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
     show_explanation(console, opaque)
     assert "drawn at random" in console.export_text()
 
 
-async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
+async def test_explain_asks_a_running_picker_and_repeats_its_messages(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {}))
     runner = Runner(given)
     runner.picker.table.replace("test", [e.spec() for e in given.endpoints])
@@ -410,12 +412,12 @@ async def test_explain_asks_a_running_picker_and_passes_its_words_on(tmp_path):
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
         b'HTTP/1.1 404 Not Found\r\ncontent-length: 22\r\n\r\n{"detail":"Not Found"}',
-        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # as a gRPC port begins
+        b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64",  # like the first bytes of a gRPC port
         b"",
     ],
     ids=["a page", "an engine", "HTTP/2", "nothing"],
 )
-async def test_explain_says_that_a_port_is_not_the_admin_port(answer):
+async def test_explain_reports_that_a_port_is_not_the_admin_port(answer):
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -435,7 +437,7 @@ def printed(shown, width=MIN_TABLE_WIDTH):
     return console.export_text()
 
 
-def test_explain_says_that_a_prompt_is_longer_than_every_window(tmp_path):
+def test_explain_reports_that_a_prompt_is_longer_than_every_window(tmp_path):
     windows = [("10.0.0.1:1", "small", 512), ("10.0.0.2:1", "large", 1024)]
     given = settings(tmp_path, *((a, m, {"max_model_len": n}) for a, m, n in windows))
     for words, too_long in ((450, False), (5000, True)):
@@ -445,7 +447,7 @@ def test_explain_says_that_a_prompt_is_longer_than_every_window(tmp_path):
         assert "there is room for its context" not in text
 
 
-def test_explain_speaks_of_places_only_where_a_session_has_or_needs_one(tmp_path):
+def test_explain_mentions_places_only_if_a_session_has_or_needs_one(tmp_path):
     shown = explain_offline(settings(tmp_path, ("10.0.0.1:1", "m", {})), CHAT.encode(), {})
     assert "have a place" not in printed(shown)
     shown["sessions"]["inside"] = [{"session": "one"}]
@@ -454,7 +456,7 @@ def test_explain_speaks_of_places_only_where_a_session_has_or_needs_one(tmp_path
     assert "room for its context costs others 0.5 s" in printed(shown)
 
 
-def test_every_column_of_explain_is_whole_where_its_output_is_piped(tmp_path):
+def test_piped_output_of_explain_has_every_column_in_full(tmp_path):
     model = "granite-3.1-8b-instruct"
     shown = explain_offline(
         settings(tmp_path, ("10.124.16.109:8000", model, {})), CHAT.encode(), {}
@@ -465,7 +467,7 @@ def test_every_column_of_explain_is_whole_where_its_output_is_piped(tmp_path):
     assert all(text in row for text in (model, "10.124.16.109:8000", "x1.1"))
 
 
-def test_commands_exit_as_they_promise(tmp_path):
+def test_commands_exit_with_their_documented_status(tmp_path):
     settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
     run = CliRunner().invoke
     config = ["-c", str(tmp_path / "laar.yaml")]
@@ -491,14 +493,14 @@ def test_commands_exit_as_they_promise(tmp_path):
     assert json.loads(run(app, ["check", "--schema"]).stdout)["title"] == "Settings"
 
 
-def test_a_header_without_a_colon_is_named():
+def test_a_header_without_a_colon_is_reported():
     assert read_headers(["X-Laar-Task: code", "a:b:c"]) == {"x-laar-task": "code", "a": "b:c"}
     with pytest.raises(SettingError, match="nonsense"):
         read_headers(["nonsense"])
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\r\nx-laar-policy: random", "a\0", "\udcff"])
-def test_a_header_that_can_t_be_sent_is_named(value, tmp_path):
+def test_a_header_that_cannot_be_sent_is_reported(value, tmp_path):
     (tmp_path / "request.json").write_text(CHAT)
     picker = ["--url", "http://127.0.0.1:1", "--header", f"x-laar-task: {value}"]
     failed = CliRunner().invoke(app, ["explain", str(tmp_path / "request.json"), *picker])
@@ -508,7 +510,7 @@ def test_a_header_that_can_t_be_sent_is_named(value, tmp_path):
 
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
-    """An endpoint that looks fine and answers chat with this status and body."""
+    """An endpoint that looks healthy and answers chat with this status and body."""
 
     async def chat(_request):
         return web.Response(status=status, body=body)
@@ -537,7 +539,7 @@ async def answering(status, body, page=PAGE):
         (200, b'data: {"error": {"code": 500}}\n\n', "answers 200 with an error inside"),
     ],
 )
-async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
+async def test_a_replica_that_answers_differently_from_its_siblings_is_reported(
     tmp_path, status, body, words
 ):
     fine = b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'
@@ -553,7 +555,7 @@ async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
     assert "2 x 200" in summary.what
 
 
-async def test_a_model_that_no_endpoint_answers_for_is_not_fine(tmp_path):
+async def test_a_model_without_an_answering_endpoint_is_not_reported_as_ok(tmp_path):
     async def loading(request):
         metrics = request.path == "/metrics"
         return web.Response(text=PAGE) if metrics else web.Response(status=503, text="loading")
@@ -570,14 +572,14 @@ async def test_a_model_that_no_endpoint_answers_for_is_not_fine(tmp_path):
     assert all(finding.remedy for finding in found)
 
 
-async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(tmp_path):
+async def test_an_endpoint_that_lists_no_models_is_not_reported_as_serving_its_model(tmp_path):
     async with serving({"/metrics": PAGE}) as keyed:
         _, found = await examine(settings(tmp_path, (keyed, "m", {})))
     assert any("lists no models (it answers 404" in finding.what for finding in found)
     assert not any("serves m" in finding.what for finding in found)
 
 
-async def test_endpoints_that_are_not_asked_are_reported(tmp_path, monkeypatch):
+async def test_endpoints_that_are_not_checked_are_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("laar.doctor.doctor._MAX_ENDPOINTS", 1)
     async with serving(endpoint("m")) as a, serving(endpoint("m")) as b:
         cluster = {"pool": "fleet", "api_server": "http://127.0.0.1:1"}
@@ -589,7 +591,7 @@ async def test_endpoints_that_are_not_asked_are_reported(tmp_path, monkeypatch):
     assert "endpoints of `kubernetes` are not checked" in whats[1]
 
 
-async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
+async def test_an_admin_port_that_is_not_that_of_envoy_is_a_finding(tmp_path):
     async with serving({"/config_dump": "<html>login</html>"}) as page:
         given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
         _, (finding,) = await examine(given, envoy=f"http://{page}")
@@ -597,7 +599,7 @@ async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
     assert "does not show a configuration" in finding.what
 
 
-async def test_a_key_that_all_want_is_no_fault(tmp_path):
+async def test_a_key_required_by_all_endpoints_is_not_a_fault(tmp_path):
     async with answering(401, b"no") as a, answering(401, b"no") as b:
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
         found = await Doctor(loaded, envoy=None, picker=None).examine()
@@ -615,7 +617,7 @@ async def test_a_key_that_all_want_is_no_fault(tmp_path):
         (302, b"Found", "answers 302 and nothing usable", "a page or a proxy"),
     ],
 )
-async def test_a_model_that_answers_only_refusals_is_not_fine(
+async def test_a_model_that_answers_only_refusals_is_not_reported_as_ok(
     tmp_path, status, body, words, remedy
 ):
     async with answering(status, body) as address:
@@ -628,7 +630,7 @@ async def test_a_model_that_answers_only_refusals_is_not_fine(
     assert remedy in refusal.remedy
 
 
-async def test_a_long_list_of_models_is_cut_and_other_engines_may_accept_more(tmp_path):
+async def test_a_long_list_of_models_is_truncated_and_other_engines_may_accept_more(tmp_path):
     hosted = endpoint(*(f"model-{n}" for n in range(400)))
     async with serving(hosted) as address:
         _, found = await examine(settings(tmp_path, (address, "mine", {"metrics_url": ""})))
@@ -656,16 +658,16 @@ async def test_a_page_is_read_as_the_picker_reads_it(tmp_path):
     assert "secret" not in str(found)
 
 
-async def test_a_laar_given_as_an_engine_is_an_error(tmp_path):
+async def test_another_laar_as_an_engine_is_an_error(tmp_path):
     own = {"data": [{"id": "m", "object": "model", "created": 0, "owned_by": "laar"}]}
     listed = {"/v1/models": json.dumps(own, separators=(",", ":"))}
     async with serving(listed) as address:
         _, found = await examine(settings(tmp_path, (address, "m", {"metrics_url": ""})))
-    [loop] = [finding for finding in found if "is a laar, not an engine" in finding.what]
+    [loop] = [finding for finding in found if "is a laar picker, not an engine" in finding.what]
     assert loop.level is Level.ERROR
 
 
-async def test_a_key_is_for_endpoints_alone(tmp_path):
+async def test_a_key_is_sent_only_to_endpoints(tmp_path):
     seen = []
 
     async def look(request):
@@ -683,7 +685,7 @@ async def test_a_key_is_for_endpoints_alone(tmp_path):
     assert "secret" not in str(found)
 
 
-async def test_an_engine_that_does_not_chat_is_named_until_its_label_says_so(tmp_path):
+async def test_an_engine_that_does_not_chat_is_reported_until_it_is_labelled(tmp_path):
     async with serving(endpoint("e")) as silent, serving(endpoint("f")) as labelled:
         labels = {"labels": {"laar.dev/task": "embed"}}
         given = settings(tmp_path, (silent, "e", {}), (labelled, "f", labels))

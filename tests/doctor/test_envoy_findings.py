@@ -1,4 +1,4 @@
-"""The doctor's findings in an Envoy's configuration."""
+"""The doctor's findings on Envoy's configuration."""
 
 import copy
 
@@ -118,7 +118,7 @@ def test_each_fault_is_found_with_its_remedy(field):
 
 
 @pytest.mark.parametrize("options", [{"auto_config": {}}, {"explicit_http_config": {}}, {}])
-def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
+def test_http_2_to_the_picker_may_be_configured_in_several_ways(options):
     broken = rendered("sidecar", BootstrapOptions())
     picker = cluster(broken, "laar-picker")
     (kind,) = picker["typed_extension_protocol_options"]
@@ -128,13 +128,13 @@ def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
     assert fields == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
     for _, fault in faults(broken, NEEDS):
         assert fault.wanted[kind].items() >= kept.items(), "its other options stay"
-    picker["http2_protocol_options"] = {}  # as older configurations have it
+    picker["http2_protocol_options"] = {}  # like older configurations
     assert not list(faults(broken, NEEDS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_envoy_that_was_to_fail_closed_stays_so(shape):
-    """Where pools are a boundary (`laar envoy --no-fail-open`), no remedy may open it."""
+def test_an_envoy_that_should_fail_closed_needs_no_remedy(shape):
+    """If pools are a boundary (`laar envoy --no-fail-open`), no remedy may remove it."""
     closed = rendered(shape, BootstrapOptions(fail_open=False))
     (finding,) = envoy_findings(closed, NEEDS)
     assert finding.level is Level.OK
@@ -149,7 +149,7 @@ def test_a_fault_of_many_routes_is_reported_once():
     assert finding.remedy.startswith("set retry_policy: ")
 
 
-def test_the_clusters_of_a_weighted_route_are_looked_at():
+def test_the_clusters_of_a_weighted_route_are_checked():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:
@@ -168,7 +168,7 @@ def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
     assert fields == {"processing_mode.response_body_mode", "processing_mode.request_trailer_mode"}
 
 
-def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
+def test_settings_determine_the_limits_and_timeouts_of_envoy():
     needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
     found = {
         f.field: f.wanted for _, f in faults(rendered("standalone", BootstrapOptions()), needs)
@@ -183,7 +183,7 @@ def test_an_envoy_that_waits_long_for_a_hung_picker_gets_a_warning():
     assert (finding.level, finding.remedy) == (Level.WARNING, "set message_timeout: 1.8s")
 
 
-def test_an_envoy_has_to_trust_the_authorities_of_all_endpoints():
+def test_an_envoy_must_trust_the_authorities_of_all_endpoints():
     good = rendered("standalone", BootstrapOptions(endpoint_cas=("/a.pem",)))
     assert not list(faults(good, Needs(endpoint_cas=("/a.pem",))))
     ((_, fault),) = faults(good, Needs(endpoint_cas=("/a.pem", "/b.pem")))
@@ -191,7 +191,7 @@ def test_an_envoy_has_to_trust_the_authorities_of_all_endpoints():
     assert "/b.pem" in fault.effect
 
 
-def test_an_envoy_without_the_filter_gets_a_hint_where_to_start():
+def test_an_envoy_without_the_filter_gets_a_hint_how_to_start():
     bare = rendered("standalone", BootstrapOptions())
     manager(bare)["http_filters"].pop(0)
     (finding,) = envoy_findings(bare, NEEDS)
@@ -199,7 +199,7 @@ def test_an_envoy_without_the_filter_gets_a_hint_where_to_start():
     assert "laar envoy --shape" in finding.remedy
 
 
-def test_what_comes_over_xds_is_read_too():
+def test_configuration_received_by_xds_is_read_too():
     bootstrap = rendered("standalone", BootstrapOptions())
     resources = bootstrap.pop("static_resources")
     listener = resources["listeners"][0]
@@ -220,5 +220,5 @@ def test_what_comes_over_xds_is_read_too():
 
 
 @pytest.mark.parametrize("junk", [{}, {"configs": []}, {"static_resources": {"listeners": [{}]}}])
-def test_a_configuration_with_nothing_in_it_is_no_fault_of_ours(junk):
+def test_an_empty_or_malformed_configuration_is_an_error_finding(junk):
     assert envoy_findings(configuration(junk), NEEDS)[0].level is Level.ERROR

@@ -37,7 +37,7 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 BLOCK = 32
 BLOCKS = 400
-"""Of each engine: 12,800 tokens, so that conversations push one another out."""
+"""Of each engine: 12,800 tokens, so that conversations evict each other."""
 
 OPTIONS = ("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS))
 
@@ -51,7 +51,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engines(model, tmp_path_factory):
-    """Two that are alike."""
+    """Two identical engines."""
     with running(model, tmp_path_factory.mktemp("vllm"), 2, *OPTIONS) as two:
         yield two
 
@@ -78,7 +78,7 @@ class Gateway:
 
 @pytest.fixture
 async def gateway(request, tmp_path, envoy_binary):
-    """Start Envoy and a picker with some settings, in a shape; before engines of one's own."""
+    """Start Envoy and a picker with some settings, in a shape, in front of given engines."""
 
     @asynccontextmanager
     async def start(shape="standalone", *, of=None, events=True, **sections):
@@ -224,7 +224,7 @@ GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/no/such/path"]
 
 
 def told(answer):
-    """The parts of an answer that must be equal: all but ids and times, which differ each time."""
+    """Return the parts of an answer that must be equal: all but ids and times."""
     status, headers, body = answer
     body = re.sub(rb"\b((?:chat)?cmpl|resp|msg|rs|embd|pool|score|classify)[-_][\w-]+", b"ID", body)
     body = re.sub(rb'"(id|request_id)":"[0-9a-f-]{16,}"', b'"id":"ID"', body)
@@ -235,7 +235,7 @@ def told(answer):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
+async def test_every_answer_equals_that_of_the_engine(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:
         differ = []
@@ -243,11 +243,11 @@ async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, eng
             direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
             ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
             refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
-            again = 3  # the engine cuts a stream's text now here, now there
+            again = 3  # the engine splits a stream's text at varying points
             while ours != direct and not refused and again:
                 direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
                 again -= 1
-            if ours != direct and not refused:  # no engine is asked about a body that is no object
+            if ours != direct and not refused:  # no engine gets a body that is not an object
                 differ.append((method, path, str(body)[:150], direct, ours))
         status, _, card = await exchange(behind.http, behind.url, "GET", "/v1/models/tiny", b"", {})
         assert (status, orjson.loads(card)["id"]) == (200, "tiny")  # vLLM answers 404
@@ -264,7 +264,7 @@ def words(rng, count):
 
 
 async def converse(behind, talks, turns, *, seed, at_once=4):
-    """Talks of several turns, each time one of them; prompt tokens and those found cached."""
+    """Conversations of several turns, interleaved; prompt tokens and those found cached."""
     rng = random.Random(seed)
     system = {"role": "system", "content": words(rng, 60)}
     texts = [[words(rng, rng.randint(20, 120)) for _ in range(turns)] for _ in range(talks)]
@@ -293,11 +293,11 @@ async def converse(behind, talks, turns, *, seed, at_once=4):
     [
         pytest.param(False, 4, 5, id="text alone"),
         pytest.param(True, 4, 5, id="text and events"),
-        # One at a time: what others push out before a prefill begins is no belief's fault.
+        # One at a time: text evicted before a prefill begins is not an error of the estimate.
         pytest.param(True, 1, 1, id="one at a time"),
     ],
 )
-async def test_what_is_believed_cached_is_what_the_engines_find(
+async def test_prefixes_believed_cached_are_found_by_the_engines(
     events, at_once, points, gateway, request
 ):
     name = request.node.callspec.id
@@ -312,7 +312,7 @@ async def test_what_is_believed_cached_is_what_the_engines_find(
 
 
 @pytest.mark.parametrize("kind", ["ids", "messages"])
-async def test_by_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
+async def test_with_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
     rng = random.Random(kind)
     talks = [[] for _ in range(16)]
     async with gateway() as behind:
@@ -345,9 +345,9 @@ async def test_by_events_other_kinds_of_prompts_are_believed_as_well(kind, gatew
 
 
 @pytest.mark.parametrize("events", [False, True], ids=["text alone", "text and events"])
-async def test_each_data_parallel_rank_is_believed_by_itself(events, gateway, model, tmp_path):
+async def test_each_data_parallel_rank_is_estimated_separately(events, gateway, model, tmp_path):
     (port,) = free_ports(1)
-    sockets = 20_000 + port % 10_000  # each rank takes the next port for each of its sockets
+    sockets = 20_000 + port % 10_000  # each rank uses the next port for each of its sockets
     engine = Engine(port, sockets, sockets + 10)
     options = (*OPTIONS, "--data-parallel-size", "2")
     with started([engine], model, tmp_path, *options):
@@ -364,18 +364,18 @@ async def test_each_data_parallel_rank_is_believed_by_itself(events, gateway, mo
 
 
 def prefixes(runner):
-    """Prompt tokens that were found cached, and believed to be, so far."""
+    """Return prompt tokens found cached, and believed to be, so far."""
     names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
     return tuple(metric(runner, name) for name in names)
 
 
-async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_again(
+async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_correct_again(
     gateway, model, tmp_path
 ):
     engine = Engine(*free_ports(3))
 
     async def shares(behind, what, *, talks=8, turns=5):
-        """Found and believed, of all prompt tokens of talks that are the same each time."""
+        """Found and believed, of all prompt tokens of identical conversations."""
         before = prefixes(behind.runner)
         prompt, _ = await converse(behind, talks=talks, turns=turns, seed="again", at_once=1)
         after = prefixes(behind.runner)
@@ -396,14 +396,14 @@ async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_agai
             assert again > first + 0.1, "the test would show nothing otherwise"
             assert believed == pytest.approx(again, abs=0.02)
         with run():
-            await asyncio.sleep(3.0)  # the page is read; there are no events before a request
+            await asyncio.sleep(3.0)  # the page has been read; there are no events before a request
             assert await shares(behind, "one prompt", talks=1, turns=1) == (0.0, 0.0)
             found, believed = await shares(behind, "the engine restarted")
             assert found == pytest.approx(first, abs=0.05)
             assert believed == pytest.approx(found, abs=0.02)
             await stack.aclose()
             async with gateway(of=[engine]) as behind:
-                # Blocks are known of the turns that this picker has seen, all else by the replay.
+                # Blocks are known from turns that this picker has seen, all else from the replay.
                 _, believed = await shares(behind, "the picker restarted")
                 assert believed >= first - 0.02
                 found, believed = await shares(behind, "again")
@@ -413,7 +413,7 @@ async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_agai
 # -- stored responses ----------------------------------------------------------------------------
 
 
-async def test_stored_responses_go_on_where_they_are_kept(gateway):
+async def test_stored_responses_continue_at_the_endpoint_that_stores_them(gateway):
     async with gateway() as behind:
         used = set()
 
@@ -447,7 +447,7 @@ async def test_stored_responses_go_on_where_they_are_kept(gateway):
 # -- documents -----------------------------------------------------------------------------------
 
 
-async def test_documents_in_another_order_are_found_cached(gateway):
+async def test_documents_in_another_order_are_found_in_the_cache(gateway):
     rng = random.Random(11)
     topics = [[words(rng, 80) for _ in range(5)] for _ in range(6)]
     questions = [(rng.sample(rng.choice(topics), 5), words(rng, 8)) for _ in range(144)]
@@ -455,11 +455,11 @@ async def test_documents_in_another_order_are_found_cached(gateway):
     async def cached_share(behind, salt):
         prompt = cached = 0
         for number, (drawn, question) in enumerate(questions):
-            documents = "\n\n".join(drawn)  # numbered ones stay where they are
+            documents = "\n\n".join(drawn)  # numbered ones stay in place
             text = f"Answer from the context.\nContext:\n{documents}\n\nQuestion: {question}"
             messages = [{"role": "user", "content": text}]
             answer, _ = await behind.chat(messages, cache_salt=salt, max_tokens=1)
-            if number < 108:  # what is a document has to be learned
+            if number < 108:  # documents have to be learned
                 continue
             prompt += answer["usage"]["prompt_tokens"]
             details = answer["usage"]["prompt_tokens_details"] or {}
@@ -475,9 +475,9 @@ async def test_documents_in_another_order_are_found_cached(gateway):
     assert on >= 3.0 * off
 
 
-async def test_predictions_of_the_first_token_come_true(gateway):
+async def test_predictions_of_the_first_token_are_accurate(gateway):
     rng = random.Random(5)
-    # Streamed: of other answers the first byte comes with the last token.
+    # Streamed: the first byte of other answers comes with the last token.
     streamed = {"model": "tiny", "max_tokens": 8, "stream": True}
     async with gateway() as behind:
 
@@ -492,10 +492,10 @@ async def test_predictions_of_the_first_token_come_true(gateway):
             rows = re.findall(r'laar_predicted_ttft_ratio_bucket\{le="([^"]+)"\} ([\d.e+]+)', page)
             return {float(bound): float(number) for bound, number in rows}
 
-        before = await ratios(24)  # what a token costs has to be learned
+        before = await ratios(24)  # the cost of a token has to be learned
         after = await ratios(60)
     below = {bound: number - before[bound] for bound, number in after.items()}
     sys.stdout.write(f"\nanswers by predicted / measured, up to: {below}\n")
     assert below[float("inf")] >= 50
     median = 0.5 * below[float("inf")]
-    assert below[0.5] < median <= below[2.0]  # of a toy engine on a shared machine
+    assert below[0.5] < median <= below[2.0]  # for a toy engine on a shared machine

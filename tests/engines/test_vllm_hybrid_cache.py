@@ -27,11 +27,11 @@ pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
     ("blocks", "points"),
     [
         pytest.param(1200, 1, id="room for all"),
-        # Of a prompt in part evicted its window may be gone too, which laar does not follow.
+        # If part of a prompt is evicted, its window may be gone too, which laar does not track.
         pytest.param(420, 5, id="evictions"),
     ],
 )
-def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
+def test_cached_prefixes_of_a_model_with_sliding_windows_are_estimated_correctly(
     blocks: int, points: int, tmp_path: Path
 ) -> None:
     script = Path(__file__).with_name("vllm_hybrid_cache.py")
@@ -39,7 +39,7 @@ def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
         [PYTHON, script, str(blocks), tmp_path / "served"],
         env=os.environ | QUIET,
         check=True,
-        timeout=1500,  # 13 s of CPU: a busy machine has little of it
+        timeout=1500,  # 13 s of CPU, which is long on a busy machine
     )
     held, groups = TokenBlocks(), Groups()
     held.emptied(0, "m")

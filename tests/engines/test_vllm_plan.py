@@ -1,4 +1,4 @@
-"""The part of the vLLM scheduler that is plain arithmetic, and its refusals."""
+"""The arithmetic part of the vLLM scheduler, and its refusals."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ def decide(*candidates: Candidate, now: float = 0.0, leader: str | None = None, 
     return plan(candidates, now, SETTINGS, leader=leader, **(wide | limits))
 
 
-def test_a_short_prompt_runs_whole_beside_a_long_one_that_has_slack():
+def test_a_short_prompt_runs_whole_next_to_a_long_one_with_slack():
     step = decide(candidate("long", 100_000, done=5000), candidate("short", 300))
     assert list(step.chunks) == ["short", "long"]
     assert step.chunks["short"] == 300
-    # 20 ms are 2,000 tokens; chunks that end no prefill are multiples of 16.
+    # 20 ms are 2,000 tokens; chunks that do not end a prefill are multiples of 16.
     assert 2000 - 300 - 16 < step.chunks["long"] <= 2000 - 300
 
 
-def test_a_long_prompt_without_slack_goes_before_shorts_that_have_some():
+def test_a_long_prompt_without_slack_precedes_short_ones_with_slack():
     long = candidate("long", 100_000, done=5000, arrival_s=-5.5)
     step = decide(long, candidate("short", 300))
     assert list(step.chunks) == ["long", "short"]
 
 
-def test_a_clients_deadline_moves_it_ahead():
+def test_the_deadline_of_a_client_moves_its_request_ahead():
     step = decide(candidate("plain", 500), candidate("hurried", 500, deadline_ms=30))
     assert list(step.chunks) == ["hurried", "plain"]
 
 
 @pytest.mark.parametrize("sent", [None, "soon", "-5", -5, 0, math.nan, math.inf, [1], {}, 10**400])
-def test_a_deadline_that_makes_no_sense_counts_as_absent(sent):
+def test_an_invalid_deadline_is_ignored(sent):
     assert SETTINGS.line(500, 0.0, sent) == SETTINGS.line(500, 0.0, None)
 
 
-def test_an_impossible_deadline_buys_no_more_than_no_slack():
+def test_an_impossible_deadline_counts_as_zero_slack():
     line = SETTINGS.line(50_000, 7.0, 0.001)
     assert line.offset_s == pytest.approx(7.0)
 
@@ -122,7 +122,9 @@ def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead
         (4.5e-5, 0.005, {"seconds_per_token": 3e-4}),  # a target that has room for 48 tokens
     ],
 )
-def test_equal_longs_run_one_after_another_and_shorts_pass_them(token_s, overhead_s, config):
+def test_equal_long_prompts_run_one_after_another_and_short_ones_pass_them(
+    token_s, overhead_s, config
+):
     told = StepSettings(**{"overhead_s": 0.002, "target_s": 0.015} | config)
     stock_longs, stock_short, _ = first_tokens(None, token_s=token_s, overhead_s=overhead_s)
     longs, short, leaders = first_tokens(told, token_s=token_s, overhead_s=overhead_s)
@@ -131,13 +133,13 @@ def test_equal_longs_run_one_after_another_and_shorts_pass_them(token_s, overhea
     assert short <= 0.05 * stock_short
 
 
-def test_a_long_prefill_that_waits_for_more_than_its_work_takes_over():
+def test_a_long_prefill_that_has_waited_for_longer_than_its_work_takes_precedence():
     running, waiting = candidate("running", 200_000, done=16), candidate("waiting", 10_000)
     assert decide(running, waiting, leader="running").leader == "running"
     assert decide(running, waiting, now=1.5, leader="running").leader == "waiting"
 
 
-def test_what_a_paused_prefill_still_needs_is_not_given_away():
+def test_the_blocks_that_a_paused_prefill_still_needs_stay_reserved():
     paused = candidate("paused", 6400, done=640)  # 360 blocks to come
     other = candidate("other", 6400)  # 400
     assert decide(paused, other, free_blocks=759).chunks["other"] == 0
@@ -160,7 +162,7 @@ def test_without_other_prefills_the_engine_decides_whether_a_prompt_fits():
     assert decide(candidate("huge", 900), free_blocks=0).chunks["huge"] == 900
 
 
-def test_no_slot_no_start():
+def test_without_a_free_slot_no_prefill_starts():
     step = decide(candidate("new", 100), candidate("old", 800, done=16), free_slots=0)
     assert step.chunks == {"new": 0, "old": 784}
 
@@ -177,7 +179,7 @@ def test_no_slot_no_start():
     slots=st.integers(-1, 5),
     blocks=st.integers(-10, 5000),
 )
-def test_a_plan_keeps_to_the_engines_limits(rows, budget, slots, blocks):
+def test_a_plan_respects_the_limits_of_the_engine(rows, budget, slots, blocks):
     candidates = [
         candidate(str(i), tokens, done=min(done, tokens - 1) if is_running else 0,
                   arrival_s=arrival_s, running=is_running)
@@ -200,30 +202,30 @@ def test_a_plan_keeps_to_the_engines_limits(rows, budget, slots, blocks):
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0.0", "dev", ""])
-def test_an_unknown_vllm_is_refused_by_name_and_with_the_remedy(version):
+def test_an_unknown_vllm_is_rejected_with_its_version_and_a_remedy(version):
     with pytest.raises(SettingError, match=r"0\.32\.x.*without --scheduler-cls") as refusal:
         require_known_version(version)
     assert f"vLLM {version}:" in str(refusal.value)
 
 
-def test_the_known_vllm_is_taken():
+def test_a_known_vllm_is_accepted():
     require_known_version("0.32.0")
     require_known_version("0.32.1+cu129")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
-def test_without_vllm_the_scheduler_says_where_to_install_laar():
+def test_without_vllm_the_error_says_where_to_install_laar():
     with pytest.raises(SettingError, match="install laar into vLLM's environment"):
         _ = laar.engines.vllm.SlackScheduler
 
 
-def test_other_names_are_missing_as_usual():
+def test_other_names_raise_the_usual_error():
     with pytest.raises(AttributeError, match="nothing"):
         _ = laar.engines.vllm.nothing
 
 
 @pytest.mark.parametrize("config", [None, {}, {"other": 1}, {"laar": {}}])
-def test_settings_default_when_none_are_given(config):
+def test_missing_settings_have_defaults(config):
     assert StepSettings.from_config(config) == StepSettings()
 
 
@@ -237,6 +239,6 @@ def test_settings_are_read_from_additional_config():
     [{"targets_s": 1}, {"target_s": "fast"}, {"target_s": -1}, {"target_s": True},
      {"target_s": math.nan}, {"quadratic_s": math.inf}, ["target_s"]],
 )  # fmt: skip
-def test_settings_with_faults_are_refused_by_name(given):
+def test_invalid_settings_are_rejected_by_name(given):
     with pytest.raises(SettingError, match="laar"):
         StepSettings.from_config({"laar": given})

@@ -45,7 +45,7 @@ def test_every_router_gets_the_same_tokens(tmp_path, monkeypatch):
     for row in sorted(rows, key=lambda row: row["due_s"]):
         firsts.setdefault((row["repetition"], row["router"]), []).append(row["prompt_tokens"])
     for repetition in (0, 1):
-        # The first prompts of the sessions; what comes later depends on the answers' speed.
+        # The first prompts of the sessions; later ones depend on the answers' speed.
         ours, theirs = (
             sorted(firsts[repetition, router][:4]) for router in ("laar", "round-robin")
         )

@@ -110,7 +110,7 @@ def test_the_lab_s_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_
     for group in ("prompt length", "cached share", "batching"):
         of = [(float(row[5]), float(row[6])) for row in rows if row[0] == group]
         assert spearmanr(*zip(*of, strict=True)).statistic > 0.79  # of four, two may change places
-        # What takes tens of milliseconds; below it other work on the machine decides.
+        # Values of tens of milliseconds; shorter ones depend on other work on the machine.
         assert all(0.5 <= ours / seen <= 2.0 for seen, ours in of if seen > 30.0)
     write_profile(fitted, tmp_path / "tiny.yaml")
     assert load_profile(str(tmp_path / "tiny.yaml")) == fitted.profile

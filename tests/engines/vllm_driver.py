@@ -17,7 +17,7 @@ from typing import Any
 
 QUIET = {
     "DO_NOT_TRACK": "1",
-    "OMP_NUM_THREADS": "1",  # two would fight with whatever else runs here
+    "OMP_NUM_THREADS": "1",  # two would compete with other processes
     "HF_HUB_OFFLINE": "1",
     "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles the kernel of log-probabilities, for minutes here
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -90,7 +90,7 @@ class Driver:
         self.scheduler._preempt_request = counted
 
     def prompt(self, tokens: int) -> list[int]:
-        """A prompt that shares no block with another."""
+        """Return a prompt that shares no block with another."""
         return [self.rng.randrange(3, 1024) for _ in range(tokens)]
 
     def run(
@@ -159,7 +159,7 @@ def convoy(work: Path) -> dict[str, object]:
 
 
 def pressure(work: Path) -> dict[str, object]:
-    """26 x 7,000 tokens into room for one at a time (80 blocks of 128)."""
+    """26 prompts of 7,000 tokens with room for one at a time (80 blocks of 128)."""
     driver = Driver(work, max_num_batched_tokens=2048, num_gpu_blocks_override=80, block_size=128)
     ids = driver.run([(0.0, driver.prompt(LONG)) for _ in range(26)], 4)
     return {
@@ -191,4 +191,4 @@ if __name__ == "__main__":
     result = experiment(Path(sys.argv[2]))
     sys.stdout.write("\nRESULT " + json.dumps(result) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # vLLM's threads need no farewell
+    os._exit(0)  # vLLM's threads need no shutdown

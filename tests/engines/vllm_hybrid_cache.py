@@ -18,7 +18,7 @@ STEP = 256
 
 
 def main(blocks: int, file: Path) -> None:
-    """Run the conversations in a cache of so many blocks."""
+    """Run the conversations in a cache with this many blocks."""
     import msgspec
     import torch
     from vllm.sampling_params import SamplingParams

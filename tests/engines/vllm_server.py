@@ -1,4 +1,4 @@
-"""A real vLLM on CPU that serves a tiny random model over HTTP, with a tokenizer of its own."""
+"""A real vLLM on CPU that serves a tiny random model over HTTP, with its own tokenizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEEDS_VLLM = [
         "the python of one that has it",
     ),
 ]
-"""Marks of the tests that start one."""
+"""Marks of tests that start an engine."""
 
 _TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>"
@@ -39,10 +39,10 @@ _TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _READY_S = 600.0
-"""A machine that is busy with other engines takes minutes; one that died is seen at once."""
+"""Startup takes minutes if other engines are busy; a dead process is noticed at once."""
 
 QUESTION = "Tell me in a sentence what a cache is for."
-"""The first prompt of an engine. On some CPUs vLLM dies of one with a single token."""
+"""The first prompt of an engine. On some CPUs vLLM crashes on one with a single token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequ
 
 @contextlib.contextmanager
 def started(engines: Sequence[Engine], model: Path, logs: Path, *options: str) -> Iterator[None]:
-    """The same at ports of one's own, to start some again."""
+    """Start engines on given ports, so that some can be restarted."""
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         for engine in engines:
@@ -149,7 +149,7 @@ def _process(
 
 
 def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until an engine answers; show its log where it does not start, or fails."""
+    """Wait until an engine answers; show its log if it does not start, or fails."""
     asked = json.dumps({"model": "tiny", "prompt": QUESTION, "max_tokens": 2}).encode()
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"{engine.url}/v1/completions", asked, headers)
@@ -160,7 +160,7 @@ def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
             with urllib.request.urlopen(request, timeout=120):
                 return
         except urllib.error.HTTPError as error:
-            if error.code != 500:  # it is no engine for this question
+            if error.code != 500:  # not an engine for this request
                 return
             fault = error
             break

@@ -18,7 +18,7 @@ from support.bootstraps import rendered
 
 
 class Fleet:
-    """A real Envoy, the no-op picker and recording upstreams; one test's worth."""
+    """A real Envoy, the no-op picker and recording upstreams, for one test."""
 
     def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
         self._directory = directory

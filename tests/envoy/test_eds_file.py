@@ -53,7 +53,7 @@ for number in range(200):  # lists of any length, so that a part of one is no li
 
 
 def test_processes_may_write_one_file_at_the_same_time(tmp_path):
-    """As the workers of a picker do when an endpoint comes or goes."""
+    """As the workers of a picker do when an endpoint joins or leaves."""
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -74,7 +74,7 @@ def test_processes_may_write_one_file_at_the_same_time(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_bytes_depend_on_the_set_alone(tmp_path):
+def test_the_bytes_depend_only_on_the_set_of_endpoints(tmp_path):
     shuffled = list(ENDPOINTS)
     random.Random(1).shuffle(shuffled)
     shuffled.append(shuffled[0])
@@ -91,10 +91,10 @@ def test_an_unchanged_list_is_not_written_again(tmp_path):
     assert path.stat().st_ino == before
 
 
-def test_a_change_is_a_rename_and_a_new_version(tmp_path):
+def test_a_change_is_written_by_rename_with_a_new_version(tmp_path):
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
-    with path.open("rb") as old:  # what a reader holds stays whole
+    with path.open("rb") as old:  # the reader's open file stays complete
         before = path.stat().st_ino
         write_eds(path, [])
         assert path.stat().st_ino != before
@@ -106,12 +106,12 @@ def test_a_change_is_a_rename_and_a_new_version(tmp_path):
 @pytest.mark.parametrize(
     "address", ["vllm-0.vllm:8000", "::1:8000", "10.0.0.1:0", "10.0.0.1:65536"]
 )
-def test_an_address_envoy_would_refuse_never_gets_into_the_file(tmp_path, address):
+def test_an_address_that_envoy_would_refuse_is_never_written_to_the_file(tmp_path, address):
     with pytest.raises((SettingError, ValueError)):
         write_eds(tmp_path / "eds.json", [EndpointSpec(address=address, models=("m",))])
     assert not list(tmp_path.iterdir())
 
 
-def test_the_bootstrap_reads_this_cluster_under_its_name():
+def test_the_bootstrap_reads_this_cluster_by_its_name():
     cluster = render("sidecar")["static_resources"]["clusters"][0]  # type: ignore[index]
     assert cluster["name"] == ENDPOINTS_CLUSTER

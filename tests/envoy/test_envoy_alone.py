@@ -1,4 +1,4 @@
-"""Envoy without a picker's advice: failing endpoints while failing open, and its ports."""
+"""Envoy without a picker: failing endpoints while failing open, and its ports."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def ejected(http, envoy):
         return "failed_outlier_check" in await response.text()
 
 
-async def test_the_picker_may_send_to_an_endpoint_that_envoy_would_leave_out(fleet, http):
-    """Only one of them may judge, and the picker knows more."""
+async def test_the_picker_may_choose_an_endpoint_that_envoy_has_ejected(fleet, http):
+    """Only one of them may eject endpoints, and the picker knows more."""
     bad, good = await fleet.upstreams(2)
     bad.default_answer = Answer(status=503)
     fleet.members([bad.address, good.address])

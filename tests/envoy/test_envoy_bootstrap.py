@@ -46,20 +46,20 @@ def options(tmp_path: Path) -> BootstrapOptions:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_checked_in_bootstrap_is_what_is_rendered(shape):
+def test_the_checked_in_bootstraps_match_the_rendered_ones(shape):
     path = CHECKED_IN / f"{shape}.yaml"
     assert path.read_text() == to_yaml(render(shape)), (
         f"render it again: laar envoy --shape {shape} > envoy/{shape}.yaml"
     )
 
 
-def test_nothing_else_is_checked_in_beside_the_shapes():
+def test_only_the_shapes_are_checked_in():
     assert {path.name for path in CHECKED_IN.iterdir()} == {f"{shape}.yaml" for shape in SHAPES}
 
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", SHAPES)
-def test_envoy_accepts_every_shape_through_yaml(envoy_binary, options, shape):
+def test_envoy_accepts_every_shape_as_yaml(envoy_binary, options, shape):
     validate(yaml.safe_load(to_yaml(render(shape, options))))
 
 
@@ -75,12 +75,12 @@ def test_envoy_accepts_every_shape_through_yaml(envoy_binary, options, shape):
     ],
     ids=str,
 )
-def test_envoy_accepts_what_the_options_make(envoy_binary, options, changes):
+def test_envoy_accepts_bootstraps_with_all_options(envoy_binary, options, changes):
     validate(render("standalone", replace(options, **changes)))
 
 
 @pytest.mark.envoy
-def test_validation_repeats_envoys_words(envoy_binary, options):
+def test_validation_repeats_the_message_of_envoy(envoy_binary, options):
     bootstrap = render("sidecar", options)
     ext_proc(bootstrap)["processing_mode"]["request_body_mode"] = "FULL_DUPLEX_STREAMED"
     with pytest.raises(SettingError, match="FULL_DUPLEX_STREAMED"):
@@ -91,7 +91,7 @@ def test_validation_repeats_envoys_words(envoy_binary, options):
     ("shape", "data_address"),
     [("sidecar", "127.0.0.1"), ("standalone", "0.0.0.0"), ("gateway", "0.0.0.0")],
 )
-def test_each_listener_binds_where_its_callers_are(shape, data_address):
+def test_each_listener_binds_to_the_address_for_its_callers(shape, data_address):
     assert bind_addresses(rendered(shape, BootstrapOptions())) == [
         data_address,
         "0.0.0.0",
@@ -100,13 +100,13 @@ def test_each_listener_binds_where_its_callers_are(shape, data_address):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_host_that_is_chosen_counts_for_requests_and_probes(shape):
+def test_a_chosen_address_applies_to_requests_and_probes(shape):
     addresses = bind_addresses(render(shape, BootstrapOptions(listen_host="10.0.0.1")))
     assert addresses == ["10.0.0.1", "10.0.0.1", "127.0.0.1"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_body_modes_follow_the_shape(shape):
+def test_body_modes_depend_on_the_shape(shape):
     filter_ = ext_proc(rendered(shape, BootstrapOptions()))
     bodies = filter_["processing_mode"]
     answers = "STREAMED" if shape == "gateway" else "NONE"
@@ -123,7 +123,7 @@ def test_body_modes_follow_the_shape(shape):
         ("full-duplex", True, "12s"),
     ],
 )
-def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(shape, fail_open, timeout):
+def test_late_pings_cut_streams_early_only_if_their_answers_continue(shape, fail_open, timeout):
     options = BootstrapOptions(fail_open=fail_open)
     clusters = rendered(shape, options)["static_resources"]["clusters"]
     (picker,) = (each for each in clusters if each["name"] == "laar-picker")
@@ -132,7 +132,7 @@ def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(shape, fai
     assert http2.get("connection_keepalive", {}).get("timeout") == timeout
 
 
-def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest_hold():
+def test_the_maximum_message_timeout_exceeds_the_longest_hold():
     filter_ = ext_proc(render("sidecar", BootstrapOptions(longest_hold_s=120.0)))
     assert filter_["message_timeout"] == "1.8s"
     assert filter_["max_message_timeout"] == "130s"
@@ -166,6 +166,6 @@ def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest
     ],
     ids=str,
 )
-def test_an_impossible_option_is_named(changes, option):
+def test_an_invalid_option_is_reported_by_name(changes, option):
     with pytest.raises(SettingError, match=f"^{option}: "):
         BootstrapOptions(**changes)

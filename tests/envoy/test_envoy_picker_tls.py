@@ -1,4 +1,4 @@
-"""TLS to the picker: its certificate has to come from the named CA and name its address."""
+"""TLS to the picker: its certificate must come from the named CA and contain its address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredentials]:
-    """A certificate that names ``name`` and is its own CA."""
+    """A certificate for ``name`` that is its own CA."""
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     subprocess.run(
@@ -39,7 +39,9 @@ def self_signed(directory: Path, name: str) -> tuple[Path, grpc.ServerCredential
 @pytest.mark.parametrize(
     ("name", "trusted"), [("IP:127.0.0.1", True), ("IP:127.0.0.2", False), ("DNS:picker", False)]
 )
-async def test_a_picker_is_asked_only_under_its_own_name(fleet, http, tmp_path, name, trusted):
+async def test_a_picker_is_called_only_under_its_certified_name(
+    fleet, http, tmp_path, name, trusted
+):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     ca_path, credentials = self_signed(tmp_path, name)

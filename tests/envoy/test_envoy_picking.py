@@ -1,4 +1,4 @@
-"""The rendered bootstraps at work, on a real Envoy with the no-op picker."""
+"""The rendered bootstraps on a real Envoy with the no-op picker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support import Answer, eventually, free_port
 pytestmark = pytest.mark.envoy
 
 SHAPES = ["sidecar", "standalone", "full-duplex"]
-BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each way that bodies take
+BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each body mode
 BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -34,14 +34,14 @@ async def post(http: aiohttp.ClientSession, url: str, body: bytes = BODY, **kwar
 
 
 async def picked(fleet: Any, http: aiohttp.ClientSession, envoy: Any) -> bool:
-    """Whether a request just now reached the picker."""
+    """Return whether a request reached the picker just now."""
     before = len(fleet.seen)
     await post(http, envoy.url())
     return len(fleet.seen) > before
 
 
 def served(fleet: Any) -> list[str]:
-    """The endpoints that Envoy reported to the picker as having served."""
+    """Return the endpoints that Envoy reported to the picker as having served."""
     return [
         message.metadata_context.filter_metadata["envoy.lb"].fields[SERVED].string_value.decode()
         for message in fleet.seen
@@ -75,7 +75,7 @@ async def test_the_picked_endpoint_gets_every_request_unchanged(fleet, http, sha
 
 
 @pytest.mark.parametrize("shape", BODY_MODES)
-async def test_a_dead_first_choice_falls_to_the_second_which_is_reported(fleet, http, shape):
+async def test_after_a_dead_first_choice_the_second_one_serves_and_is_reported(fleet, http, shape):
     a, b, c = await fleet.upstreams(3)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, b.address, c.address, dead])
@@ -87,12 +87,12 @@ async def test_a_dead_first_choice_falls_to_the_second_which_is_reported(fleet, 
 
 
 @pytest.mark.parametrize("shape", BODY_MODES)
-async def test_endpoints_off_the_list_are_never_asked_they_serve_other_models(fleet, http, shape):
+async def test_endpoints_that_are_not_listed_get_no_requests(fleet, http, shape):
     a, outside = await fleet.upstreams(2)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
     envoy = await fleet.envoy(shape)
-    for named in (dead, outside.address):  # one that does not answer, one that Envoy does not know
+    for named in (dead, outside.address):  # one that does not answer, one unknown to Envoy
         picker = await fleet.picker(named)
         await eventually(lambda: picked(fleet, http, envoy), what="Envoy finding the picker")
         before = len(a.requests)
@@ -163,7 +163,7 @@ async def test_membership_follows_a_rename(fleet, http):
 
 @pytest.mark.parametrize("shape", BODY_MODES)
 @pytest.mark.parametrize("first_is_dead", [True, False])
-async def test_ten_megabytes_pass_whole(fleet, http, shape, first_is_dead):
+async def test_a_body_of_ten_megabytes_passes_whole(fleet, http, shape, first_is_dead):
     (a,) = await fleet.upstreams(1)
     dead = f"127.0.0.1:{free_port()}"
     fleet.members([a.address, dead])
@@ -189,7 +189,7 @@ async def test_a_body_over_the_limit_gets_413_and_one_under_it_passes(fleet, htt
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("picker_up", [True, False])
-async def test_a_forged_destination_decides_nothing(fleet, http, shape, picker_up):
+async def test_a_forged_destination_has_no_effect(fleet, http, shape, picker_up):
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     if picker_up:
@@ -200,12 +200,12 @@ async def test_a_forged_destination_decides_nothing(fleet, http, shape, picker_u
         assert (await post(http, envoy.url(), headers=forged)).status == 200
     assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
     told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
-    # Natively Envoy keeps the headers, and the metadata alone says where to.
+    # Natively Envoy keeps the headers, and only the metadata names the destination.
     assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
-async def test_it_is_the_removal_that_makes_a_forged_destination_harmless(fleet, http):
-    """The control of the test above: without the removal the client does decide."""
+async def test_without_the_removal_a_forged_destination_would_take_effect(fleet, http):
+    """The control of the test above: without the removal the client's choice takes effect."""
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     envoy = await fleet.envoy(
@@ -241,7 +241,7 @@ async def test_a_subset_hint_in_the_metadata_reaches_the_picker(fleet, http, sha
 
 
 def gated_events(count: int) -> tuple[asyncio.Semaphore, AsyncIterator[bytes]]:
-    """Server-sent events of which each but the first waits for a release of the semaphore."""
+    """Server-sent events; each but the first waits for a release of the semaphore."""
     gate = asyncio.Semaphore(1)
 
     async def events() -> AsyncIterator[bytes]:
@@ -261,7 +261,7 @@ def phases(fleet: Any) -> list[str]:
     [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5), ("full-duplex", False, 5)],
 )
 async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
-    """The next chunk is written only once the client holds the one before."""
+    """The next chunk is written only once the client has the previous one."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address, sample=sample)
@@ -278,7 +278,7 @@ async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, samp
     assert len([body for body in bodies if body]) == chunks_seen
 
 
-async def test_the_native_shape_costs_two_messages_and_ends_with_the_exchange(fleet, http):
+async def test_the_native_shape_takes_two_messages_and_ends_with_the_exchange(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -287,9 +287,7 @@ async def test_the_native_shape_costs_two_messages_and_ends_with_the_exchange(fl
     assert phases(fleet) == ["request_body", "response_headers"]
 
 
-async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes_no_further(
-    fleet, http
-):
+async def test_needed_headers_come_with_the_body_and_are_not_forwarded(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -319,7 +317,9 @@ async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes
         ("standalone", None, "x-api-key", True),
     ],
 )
-async def test_a_stranger_does_not_choose_a_tenant(fleet, http, shape, trusted, name, passes):
+async def test_an_untrusted_client_cannot_choose_a_tenant(
+    fleet, http, shape, trusted, name, passes
+):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -334,9 +334,7 @@ async def test_a_stranger_does_not_choose_a_tenant(fleet, http, shape, trusted, 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
 )
-async def test_requests_that_generate_nothing_are_decided_at_their_headers(
-    fleet, http, method, path
-):
+async def test_requests_without_generation_are_decided_at_their_headers(fleet, http, method, path):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -346,7 +344,7 @@ async def test_requests_that_generate_nothing_are_decided_at_their_headers(
     assert phases(fleet)[0] == "request_headers"
 
 
-async def test_the_body_mode_is_distinguished_by_the_first_message(fleet, http):
+async def test_the_body_mode_is_detected_from_the_first_message(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -362,7 +360,7 @@ async def test_the_body_mode_is_distinguished_by_the_first_message(fleet, http):
     assert modes == [(buffered, none), (buffered, streamed), (full_duplex, full_duplex)]
 
 
-async def test_a_request_without_a_body_is_picked_from_its_headers(fleet, http):
+async def test_a_request_without_a_body_is_decided_by_its_headers(fleet, http):
     a, b = await fleet.upstreams(2)
     fleet.members([a.address, b.address])
     await fleet.picker(b.address)
@@ -373,7 +371,7 @@ async def test_a_request_without_a_body_is_picked_from_its_headers(fleet, http):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_what_envoy_itself_refuses_gets_an_answer(fleet, shape):
+async def test_requests_refused_by_envoy_get_an_answer(fleet, shape):
     fleet.members([])
     await fleet.picker("127.0.0.1:1")
     envoy = await fleet.envoy(shape)
@@ -396,7 +394,7 @@ async def test_what_envoy_itself_refuses_gets_an_answer(fleet, shape):
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
-    """Coding agents send `session_id`; some engines take `x_name` for `x-name`."""
+    """Coding agents send `session_id`; some engines accept `x_name` for `x-name`."""
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -415,7 +413,7 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
     if picker_up:
         await fleet.picker(b.address)
     envoy = await fleet.envoy(shape)
-    # In full duplex the endpoint's last frame, of the closing handshake, does not come through.
+    # In full duplex the last frame of the endpoint's closing handshake does not arrive.
     patience = aiohttp.ClientWSTimeout(ws_receive=5, ws_close=0.1)
     async with http.ws_connect(f"{envoy.url()}/v1/realtime", timeout=patience) as websocket:
         for text in ("one", "two"):
@@ -425,7 +423,7 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
         assert len(b.requests) == 1
 
 
-async def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(fleet, http):
+async def test_the_ipv6_wildcard_accepts_ipv4_as_well(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
@@ -453,7 +451,7 @@ async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):
     assert "secret" not in lines[0]
 
 
-async def test_only_the_sidecar_takes_its_clients_word_for_their_address(fleet, http):
+async def test_only_the_sidecar_trusts_the_forwarded_address_of_its_clients(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     for shape in SHAPES:
@@ -465,7 +463,7 @@ async def test_only_the_sidecar_takes_its_clients_word_for_their_address(fleet, 
     assert all(re.fullmatch(r"203\.0\.113\.7,[0-9.]+", value) for value in forwarded[1:])
 
 
-async def test_a_picker_that_breaks_over_a_body_costs_nothing(fleet, http):
+async def test_a_picker_that_fails_on_a_body_costs_nothing(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
 
@@ -489,7 +487,7 @@ class SilentPicker(NoopPicker):
         await asyncio.Event().wait()
 
 
-async def test_a_silent_picker_is_given_up_after_the_message_timeout(fleet, http):
+async def test_envoy_gives_up_on_a_silent_picker_after_the_message_timeout(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
 

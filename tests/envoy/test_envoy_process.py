@@ -55,7 +55,7 @@ def is_envoy(pid: int) -> bool:
     return b"envoy" in command
 
 
-async def test_probes_answer_and_show_nothing_else_of_the_admin_port(options, tmp_path, http):
+async def test_the_probe_listener_shows_nothing_else_of_the_admin_port(options, tmp_path, http):
     options = replace(options, admin_port=free_port())
     async with EnvoyProcess(rendered("standalone", options), tmp_path) as envoy:
         probes = envoy.url("probes")
@@ -77,7 +77,7 @@ async def test_probes_answer_and_show_nothing_else_of_the_admin_port(options, tm
             assert response.status == 503
 
 
-async def test_leaving_the_block_ends_the_process(options, tmp_path):
+async def test_leaving_the_context_ends_the_process(options, tmp_path):
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         pid = envoy.pid
         assert is_envoy(pid)
@@ -93,14 +93,14 @@ async def test_a_stopped_envoy_is_killed_at_the_deadline(options, tmp_path, monk
     assert not is_envoy(pid)
 
 
-async def test_a_refused_bootstrap_shows_envoys_log(options, tmp_path):
+async def test_a_rejected_bootstrap_shows_the_log_of_envoy(options, tmp_path):
     bootstrap = rendered("sidecar", options)
     bootstrap["static_resources"]["clusters"].pop()  # type: ignore[index]
     with pytest.raises(LaarError, match=r"ended while starting(?s:.*)unknown cluster 'admin'"):
         await EnvoyProcess(bootstrap, tmp_path).__aenter__()
 
 
-async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_path, monkeypatch):
+async def test_an_envoy_that_never_becomes_ready_is_stopped(options, tmp_path, monkeypatch):
     monkeypatch.setattr("laar.envoy.process.START_TIMEOUT_S", 0.0)
     envoy = EnvoyProcess(rendered("sidecar", options), tmp_path)
     with pytest.raises(LaarError, match="not ready after 0 s"):
@@ -109,7 +109,7 @@ async def test_an_envoy_that_is_never_ready_is_given_up_and_ended(options, tmp_p
         _ = envoy.pid
 
 
-async def test_a_parent_killed_outright_leaves_no_envoy_behind(options, tmp_path):
+async def test_a_killed_parent_leaves_no_envoy_behind(options, tmp_path):
     (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PARENT, tmp_path, stdout=asyncio.subprocess.PIPE
@@ -123,7 +123,7 @@ async def test_a_parent_killed_outright_leaves_no_envoy_behind(options, tmp_path
 
 
 async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
-    """A terminal sends it to the whole process group; the answers under way would break off."""
+    """A terminal sends it to the whole process group; answers in flight would be cut off."""
     (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PARENT, tmp_path),
@@ -142,13 +142,13 @@ async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
         await parent.wait()
 
 
-async def test_a_long_log_is_put_aside(options, tmp_path, http, monkeypatch):
+async def test_a_long_log_is_rotated(options, tmp_path, http, monkeypatch):
     monkeypatch.setattr(process, "_LOG_BYTES", 2000)
     monkeypatch.setattr(process, "_LOG_LOOK_S", 0.01)
     async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
         keeping = asyncio.create_task(envoy.keep_log_short())
         earlier = tmp_path / "envoy.log.1"
-        for _ in range(100):  # a line each of its log, and later one of its access log
+        for _ in range(100):  # one line for its log, and later one for its access log
             async with http.get(f"{envoy.url()}/v1/models") as response:
                 await response.read()
         await eventually(earlier.exists, what="the log's earlier part")

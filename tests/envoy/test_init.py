@@ -31,7 +31,7 @@ from support.commands import run, run_beside
 from support.waiting import eventually, free_ports
 
 
-async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
+async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -> None:
     one, nothing, listen, ready, *picker = free_ports(7)
     command = ("sim-endpoint", "--port", str(one), "--served-name", "llama", "--time-scale", "0.01")
     process = LaarProcess(command, tmp_path / "llama.log")
@@ -60,7 +60,7 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
         assert said == f"http://127.0.0.1:{one} serves llama; Ctrl-C stops it\n"
         endpoints = yaml.safe_load((directory / "endpoints.yaml").read_text())["endpoints"]
         assert [e["models"] for e in endpoints] == [["llama"], ["phi"]]
-        # Other ports than the defaults, since those may be in use where tests run.
+        # Other ports than the defaults, which may be in use where tests run.
         settings = yaml.safe_load((directory / "laar.yaml").read_text())
         names = ("ext_proc", "health", "admin")
         settings["listen"] = {
@@ -70,7 +70,7 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
         (directory / "laar.yaml").write_text(yaml.safe_dump(settings))
         bootstrap = yaml.safe_load((directory / "envoy.yaml").read_text())
         text = (directory / "envoy.yaml").read_text()
-        assert text.count("address: 0.0.0.0") == 0  # nothing of it is open to other machines
+        assert text.count("address: 0.0.0.0") == 0  # nothing is open to other machines
         for old, new in ((8080, listen), (19001, ready), (9002, picker[0])):
             text = text.replace(f"port_value: {old}", f"port_value: {new}")
         text = text.replace("port_value: 19000", "port_value: 0")
@@ -108,7 +108,7 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
                 await serving.wait()
 
 
-async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_path: Path) -> None:
+async def test_a_grace_period_changed_while_serving_applies_to_the_stop(tmp_path: Path) -> None:
     listen, *picker = free_ports(4)
     config, eds = tmp_path / "laar.yaml", tmp_path / "run" / "endpoints.json"
     options = BootstrapOptions(
@@ -192,7 +192,7 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
-def test_impossible_arguments_are_an_error_with_a_remedy(
+def test_invalid_arguments_are_an_error_with_a_remedy(
     tmp_path: Path, arguments: tuple[str, ...], remedy: str
 ) -> None:
     ran = run("init", *arguments, "-d", tmp_path)
@@ -201,7 +201,7 @@ def test_impossible_arguments_are_an_error_with_a_remedy(
     assert not (tmp_path / "laar.yaml").exists()
 
 
-async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> None:
+async def test_an_engine_that_requires_a_key_is_examined_with_one(tmp_path: Path) -> None:
     async def models(request: web.Request) -> web.Response:
         if request.headers.get("authorization") != "Bearer secret":
             return web.Response(status=401)
@@ -229,7 +229,7 @@ async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> Non
         assert written.is_dir() or "secret" not in written.read_text()
 
 
-def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
+def test_files_are_not_overwritten_without_force(tmp_path: Path) -> None:
     (tmp_path / "laar.yaml").write_text("mine")
     ran = run("init", "-e", "127.0.0.1:1", "-d", tmp_path)
     assert ran.status == 2
@@ -245,7 +245,7 @@ def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
         ("127.0.0.1:9102", ("127.0.0.1", 9102)),
     ],
 )
-def test_the_envoy_beside_a_picker_dials_it_by_loopback(
+def test_the_envoy_of_a_picker_reaches_it_over_loopback(
     tmp_path: Path, listens: str, dials: tuple[str, int]
 ) -> None:
     (tmp_path / "laar.yaml").write_text(
@@ -273,7 +273,7 @@ def test_all_ports_of_serve_with_envoy_are_on_loopback(tmp_path: Path) -> None:
     assert hosts == {"127.0.0.1"}
 
 
-def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) -> None:
+def test_the_envoy_of_a_picker_with_tls_requires_a_bootstrap_file(tmp_path: Path) -> None:
     config = tmp_path / "laar.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\n"
@@ -310,10 +310,10 @@ def sidecar() -> str:
         ("", {}, None),
     ],
 )
-def test_an_envoy_yaml_of_other_settings_is_refused(
+def test_an_envoy_yaml_for_other_settings_is_refused(
     tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
 ) -> None:
-    """As in a copy of a directory, or after a change of the picker's port."""
+    """As in a copied directory, or after changing the picker's port."""
     config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
@@ -329,12 +329,12 @@ def test_an_envoy_yaml_of_other_settings_is_refused(
         return
     with pytest.raises(SettingError, match=fault) as raised:
         bootstrap_beside(load(config), config)
-    if "or delete it" in str(raised.value):  # what it says to do mends it
+    if "or delete it" in str(raised.value):  # its remedy works
         written.unlink()
         assert bootstrap_beside(load(config), config)
 
 
-async def test_an_entry_to_complete_says_which_engine_it_is(tmp_path: Path) -> None:
+async def test_an_incomplete_entry_names_the_kind_of_engine(tmp_path: Path) -> None:
     async def engine(request: web.Request) -> web.Response:
         if request.path == "/metrics":
             return web.Response(text="tgi_queue_size 0\n")
@@ -351,7 +351,7 @@ async def test_an_entry_to_complete_says_which_engine_it_is(tmp_path: Path) -> N
     assert written.count("\n#   engine: tgi\n") == 1
 
 
-async def test_adapters_that_the_picker_reads_itself_are_not_written(tmp_path: Path) -> None:
+async def test_adapters_that_the_picker_discovers_itself_are_not_written(tmp_path: Path) -> None:
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m"}, {"id": "lora", "parent": "m"}]})
 

@@ -1,4 +1,4 @@
-"""A killed picker of `laar serve --with-envoy`: its Envoy goes on until the next one decides."""
+"""A killed picker of `laar serve --with-envoy`: its Envoy continues until the next one decides."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
     assert not run.failed
     assert run.undecided, "the kills reached the picker"
     assert run.in_a_row > 0, "and the next one decides"
-    assert (tmp_path / "laar.log").read_text().count("it starts again in") == 2
+    assert (tmp_path / "laar.log").read_text().count("restarting it in") == 2
 
 
-async def test_a_killed_envoy_ends_the_command_which_names_the_status(
+async def test_a_killed_envoy_ends_the_command_with_its_status(
     tmp_path: Path, envoy_binary: Path
 ) -> None:
-    """As the kernel kills it that runs out of memory: then its log says nothing."""
+    """As if killed by the kernel for lack of memory: then its log has no message."""
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
         ports = [free_port() for _ in range(5)]

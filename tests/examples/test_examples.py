@@ -1,4 +1,4 @@
-"""Every example runs as it stands, and the guides show the files that run."""
+"""Every example runs unchanged, and the guides show the files that run."""
 
 import json
 import os
@@ -25,7 +25,7 @@ GUIDE = ROOT / "docs" / "guides" / "write-a-scorer.md"
 
 @pytest.fixture
 def cheap_first(tmp_path):
-    """Folders of the path with the example's package installed: its code, and its dist-info."""
+    """Folders for the path with the example's package installed: its code, and its dist-info."""
     text = (CHEAP / "pyproject.toml").read_text()
     points = dict(re.findall(r'^([\w-]+) = "(\w+:\w+)"$', text, re.MULTILINE))
     assert points == {"cheap-first": "cheap_first:CheapFirst"}
@@ -33,7 +33,7 @@ def cheap_first(tmp_path):
 
 
 def run(*words, path=()):
-    """Run Python beside laar; return what it prints."""
+    """Run Python with laar; return its output."""
     given = os.pathsep.join(map(str, [*path, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, *map(str, words)],
@@ -47,7 +47,7 @@ def run(*words, path=()):
     return done.stdout
 
 
-def test_the_scorer_passes_its_own_tests_and_serves_where_it_is_installed(cheap_first):
+def test_the_scorer_passes_its_own_tests_and_serves_once_installed(cheap_first):
     tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", CHEAP, path=cheap_first)
     assert " passed" in tests
     with installed(*cheap_first):
@@ -55,13 +55,13 @@ def test_the_scorer_passes_its_own_tests_and_serves_where_it_is_installed(cheap_
     assert "policy: thrifty" in checked.output
 
 
-def test_without_the_package_its_settings_are_refused_with_the_known_names():
+def test_without_the_package_its_settings_are_rejected_with_the_known_names():
     checked = CliRunner().invoke(app, ["check", "-c", str(CHEAP / "laar.yaml")])
     assert checked.exit_code == 2
     assert "unknown scorer `cheap-first`; known: laar, queue," in " ".join(checked.output.split())
 
 
-def test_the_cheap_endpoint_is_taken_where_both_would_do(cheap_first):
+def test_the_cheap_endpoint_is_chosen_if_both_are_suitable(cheap_first):
     from laar.server.admin.explain import explain
     from laar.server.picker import Picker
     from laar.settings import load
@@ -77,7 +77,7 @@ def test_the_cheap_endpoint_is_taken_where_both_would_do(cheap_first):
 
 @contextmanager
 def gateway(answers):
-    """A gateway that gives these answers, one after the other."""
+    """A gateway that gives these answers in order."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
@@ -115,13 +115,13 @@ def test_the_client_asks_until_the_answer_is_right():
     assert re.fullmatch(r"right after \d+\.\d\d s; asked: small, large\n", printed)
 
 
-def test_the_client_says_why_nobody_answered():
+def test_the_client_reports_why_there_is_no_answer():
     printed = run(EXAMPLES / "until_correct.py", f"http://127.0.0.1:{free_port()}")
     assert printed.startswith("not right after")
     assert "the last attempt failed: Cannot connect" in printed
 
 
-def test_one_fleet_of_three_engines_is_valid_and_each_is_read_by_its_names():
+def test_a_fleet_of_three_engines_is_valid_and_each_page_is_read():
     from laar.settings import load
 
     settings = load(EXAMPLES / "three_engines" / "laar.yaml").settings

@@ -1,4 +1,4 @@
-"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt kept."""
+"""Why an endpoint was picked: rows, reasons, the sentence; and no prompt is retained."""
 
 import gc
 import math
@@ -27,7 +27,7 @@ SECRET = "an unmistakable secret "
 
 
 class Known:
-    """Returns a test's values for each model: P(correct), seconds a token, fixed seconds."""
+    """Returns given values for each model: P(correct), seconds per token, fixed seconds."""
 
     def __init__(self, **models):
         self.models = models
@@ -94,7 +94,7 @@ def told(director, asked=None, now=0.0):
 TWO = (("10.0.0.7:80", "granite"), ("10.0.0.8:80", "phi"))
 
 
-def test_the_sentence_says_that_a_faster_model_is_too_often_wrong():
+def test_the_sentence_explains_that_a_faster_model_is_wrong_too_often():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     # 62k tokens take nearly twice 1.24 and 0.62 s, by attention:
     # granite (0.5 + 2 * 2.41) / 0.9 = 5.9; phi (0.5 + 2 * 1.21) / 0.41 = 7.1
@@ -116,7 +116,7 @@ def test_the_sentence_explains_why_a_faster_rival_equally_often_right_lost():
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
 
 
-def test_the_sentence_says_that_time_alone_decided_among_models_of_no_outcomes():
+def test_the_sentence_explains_that_only_time_decided_between_unmeasured_models():
     class Unknown(Known):
         def assess(self, request, models, tried, now):
             known = super().assess(request, models, tried, now)
@@ -130,7 +130,7 @@ def test_the_sentence_says_that_time_alone_decided_among_models_of_no_outcomes()
     assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
 
 
-def test_times_that_look_alike_get_another_digit():
+def test_times_that_look_equal_get_another_digit():
     director = fleet(Known(granite=(0.9, 1e-5, 0.75), phi=(0.9, 1e-5, 0.79)), *TWO)
     assert "phi is slower (2.00 s against 1.96 s; its model" in told(director)["sentence"]
 
@@ -145,7 +145,7 @@ def test_times_that_look_alike_get_another_digit():
         ((0.9, 2e-5, 0.5), 90_000, "phi is slower (4.7 s against 2.9 s; 90k tokens are queued"),
     ],
 )
-def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words):
+def test_the_sentence_names_the_largest_difference(phi, queued, words):
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=phi), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     if queued:
@@ -165,7 +165,7 @@ def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words
     assert words in sentence
 
 
-def test_a_tried_model_a_tie_one_candidate_and_a_plain_policy_have_words_of_their_own():
+def test_retries_ties_single_candidates_and_other_policies_have_their_own_sentences():
     same = Known(granite=(0.9, 1e-5, 0.5), phi=(0.9, 1e-5, 0.5))
     tried = told(fleet(same, *TWO), request(tried="granite"))
     assert tried["sentence"].endswith("granite was tried already.")
@@ -182,7 +182,7 @@ def test_a_tried_model_a_tie_one_candidate_and_a_plain_policy_have_words_of_thei
     assert len(opaque["candidates"]) == 1
 
 
-def test_a_candidate_that_cannot_take_the_prompt_says_so():
+def test_a_candidate_that_cannot_take_the_prompt_gives_the_reason():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.99, 1e-5, 0.5)), *TWO)
     short = EndpointSpec(address="10.0.0.8:80", models=("phi",), max_model_len=32_768)
     long = EndpointSpec(address="10.0.0.7:80", models=("granite",))
@@ -202,7 +202,7 @@ def test_a_failed_part_is_reported():
     assert "could not be used" in told(director)["sentence"]
 
 
-def test_rows_are_by_rank_and_their_terms_add_up():
+def test_rows_are_sorted_by_rank_and_their_terms_add_up():
     director = fleet(
         Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.4), slow=(0.8, 1e-4, 1.0)),
         *TWO,
@@ -220,7 +220,7 @@ def test_rows_are_by_rank_and_their_terms_add_up():
         assert row["cost_s"] == pytest.approx(paid / row["probability"] * row["penalty"])
 
 
-def test_everybody_left_out_has_a_reason():
+def test_every_excluded_endpoint_has_a_reason():
     known = Known(**dict.fromkeys(("a", "slow"), (0.9, 1e-5, 0.5)))
     labels = {"laar.dev/pool": "p"}
     names = ("ok", "far", "full", "deep", "out", "asleep", "down")
@@ -253,13 +253,13 @@ def test_everybody_left_out_has_a_reason():
     assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
 
 
-def test_an_engine_of_another_task_is_left_out_for_that():
+def test_an_engine_for_another_task_is_excluded_for_that_reason():
     known = Known(**dict.fromkeys(("a", "e"), (0.9, 1e-5, 0.5)))
     embeds, embedding = {"laar.dev/task": "embed"}, replace(request(), api=Api.EMBEDDINGS)
     director = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.2:80", "e", embeds))
     director.table.read("10.0.0.2:80", Reading(waiting=500.0), 0.0)
     [row] = told(director, request("auto"))["filtered"]
-    assert row["why"] == "writes no text"
+    assert row["why"] == "generates no text"
     [row] = told(director, embedding)["filtered"]
     assert row["why"] == "generates text, but the request needs none"
     only = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.3:80", "a"))
@@ -268,7 +268,7 @@ def test_an_engine_of_another_task_is_left_out_for_that():
     assert row["why"].startswith("saturated")
 
 
-def test_a_request_that_goes_on_from_an_answer_stays_where_that_is_kept():
+def test_a_continuation_stays_at_the_endpoint_that_stores_the_answer():
     director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
     director.stored.note("resp-1", "10.0.0.8:80", "")
     [row] = told(director, request(response_id="resp-1"))["filtered"]
@@ -278,7 +278,7 @@ def test_a_request_that_goes_on_from_an_answer_stays_where_that_is_kept():
     )
 
 
-def test_reasons_are_those_of_the_moment_of_the_decision():
+def test_reasons_reflect_the_time_of_the_decision():
     director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
     director.table.failures[slot] = 7
@@ -291,8 +291,8 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     assert "7 probes" in explained(kept)["filtered"][0]["why"]
 
 
-def test_records_logs_and_spans_keep_their_fields_in_their_order():
-    """Those who read them sort and select by these names."""
+def test_records_logs_and_spans_keep_the_order_of_their_fields():
+    """Readers sort and select by these names."""
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     kept = record(director, request(tried="phi"))
     kept.end = Completion(status=200, cause="complete", latency_s=2.5, ttft_s=0.5, cached_tokens=9)
@@ -334,7 +334,7 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
     assert told["gen_ai.response.time_to_first_chunk"] == 0.5
 
 
-def test_many_candidates_make_a_record_of_the_best():
+def test_a_record_of_many_candidates_has_only_the_best():
     known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
     director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
     for make in (explained, shown):
@@ -345,7 +345,7 @@ def test_many_candidates_make_a_record_of_the_best():
         assert made["candidates"][made["picked"]]["model"] == "m0"
 
 
-def test_nothing_kept_holds_the_prompt():
+def test_nothing_retained_contains_the_prompt():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     memory = DecisionMemory(director.table, wall_clock=lambda: 0.0)
     director.watch(memory.decided, memory.settled)
@@ -353,7 +353,7 @@ def test_nothing_kept_holds_the_prompt():
     director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
     kept = memory.get(decision.id)
     seen, todo = set(), [kept]
-    while todo:  # everything that the record keeps alive, but for types and modules
+    while todo:  # all objects that the record keeps alive, except types and modules
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, type) or callable(thing):
             continue
@@ -364,7 +364,7 @@ def test_nothing_kept_holds_the_prompt():
     assert SECRET not in str(explained(kept))
 
 
-def test_explaining_reserves_nothing_and_agrees_with_deciding():
+def test_an_explanation_reserves_nothing_and_agrees_with_the_decision():
     director = fleet(Known(granite=(0.9, 2e-5, 0.5), phi=(0.41, 1e-5, 0.5)), *TWO)
     would = director.preview(request(), 0.0)
     assert not director.table.in_flight.any()
@@ -376,7 +376,7 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
 
 
 class Warm(PrefixBeliefs):
-    """Believes the prompt to be held by the first endpoint."""
+    """Estimates the prompt as cached at the first endpoint."""
 
     def __init__(self):
         super().__init__(key=b"k", max_bytes=1 << 20)
@@ -393,7 +393,7 @@ class Warm(PrefixBeliefs):
         (0.3, "switching to strong would raise P from 0.30 to 0.90"),
     ],
 )
-def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
+def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
     known = Known(weak=(weak, 1e-4, 1.0), strong=(0.9, 1e-4, 1.0))
     director = fleet(known, ("10.0.0.1:80", "weak"), ("10.0.0.2:80", "strong"), prefixes=Warm())
     sentence = told(director)["sentence"]
@@ -402,7 +402,7 @@ def test_leaving_a_warm_model_says_what_that_costs_and_brings(weak, words):
 
 
 class Only:
-    """Keeps the endpoints with an address that it was given, and scores all the same."""
+    """Keeps the given endpoints, and scores all the same."""
 
     def __init__(self, *addresses):
         self.addresses = addresses
@@ -426,7 +426,7 @@ class Only:
     ],
     ids=["filter", "room-first", "never-none", "retry-first", "both", "room-beats-the-retry-rule"],
 )
-def test_each_candidate_that_was_taken_out_says_by_what(kept, tried, room, picked, reasons):
+def test_each_excluded_candidate_names_the_cause(kept, tried, room, picked, reasons):
     known = Known(ma=(0.9, 1e-5, 0), mb=(0.9, 1e-5, 0), mc=(0.9, 1e-5, 0))
     director = fleet(known, ("a:80", "ma"), ("b:80", "mb"), ("c:80", "mc"))
     only = Only(*kept)

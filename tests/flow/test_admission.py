@@ -1,4 +1,4 @@
-"""Admission: requests that go at once, requests that wait, and counters that end at zero."""
+"""Admission: requests that go at once, requests that wait, and counters that return to zero."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sent(outcomes):
     return [o.verdict.request.id for o in outcomes if isinstance(o.verdict, Decision)]
 
 
-def test_it_fills_every_endpoint_before_anybody_waits():
+def test_every_endpoint_is_filled_before_any_request_waits():
     director = fleet()
     gate = admission(director)
     first, second = gate.ask(request(1), 0.0), gate.ask(request(2), 0.0)
@@ -114,7 +114,7 @@ def test_a_full_model_does_not_hold_up_a_free_one():
 
 
 def two_models(*models, **windows):
-    """Two models under one name besides their own; their context windows where they are short."""
+    """Two models with a common name besides their own, and short context windows if given."""
     table = EndpointTable()
     specs = [
         EndpointSpec(address=name, models=(name,), max_model_len=windows.get(name, 131_072))
@@ -125,7 +125,7 @@ def two_models(*models, **windows):
     return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
 
 
-def test_a_model_with_many_names_has_one_queue_and_its_tenants_equal_turns():
+def test_a_model_with_many_names_has_one_queue_with_fair_turns_for_tenants():
     director = fleet(())
     names = [f"adapter-{number}" for number in range(9)]
     director.table.replace("t", [EndpointSpec(address="a", models=("m", *names))])
@@ -144,8 +144,8 @@ def test_a_model_with_many_names_has_one_queue_and_its_tenants_equal_turns():
 
 
 @pytest.mark.parametrize("first", ["m", "any"])
-def test_one_name_of_a_model_starves_no_other(first):
-    """Two names, of which one stands for more models; requests for each come faster than served."""
+def test_no_name_of_a_model_starves_another(first):
+    """Two names, one of which stands for more models; requests for each exceed capacity."""
     director = two_models("m", "n")
     gate = admission(director)
     running = [gate.ask(request(0, model=name), 0.0) for name in ("m", "n")]
@@ -163,7 +163,7 @@ def test_one_name_of_a_model_starves_no_other(first):
 
 
 @pytest.mark.parametrize("names", ["x", "xy", "xyz"])
-def test_more_sets_of_endpoints_are_no_more_turns_for_a_tenant(names):
+def test_a_tenant_gets_no_more_turns_by_using_more_sets_of_endpoints(names):
     """The endpoints of y and z are full, so all compete for the one that serves all three."""
     director = fleet(())
     specs = [EndpointSpec(address="shared", models=tuple("xyz"))]
@@ -190,7 +190,7 @@ def test_more_sets_of_endpoints_are_no_more_turns_for_a_tenant(names):
         assert abs(gone.count(("many", name)) - 15 / len(names)) <= 1
 
 
-def test_a_tenant_is_not_charged_where_its_requests_did_not_compete():
+def test_a_tenant_is_charged_only_in_lanes_where_its_requests_compete():
     director = fleet(())
     specs = [EndpointSpec(address=f"of {name}", models=(name, "both")) for name in "xy"]
     director.table.replace("t", specs)
@@ -211,7 +211,7 @@ def test_a_tenant_is_not_charged_where_its_requests_did_not_compete():
     assert sum(next_at("y").tenant == "c" for _ in range(10)) in (5, 6)
 
 
-def test_a_new_tenant_does_not_pay_for_what_another_was_served_elsewhere():
+def test_a_new_tenant_is_not_charged_for_tokens_of_another_tenant():
     lane = Lane(by_slack=True)
     for tenant in "ab":
         for number in range(9):
@@ -228,7 +228,7 @@ def test_a_new_tenant_does_not_pay_for_what_another_was_served_elsewhere():
     assert turns.count("b") == turns.count("c") == 3
 
 
-def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_one_up():
+def test_a_long_prompt_that_fits_only_one_endpoint_does_not_delay_short_ones():
     gate = admission(two_models("short", "wide", short=4096))
     assert gate.ask(request(1, 6000, model="any"), 0.0).address == "wide"
     assert not isinstance(gate.ask(request(2, 6000, model="any"), 0.1), Decision)
@@ -237,7 +237,7 @@ def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_on
     assert (outcome.verdict.request.id, outcome.verdict.address) == ("3", "short")
 
 
-def test_a_continuation_that_waits_for_a_full_endpoint_delays_no_other_request():
+def test_a_continuation_waiting_for_a_full_endpoint_delays_no_other_request():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     gate = admission(director)
@@ -272,15 +272,15 @@ def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
         gate.ask(request(4 + number, ttft_objective_s=3600.0), 0.0)
     assert gate.dispatch(0.0) == []
     end(gate, director, short)
-    # The long one is the more urgent; with a short waiting it has to let that go first.
+    # The long one is more urgent; while a short one waits it has to let that go first.
     assert sent(gate.dispatch(0.0)) == (["4"] if shorts else ["3"])
     end(gate, director, long)
     gate.dispatch(0.0)
     assert gate.queue.waiting == 0
 
 
-def test_long_prompts_in_flight_weigh_by_their_quadratic_price():
-    # 500,000 tokens at 60,000 for the square: 9.3 times what they count.
+def test_long_prompts_in_flight_are_weighted_by_their_quadratic_cost():
+    # 500,000 tokens with a quadratic length of 60,000: 9.3 times their number.
     plain, squared = fleet(("a",)), fleet(("a",), quadratic=60_000.0)
     for director, weight in ((plain, 5e5), (squared, 5e5 * (1 + 5e5 / 6e4))):
         gate = admission(director)
@@ -291,7 +291,7 @@ def test_long_prompts_in_flight_weigh_by_their_quadratic_price():
         assert director.table.queued_tokens[0] == 0.0
 
 
-def test_without_the_square_a_prompt_weighs_exactly_what_it_counts():
+def test_without_the_quadratic_term_a_prompt_is_weighted_by_its_tokens():
     director = fleet()
     decision = director.decide(request(1, 12_345), 0.0)
     assert director.table.queued_tokens[decision.slot] == 12_345.0
@@ -304,7 +304,7 @@ def test_a_prompt_larger_than_the_cap_still_goes_to_an_idle_endpoint():
     assert isinstance(gate.ask(request(1, 1_000_000), 0.0), Decision)
 
 
-def test_fresh_readings_fill_an_endpoint_and_stale_ones_free_it():
+def test_only_fresh_readings_can_fill_an_endpoint():
     director = fleet(("a",))
     gate = admission(director, max_requests=10)
     director.table.read("a", Reading(running=10, waiting=3, kv_usage=0.5), 0.0)
@@ -313,7 +313,7 @@ def test_fresh_readings_fill_an_endpoint_and_stale_ones_free_it():
     assert sent(gate.dispatch(3.5)) == ["1"]
 
 
-def test_requests_wait_for_an_empty_fleet_and_get_a_503_in_the_end():
+def test_requests_wait_for_an_empty_fleet_and_finally_get_a_503():
     director = fleet(())
     gate = admission(director, min_hold_s=1.0, max_hold_s=5.0)
     gate.ask(request(1), 0.0)
@@ -325,7 +325,7 @@ def test_requests_wait_for_an_empty_fleet_and_get_a_503_in_the_end():
     assert sent(gate.dispatch(6.0)) == ["2"]
 
 
-def test_a_model_that_goes_while_requests_wait_is_a_404():
+def test_requests_waiting_for_a_model_that_is_removed_get_a_404():
     director = fleet(("a",))
     gate = admission(director)
     gate.ask(request(1), 0.0)
@@ -336,7 +336,7 @@ def test_a_model_that_goes_while_requests_wait_is_a_404():
 
 
 @pytest.mark.parametrize("model", ["other", ""])
-def test_a_request_that_waiting_cannot_help_is_refused_at_once(model):
+def test_a_request_that_cannot_be_helped_by_waiting_is_refused_at_once(model):
     gate = admission(fleet())
     fault = request(1, model=model or "m", subset=None if model else frozenset(["nobody"]))
     with pytest.raises(RequestError) as refused:
@@ -345,7 +345,7 @@ def test_a_request_that_waiting_cannot_help_is_refused_at_once(model):
     assert gate.queue.waiting == 0
 
 
-def test_an_objective_comes_from_the_header_then_the_class_then_the_length():
+def test_an_objective_comes_from_the_header_or_its_class_or_the_length_in_this_order():
     director = fleet(("a",))
     gate = Admission(
         director,
@@ -378,7 +378,7 @@ def test_an_objective_comes_from_the_header_then_the_class_then_the_length():
         max_size=80,
     )
 )
-def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
+def test_each_request_gets_one_answer_and_nothing_is_left_behind_whatever_happens(events):
     director = fleet()
     gate = admission(director, max_requests=2, max_waiting=4, min_hold_s=1.0, patience=1.0)
     now, number = 0.0, 0
@@ -439,7 +439,7 @@ def test_whatever_happens_nothing_is_left_and_each_gets_one_answer(events):
     assert not director.table.in_flight.any()
 
 
-def test_shorts_wait_for_an_endpoint_without_a_long_prompt():
+def test_short_prompts_wait_for_an_endpoint_without_a_long_one():
     director = fleet()
     gate = admission(director, max_requests=2, max_prefill_s=100.0)
     long = gate.ask(request(1, 20_000), 0.0)
@@ -453,22 +453,22 @@ def test_shorts_wait_for_an_endpoint_without_a_long_prompt():
 
 
 @pytest.mark.parametrize(("objective_s", "goes"), [(60.0, False), (2.1, True)])
-def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_shorts(objective_s, goes):
+def test_a_long_prompt_with_slack_leaves_the_last_free_endpoint_to_short_ones(objective_s, goes):
     director = fleet()
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
     gate.ask(request(2, 20_000), 0.0)
     answer = gate.ask(request(3, 20_000, ttft_objective_s=objective_s), 0.0)
     assert isinstance(answer, Decision) is goes
-    if not goes:  # once its slack is gone, or no short has come for a while
+    if not goes:  # once its slack is gone, or no short prompt has come for a while
         assert gate.dispatch(4.9) == []
         assert sent(gate.dispatch(5.1)) == ["3"]
 
 
-def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_shorts():
+def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_short_ones():
     director = fleet(("a", "b", "c", "d"))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
-    end(gate, director, gate.ask(request(1), 0.0))  # there are shorts about
+    end(gate, director, gate.ask(request(1), 0.0))  # short prompts are expected
     *gone, held = (gate.ask(request(n, 20_000, ttft_objective_s=60.0), 0.0) for n in (2, 3, 4))
     assert len({decision.address for decision in gone}) == 2
     assert not isinstance(held, Decision)
@@ -479,7 +479,7 @@ def test_long_prompts_with_slack_leave_half_of_the_endpoints_to_shorts():
     assert {o.verdict.address for o in outcomes}.isdisjoint(d.address for d in gone)
 
 
-def test_a_single_endpoint_takes_longs_and_shorts():
+def test_a_single_endpoint_accepts_long_and_short_prompts():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=10.0)
     for number, tokens in enumerate((100, 20_000, 100)):
@@ -487,7 +487,7 @@ def test_a_single_endpoint_takes_longs_and_shorts():
 
 
 @pytest.mark.long
-def test_endpoints_that_come_and_go_leave_nothing():
+def test_endpoints_that_come_and_go_leave_nothing_behind():
     director = fleet(["0"])
     gate = admission(director, max_requests=100)
     taken = []

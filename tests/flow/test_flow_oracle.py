@@ -1,4 +1,4 @@
-"""Random lives of the queue, each choice checked against the rules applied to a plain list."""
+"""Random histories of the queue; each choice is checked against the rules on a plain list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=
 
 @dataclass
 class Rules:
-    """The queue's rules on a list: slow, and obvious."""
+    """The queue's rules on a list: slow but obvious."""
 
     waiting: list[tuple[Item, float]] = field(default_factory=list)  # with the time it expires
     served: dict[tuple[int, str, str], float] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Rules:
                     self.charge((one.band, lane), one)
 
     def charge(self, place: tuple[int, str], one: Item) -> None:
-        """The endpoint belongs to this lane as well."""
+        """Charge a tenant here too, since the endpoint also belongs to this lane."""
         tenants = {other.tenant for other in self.group(*place)}
         if one.tenant in tenants:
             least = min(self.served[*place, tenant] for tenant in tenants)
@@ -62,7 +62,7 @@ class Rules:
             self.served[*place, one.tenant] += max(1, one.tokens)
 
     def may_be_next(self, band: int, lane: str, now: float, *, long_may_go: bool) -> set[str]:
-        """The ids that the rules allow; several only where they tie."""
+        """Return the ids that the rules allow; several only if they tie."""
         ready = [one for one in self.group(band, lane) if long_may_go or not one.is_long]
         shorts = [one for one in ready if not one.is_long]
         allowed: set[str] = set()
@@ -86,7 +86,7 @@ class Rules:
 
 
 class Life:
-    """Drives a queue and the rules together and compares at every step."""
+    """Drives a queue and the rules together and compares them at every step."""
 
     def __init__(self, seed: int, *, overlap: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -212,7 +212,7 @@ def test_every_choice_follows_the_rules(seed, overlap):
     ),
     now=st.floats(-20, 20),
 )
-def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
+def test_a_bag_finds_the_same_minimum_as_an_exhaustive_search(steps, now):
     bag: Bag[int] = Bag()
     plain: dict[int, tuple[float, float]] = {}
     for key, comes, offset_s, rate in steps:
@@ -234,7 +234,7 @@ def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
 
 @settings(max_examples=examples(100))
 @given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=80))
-def test_a_crowd_knows_its_largest_tenant_and_its_newest_request(steps):
+def test_the_largest_tenant_and_its_newest_request_are_found(steps):
     crowd: Crowd[int] = Crowd()
     plain: dict[str, list[int]] = {}
     for key, (tenant, comes) in enumerate(steps):

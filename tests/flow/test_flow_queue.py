@@ -1,4 +1,4 @@
-"""The queue's promises, one by one."""
+"""The queue's guarantees, one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
 
 
 def item(name: str, **fields: object) -> Item:
-    """A short request that came at 0 and is due at 10."""
+    """A short request that arrived at 0 and is due at 10."""
     values: dict[str, object] = {
         "id": name,
         "arrival_s": 0.0,
@@ -40,7 +40,7 @@ def anywhere(one: Item, shorts_wait: bool) -> str:
 
 
 def one_place() -> Callable[[Item, bool], str | None]:
-    """Admit one request, and no more."""
+    """Admit only one request."""
     room = iter(["endpoint"])
     return lambda one, shorts_wait: next(room, None)
 
@@ -50,11 +50,11 @@ def nowhere(one: Item, shorts_wait: bool) -> None:
 
 
 def order(queue: Queue[str], now: float) -> list[object]:
-    """The order in which requests leave when there is room for all."""
+    """Return the order in which requests leave if there is room for all."""
     return [one.id for one, _ in queue.dispatch(now, anywhere)]
 
 
-def test_the_least_relative_slack_goes_first():
+def test_the_request_with_the_least_relative_slack_goes_first():
     queue = filled(
         item("roomy", objective_s=50.0),
         item("tight", objective_s=2.0),
@@ -64,14 +64,14 @@ def test_the_least_relative_slack_goes_first():
     assert order(queue, 0.0) == ["big", "tight", "roomy"]
 
 
-def test_the_order_is_that_of_the_moment_and_not_of_the_arrival():
+def test_the_order_is_computed_at_each_dispatch_and_not_at_arrival():
     items = item("big", objective_s=20.0, work_s=10.0), item("small", objective_s=3.0)
     assert order(filled(*items), 0.0) == ["big", "small"]  # rho 1.0 and 2.0
     assert order(filled(*items), 2.5) == ["small", "big"]  # rho 0.75 and -0.5
 
 
 @pytest.mark.parametrize(("name", "expected"), [("fcfs", ["a", "b"]), ("lars", ["b", "a"])])
-def test_the_order_is_by_slack_or_by_arrival(name, expected):
+def test_the_order_is_by_slack_or_by_arrival_as_configured(name, expected):
     queue: Queue[str] = Queue(Limits(order=name, min_hold_s=60.0))
     queue.enqueue(item("a", arrival_s=0.0, objective_s=9.0, work_s=1.0), 0.0)
     queue.enqueue(item("b", arrival_s=1.0, objective_s=3.0, work_s=0.5), 1.0)
@@ -83,14 +83,14 @@ def test_a_higher_band_goes_first_whatever_the_slack():
     assert order(queue, 20.0) == ["vip", "late"]
 
 
-def test_a_long_request_with_slack_lets_shorts_go_first_until_its_slack_is_small():
+def test_a_long_request_lets_short_ones_go_first_while_it_has_slack():
     long = item("long", objective_s=16.0, work_s=10.0, is_long=True)  # rho 0.6 at 0, 0.3 at 3
     short = item("short", objective_s=30.0)
     assert order(filled(long, short), 0.0) == ["short", "long"]
     assert order(filled(long, short), 3.0) == ["long", "short"]
 
 
-def test_a_refused_long_request_does_not_hold_up_shorts_and_hears_that_they_wait():
+def test_a_refused_long_request_does_not_delay_short_ones():
     queue = filled(
         item("long", objective_s=11.0, work_s=10.0, is_long=True),
         item("long 2", objective_s=12.0, work_s=10.0, is_long=True),
@@ -113,7 +113,7 @@ def test_a_full_lane_does_not_hold_up_another():
     assert [one.id for one, _ in verdicts] == ["b"]
 
 
-def test_lanes_that_share_room_take_turns():
+def test_lanes_that_share_endpoints_take_turns():
     queue = filled(*(item(f"{lane}{i}", lane=lane) for i in range(4) for lane in "xyz"))
     gone = []
     for room in (1, 1, 2, 1, 1):  # places that become free between two calls
@@ -130,7 +130,7 @@ def test_a_refusal_closes_the_lane_for_lower_bands_too():
     assert asked == ["high"]
 
 
-def test_tenants_share_by_tokens_and_not_by_requests():
+def test_tenants_share_by_tokens_instead_of_requests():
     queue: Queue[str] = Queue(RELAXED)
     for i in range(60):
         queue.enqueue(item(f"big {i}", tenant="big", tokens=1000), 0.0)
@@ -143,7 +143,7 @@ def test_tenants_share_by_tokens_and_not_by_requests():
     assert served == {"big": 4000, "small": 4000}
 
 
-def test_a_tenant_that_comes_back_pays_for_what_it_had_and_gets_no_credit_for_being_away():
+def test_a_returning_tenant_keeps_its_debt_and_gets_no_credit_for_its_absence():
     queue: Queue[str] = Queue(RELAXED)
     for i in range(5):
         queue.enqueue(item(f"steady {i}", tenant="steady", tokens=100), 0.0)
@@ -157,7 +157,7 @@ def test_a_tenant_that_comes_back_pays_for_what_it_had_and_gets_no_credit_for_be
     assert tenants.index("new") <= 1
 
 
-def test_beyond_hope_a_request_is_shed_and_the_one_timer_knows_when():
+def test_a_request_is_shed_when_its_patience_ends_and_the_timer_fires_then():
     queue: Queue[str] = Queue(Limits(patience=2.0, min_hold_s=5.0, max_hold_s=100.0))
     assert queue.enqueue(item("a", objective_s=10.0), 0.0) is None
     assert queue.enqueue(item("b", objective_s=1.0), 0.0) is None
@@ -175,7 +175,7 @@ def test_an_empty_queue_needs_no_timer():
     assert queue.next_wakeup_s(0.0) is None
 
 
-def test_a_request_that_was_beyond_hope_when_it_came_is_refused_at_once():
+def test_a_request_that_is_hopeless_on_arrival_is_refused_at_once():
     queue: Queue[str] = Queue(Limits(min_hold_s=1.0))
     late = item("late", arrival_s=-3600.0, objective_s=0.5, work_s=0.1)
     assert queue.enqueue(late, 0.0) == Shed(503, "rejected-ttl-expired", 1)
@@ -183,36 +183,36 @@ def test_a_request_that_was_beyond_hope_when_it_came_is_refused_at_once():
 
 
 @pytest.mark.parametrize("objective_s", [-5.0, 0.0, float("nan"), -math.inf])
-def test_an_impossible_objective_buys_no_more_urgency_than_no_slack(objective_s):
+def test_an_impossible_objective_counts_as_zero_slack(objective_s):
     queue = filled(
         item("absurd", objective_s=objective_s, work_s=5.0),
         item("late", arrival_s=0.0, objective_s=2.0, work_s=2.5),
     )
-    # Both are raised to their work, so both stand at rho 0; a second later -0.2 and -0.4.
+    # Both are raised to their work, so both are at rho 0; a second later at -0.2 and -0.4.
     assert order(queue, 1.0) == ["late", "absurd"]
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e308, -1e308])
-def test_numbers_without_sense_are_taken_in_and_come_out(number):
+def test_requests_with_invalid_numbers_are_accepted_and_dispatched(number):
     queue = filled(item("odd", objective_s=number, work_s=number), item("plain"))
     assert isinstance(queue.enqueue(item("odd time", arrival_s=number), 0.0), Shed | None)
     assert {"odd", "plain"} <= set(order(queue, 0.0))
 
 
-def test_a_huge_objective_waits_for_the_longest_hold_and_no_longer():
+def test_a_request_with_a_huge_objective_waits_for_at_most_the_longest_hold():
     queue = filled(item("patient", objective_s=1e12))
     assert queue.dispatch(599.0, nowhere) == []
     assert queue.dispatch(600.0, nowhere)[0][1].reason == "rejected-ttl-expired"
 
 
-def test_bytes_are_held_while_a_request_waits():
+def test_the_bytes_of_a_request_count_while_it_waits():
     queue = filled(item("a", body_bytes=0), item("b", body_bytes=10))
     assert queue.held_bytes == 10
     order(queue, 0.0)
     assert queue.held_bytes == 0
 
 
-def test_a_full_queue_refuses_with_429_and_a_time_to_come_again():
+def test_a_full_queue_refuses_with_429_and_a_retry_delay():
     queue: Queue[str] = Queue(Limits(max_waiting=2))
     for name in "ab":
         queue.enqueue(item(name), 0.0)
@@ -220,7 +220,7 @@ def test_a_full_queue_refuses_with_429_and_a_time_to_come_again():
     assert queue.sheds == {"rejected-saturated": 1}
 
 
-def test_when_to_come_again_follows_the_speed_of_the_queue():
+def test_the_retry_delay_follows_the_speed_of_the_queue():
     queue: Queue[str] = Queue(Limits(max_waiting=30, min_hold_s=1e3, max_hold_s=1e3))
     for i in range(60):
         queue.enqueue(item(str(i)), i * 0.5)
@@ -242,7 +242,7 @@ def test_held_bytes_are_capped():
     assert queue.held_bytes == 2000
 
 
-def test_a_full_queue_drops_a_lower_band_for_a_higher_one():
+def test_a_full_queue_drops_a_request_of_a_lower_band_for_a_higher_one():
     queue: Queue[str] = Queue(Limits(max_waiting=2))
     queue.enqueue(item("old", band=-1), 0.0)
     queue.enqueue(item("new", band=-1), 0.0)
@@ -253,7 +253,7 @@ def test_a_full_queue_drops_a_lower_band_for_a_higher_one():
     assert isinstance(queue.enqueue(item("low", band=-2), 0.0), Shed)
 
 
-def test_a_tenant_that_floods_the_queue_makes_room_for_the_others():
+def test_a_tenant_that_floods_the_queue_yields_to_the_others():
     queue: Queue[str] = Queue(Limits(max_waiting=10))
     for i in range(10):
         queue.enqueue(item(f"flood {i}", tenant="flood"), 0.0)
@@ -264,7 +264,7 @@ def test_a_tenant_that_floods_the_queue_makes_room_for_the_others():
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest first"
 
 
-def test_a_tenant_whose_bodies_fill_the_memory_makes_room_and_not_those_with_small_ones():
+def test_a_tenant_whose_bodies_fill_the_memory_yields_instead_of_others():
     queue: Queue[str] = Queue(Limits(max_held_bytes=1_000_000))
     for i in range(20):
         queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
@@ -272,7 +272,7 @@ def test_a_tenant_whose_bodies_fill_the_memory_makes_room_and_not_those_with_sma
     assert all(queue.enqueue(one, 0.0) is None for one in small)
     evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
     assert evicted == {"big"}
-    # One that is larger than each of theirs gets as much as they have together, and no more.
+    # A request larger than each of theirs gets as much as all of them together, and no more.
     larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
     held = [queue.enqueue(one, 0.0) is None for one in larger]
     assert held == [True] * 4 + [False] * 5
@@ -287,14 +287,14 @@ def test_no_request_is_dropped_for_a_body_that_would_not_fit_anyway():
     assert queue.waiting == 1
 
 
-def test_a_request_past_its_objective_makes_room_before_one_is_refused():
+def test_a_request_past_its_objective_yields_before_another_is_refused():
     queue: Queue[str] = Queue(Limits(max_waiting=1, min_hold_s=1.0, patience=1.0))
     queue.enqueue(item("old", objective_s=2.0), 0.0)
     assert queue.enqueue(item("new", arrival_s=3.0), 3.0) is None
     assert queue.dispatch(3.0, nowhere)[0][0].id == "old"
 
 
-def test_a_client_that_is_gone_is_forgotten():
+def test_the_request_of_a_client_that_is_gone_is_forgotten():
     queue = filled(item("a"), item("b"))
     assert queue.cancel("a")
     assert not queue.cancel("a")
@@ -317,7 +317,7 @@ def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     assert len(queue._expiries) <= 64
 
 
-def test_comers_and_goers_leave_no_trace_beside_one_that_stays():
+def test_cancelled_requests_leave_no_memory_while_another_one_waits():
     queue = filled(item("stays", tenant="t"))
     for i in range(5000):
         queue.enqueue(item(str(i), tenant=str(i)), 0.0)
@@ -328,7 +328,7 @@ def test_comers_and_goers_leave_no_trace_beside_one_that_stays():
     assert len(queue._expiries) <= 66
 
 
-def test_shutdown_answers_everybody_honestly_and_takes_no_more():
+def test_shutdown_answers_all_waiting_requests_and_refuses_new_ones():
     queue = filled(item("a"), item("b"))
     verdicts = queue.drain()
     assert [(one.id, v.status, v.reason) for one, v in verdicts] == [
@@ -339,14 +339,14 @@ def test_shutdown_answers_everybody_honestly_and_takes_no_more():
     assert queue.enqueue(item("c"), 1.0).reason == "rejected-shutting-down"
 
 
-def test_while_no_endpoint_is_ready_a_request_is_held_for_the_fleet_to_come_up():
+def test_a_request_is_held_until_an_endpoint_is_ready():
     queue: Queue[str] = Queue(Limits(max_hold_s=120.0))
     assert queue.enqueue(item("a", objective_s=0.5), 0.0, endpoints_ready=False) is None
     assert queue.dispatch(119.0, nowhere) == []
     assert queue.dispatch(120.0, nowhere)[0][1].reason == "rejected-no-endpoint"
 
 
-def test_every_endpoint_down_sheds_each_at_its_own_time_and_exactly_once():
+def test_without_endpoints_each_request_is_shed_at_its_own_time_exactly_once():
     queue: Queue[str] = Queue(Limits(patience=1.0, min_hold_s=1.0, max_hold_s=300.0))
     for i in range(200):
         queue.enqueue(item(str(i), objective_s=1.0 + i), 0.0)
@@ -361,7 +361,7 @@ def test_every_endpoint_down_sheds_each_at_its_own_time_and_exactly_once():
     assert seen == [str(i) for i in range(200)]
 
 
-def test_a_fleet_that_comes_up_is_fed_in_slices_without_a_pause_between():
+def test_a_fleet_that_comes_up_gets_requests_in_slices_without_pauses():
     queue = filled(*(item(str(i)) for i in range(150)))
     sizes, now = [], 0.0
     while queue.waiting:
@@ -370,7 +370,7 @@ def test_a_fleet_that_comes_up_is_fed_in_slices_without_a_pause_between():
     assert sizes == [64, 64, 22]
 
 
-def test_many_closed_lanes_take_turns_at_being_asked():
+def test_many_closed_lanes_take_turns():
     queue = filled(*(item(str(i), lane=str(i)) for i in range(100)))
     asked: set[object] = set()
     for _ in range(4):
@@ -381,21 +381,21 @@ def test_many_closed_lanes_take_turns_at_being_asked():
     assert len(asked) == 100
 
 
-def test_many_closed_lanes_of_a_higher_band_do_not_hold_up_the_lower_ones():
+def test_many_closed_lanes_of_a_higher_band_do_not_block_lower_ones():
     full = (item(str(i), lane=str(i), band=1) for i in range(100))
     queue = filled(*full, item("free", lane="free"))
     admitted = queue.dispatch(0.0, lambda one, _: "endpoint" if one.lane == "free" else None)
     assert [one.id for one, _ in admitted] == ["free"]
 
 
-def test_a_clock_that_jumps_ahead_sheds_what_is_beyond_hope_by_then():
+def test_a_clock_that_jumps_ahead_sheds_expired_requests():
     queue = filled(item("a"))
     assert queue.dispatch(1e9, anywhere)[0][1].reason == "rejected-ttl-expired"
     assert queue.enqueue(item("b", arrival_s=1e9), 1e9) is None
     assert order(queue, 1e9 + 1) == ["b"]
 
 
-def test_an_admission_that_fails_loses_no_verdict():
+def test_no_verdict_is_lost_if_admission_fails():
     queue = filled(item("a", objective_s=2.0), item("b", objective_s=3.0))
 
     def faulty(one: Item, shorts_wait: bool) -> str:
@@ -420,6 +420,6 @@ def test_an_admission_that_fails_loses_no_verdict():
         {"max_hold_s": math.inf},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(fields):
+def test_invalid_settings_are_refused(fields):
     with pytest.raises(SettingError, match=r"flow"):
         Limits(**fields)

@@ -1,4 +1,4 @@
-"""Prefills in flight: what the clock says, what corrects it, and sums that stay true."""
+"""Prefills in flight: the clock, its corrections, and sums that stay consistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seconds_at(prefills: Prefills, now: float) -> float:
     return float(prefills.seconds[0])
 
 
-def test_unseen_prefills_are_done_one_after_the_other_and_idle_time_earns_nothing() -> None:
+def test_unseen_prefills_end_one_after_another_and_idle_time_gives_no_credit() -> None:
     prefills = Prefills(table_of())
     add(prefills, "1", 1.0, 0.0)
     add(prefills, "2", 2.0, 0.5)
@@ -53,7 +53,7 @@ def test_a_prefill_whose_first_token_will_be_seen_counts_until_then() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 3.0])
-def test_the_pace_is_learned_from_first_tokens_and_from_no_refusal(factor: float) -> None:
+def test_the_pace_is_learned_from_first_tokens_but_not_from_refusals(factor: float) -> None:
     prefills = Prefills(table_of())
     now = 0.0
     for number in range(40):
@@ -73,7 +73,7 @@ def test_the_pace_is_learned_from_first_tokens_and_from_no_refusal(factor: float
     assert seconds_at(prefills, now + 1.1 * factor) == 0.0
 
 
-def test_short_prompts_far_away_teach_no_pace() -> None:
+def test_no_pace_is_learned_from_short_prompts_at_distant_endpoints() -> None:
     prefills = Prefills(table_of())
     for number in range(400):  # an idle fleet
         add(prefills, str(number), 0.01, float(number), shown=True)
@@ -100,7 +100,7 @@ def test_a_pace_stays_within_bounds_whatever_is_measured() -> None:
         assert 1 / 16 <= prefills.pace("m") <= 4.0
 
 
-def test_who_waits_in_an_engine_has_not_begun_and_who_was_sent_before_has() -> None:
+def test_requests_waiting_in_an_engine_have_not_begun_but_earlier_ones_have() -> None:
     table = table_of()
     prefills = Prefills(table)
     for key in "1234":
@@ -112,14 +112,14 @@ def test_who_waits_in_an_engine_has_not_begun_and_who_was_sent_before_has() -> N
     for key in "5678":
         add(prefills, key, 100.0, 7.0)
     table.read("a", Reading(waiting=0, running=8), 8.0)
-    assert seconds_at(prefills, 8.02) == 100.0  # the last may be under way
+    assert seconds_at(prefills, 8.02) == 100.0  # the last may be running
     for key in "abc":
         add(prefills, key, 1.0, 8.9)
-    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they came there
+    table.read("a", Reading(waiting=0, running=8), 9.0)  # written before they arrived there
     assert seconds_at(prefills, 9.02) == 3.0
 
 
-def test_of_those_that_wait_only_a_share_is_ours_where_others_send_as_well() -> None:
+def test_only_a_share_of_the_waiting_requests_counts_if_other_pickers_send_too() -> None:
     table = table_of()
     prefills = Prefills(table)
     for key in "1234":
@@ -128,7 +128,7 @@ def test_of_those_that_wait_only_a_share_is_ours_where_others_send_as_well() -> 
     assert seconds_at(prefills, 5.0) == 2.0
 
 
-def test_an_endpoint_that_says_nothing_is_left_to_the_clock() -> None:
+def test_without_readings_prefills_are_estimated_by_the_clock_alone() -> None:
     table = table_of()
     prefills = Prefills(table)
     add(prefills, "1", 1.0, 0.0)
@@ -136,7 +136,7 @@ def test_an_endpoint_that_says_nothing_is_left_to_the_clock() -> None:
     assert [seconds_at(prefills, t) for t in (0.9, 1.1)] == [1.0, 0.0]
 
 
-def test_a_clock_that_was_set_back_goes_on_from_there() -> None:
+def test_a_clock_that_was_set_back_continues_from_there() -> None:
     prefills = Prefills(table_of())
     add(prefills, "1", 1.0, 1000.0)
     assert [seconds_at(prefills, t) for t in (0.0, 0.9, 1.1)] == [1.0, 1.0, 0.0]
@@ -152,7 +152,7 @@ _EVENTS = st.tuples(
 
 @settings(max_examples=examples(150))
 @given(st.lists(_EVENTS, max_size=80))
-def test_sums_are_those_of_who_counts_and_come_back_to_nothing(
+def test_sums_match_the_counted_requests_and_return_to_zero(
     events: list[tuple[str, int, float, float]],
 ) -> None:
     table = table_of("abc")

@@ -1,4 +1,4 @@
-"""Turns whose contexts have no place in a cache wait for one, and go home without waiting."""
+"""Turns whose contexts have no place in a cache wait; others return without waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 DONE = Completion(status=200, cause="complete", latency_s=1.0)
 CACHE_TOKENS = 6_500
 SPEED = 1e-4
-"""Seconds a token where nothing was measured: 6,000 tokens are .6 s, and a place costs 1.2 s."""
+"""Seconds per token without measurements: 6,000 tokens are .6 s, and a place costs 1.2 s."""
 
 
 class Picker:
@@ -48,7 +48,7 @@ class Picker:
         self.asked = 0
 
     def ask(self, now, *, session="", tokens=6_000, text="", **fields):
-        """Ask for a turn; its decision, or its ticket where it waits."""
+        """Ask for a turn; return its decision, or its ticket if it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
         request = Request(
@@ -73,7 +73,7 @@ class Picker:
 
 
 def story(name):
-    """Return a text of some 70,000 tokens, so that turns of it begin alike."""
+    """Return a text of some 70,000 tokens, so that its turns begin alike."""
     return "".join(f"{name} line {n}\n" for n in range(20_000))
 
 
@@ -82,12 +82,12 @@ def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price(
     first = picker.ask(0.0, session="one")
     assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one of them
     picker.end(first, 1.0)
-    assert picker.dispatch(1.5) == []  # it may be back at any moment
+    assert picker.dispatch(1.5) == []  # it may return at any moment
     (second,) = picker.dispatch(6.0)
     assert second.request.session == "two"
 
 
-def test_sessions_alone_are_held_where_load_holds_nothing():
+def test_only_sessions_are_held_if_load_holds_nothing():
     picker = Picker(by_load=False)
     first = picker.ask(0.0, session="one")
     for _ in range(300):  # more than an endpoint may have by load
@@ -99,7 +99,7 @@ def test_sessions_alone_are_held_where_load_holds_nothing():
     assert second.engine_priority is None
 
 
-def test_a_session_with_a_place_goes_home_past_those_that_wait():
+def test_a_session_with_a_place_overtakes_those_that_wait():
     picker = Picker()
     picker.end(picker.ask(0.0, session="one"), 1.0)
     waiting = picker.ask(1.0, session="two")
@@ -107,7 +107,7 @@ def test_a_session_with_a_place_goes_home_past_those_that_wait():
     assert picker.flow.cancel(waiting)
 
 
-def test_prompts_that_go_on_are_one_session_without_a_name():
+def test_prompts_that_continue_each_other_are_a_session_without_a_name():
     picker = Picker()
     text = "".join(f"line {n}\n" for n in range(5_000))
     picker.end(picker.ask(0.0, text=text, tokens=5_000), 1.0)
@@ -136,7 +136,7 @@ def test_no_session_waits_while_all_contexts_fit():
             picker.end(each, now + 0.5)
 
 
-def test_a_session_stays_at_its_place_while_another_endpoint_is_full_of_others():
+def test_a_session_stays_at_its_place_while_another_endpoint_is_full():
     picker = Picker("a", "b")
     one, two = (picker.ask(0.0, session=name) for name in ("one", "two"))
     picker.end(one, 0.1)  # the other endpoint is busy and has no room
@@ -144,13 +144,13 @@ def test_a_session_stays_at_its_place_while_another_endpoint_is_full_of_others()
     assert picker.ask(0.2, session="one").address == one.address
 
 
-def test_a_name_that_many_share_is_not_bound_to_one_endpoint():
+def test_a_session_name_shared_by_many_is_not_tied_to_one_endpoint():
     picker = Picker("a", "b")
     addresses = [picker.ask(0.0, session="everybody").address for _ in range(6)]
     assert addresses.count("a") == addresses.count("b")
 
 
-def test_who_waits_for_a_place_is_let_in_after_the_longest_hold_and_not_refused():
+def test_a_session_waiting_for_a_place_is_admitted_after_the_longest_hold():
     picker = Picker()
     picker.ask(0.0, session="one")  # never ends
     picker.ask(0.0, session="two")
@@ -183,7 +183,7 @@ def test_a_turn_whose_client_has_an_objective_is_let_in_where_it_is_served_soone
     assert sorted(addresses) == ["a", "b", "c"]
 
 
-def test_a_client_that_leaves_frees_its_place_at_once():
+def test_a_client_that_leaves_releases_its_place_at_once():
     picker = Picker()
     one = picker.ask(0.0, session="one")
     two = picker.ask(0.0, session="two")
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_frees_its_place_at_once():
     assert not picker.flow.queue.waiting
 
 
-def test_sessions_that_never_return_cost_nothing_once_that_is_known():
+def test_sessions_that_never_return_delay_nothing_once_that_is_learned():
     picker = Picker()
     now = 0.0
     for number in range(40):  # each is alone, and leaves room for the next after a long time
@@ -227,7 +227,7 @@ def test_a_turn_that_needs_little_room_is_not_held_for_a_large_context():
     assert isinstance(picker.ask(1.0, session="two", tokens=800), Decision)
 
 
-def test_an_endpoint_that_leaves_takes_its_places_with_it():
+def test_the_places_at_an_endpoint_end_when_it_leaves():
     picker = Picker("a")
     picker.end(picker.ask(0.0, session="one"), 1.0)
     picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
@@ -236,7 +236,7 @@ def test_an_endpoint_that_leaves_takes_its_places_with_it():
 
 
 @pytest.mark.parametrize("asked_at", [1.0, 1.2, 1.5, 2.0, 2.4])
-def test_an_explanation_says_for_how_long_a_session_would_wait(asked_at):
+def test_an_explanation_shows_how_long_a_session_would_wait(asked_at):
     picker = Picker()
     first = picker.ask(0.0, session="one")
     picker.ask(0.1, session="two")
@@ -262,7 +262,7 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     picker = Picker(by_load=False)
     ended_at = returning(picker, "agent", 0.0)
     picker.ask(ended_at, session="two")
-    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a session that is new
+    assert picker.dispatch(ended_at + 8.0) == []  # 5 s end the wait for a new session
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
@@ -288,7 +288,7 @@ def test_a_session_that_leaves_after_many_returns_delays_others_for_a_minute_at_
     assert isinstance(picker.ask(ended_at + 66.0, session="three"), Decision)
 
 
-def test_returns_count_after_an_eviction_until_ten_thousand_other_sessions_returned():
+def test_returns_are_remembered_after_an_eviction_until_ten_thousand_other_sessions_return():
     picker = Picker(by_load=False)
 
     def wait_s(now):
@@ -310,13 +310,13 @@ def test_returns_count_after_an_eviction_until_ten_thousand_other_sessions_retur
 
     for now in (0.0, 0.2, 0.4):
         wait_s(now)
-    others_return(400, 1.0)  # the agent has no place any longer
+    others_return(400, 1.0)  # the agent no longer has a place
     sure_s = wait_s(100.0)
     others_return(10_000, 200.0)
     assert 0.0 < wait_s(300.0) < sure_s
 
 
-def test_any_number_of_names_that_never_return_can_be_priced():
+def test_any_number_of_names_that_never_return_is_accepted():
     picker = Picker(by_load=False)
     sessions, now = picker.flow.sessions, 0.0
     for number in range(20_000):
@@ -325,7 +325,7 @@ def test_any_number_of_names_that_never_return_can_be_priced():
     assert isinstance(picker.ask(now + 1.0, session="next"), Decision)
 
 
-def test_the_waits_of_a_client_that_gives_up_and_asks_again_add_up():
+def test_the_waits_of_a_client_that_gives_up_and_retries_add_up():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")  # never ends
     first = picker.ask(0.0, session="two")
@@ -345,7 +345,7 @@ def test_an_objective_of_the_client_bounds_its_wait():
     assert len(picker.dispatch(4.0)) == 1
 
 
-def test_a_short_request_beside_a_turn_leaves_its_session_where_it_is():
+def test_a_short_request_in_parallel_does_not_move_its_session():
     picker = Picker("a", "b", cache_tokens=65_000, by_load=False)
     main = picker.ask(0.0, session="one", text=story("one"), tokens=55_000)
     title = picker.ask(0.1, session="one", tokens=200)
@@ -373,7 +373,7 @@ def test_a_turn_that_its_engine_refuses_costs_other_sessions_nothing(tokens):
         assert isinstance(picker.ask(20.1, session=name, text=story(name)), Decision)
 
 
-def test_turns_of_one_name_that_wait_go_once_one_of_them_has_a_place():
+def test_waiting_turns_of_one_name_go_once_one_of_them_has_a_place():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")  # never ends
     for at in (0.0, 10.0, 20.0):
@@ -392,7 +392,7 @@ def test_a_name_means_another_session_for_another_tenant_or_model(other):
     assert isinstance(picker.ask(1.2, session="1"), Decision)
 
 
-def test_a_request_that_leaves_no_context_neither_waits_nor_holds_others():
+def test_a_request_without_a_context_to_keep_neither_waits_nor_delays_others():
     picker = Picker(by_load=False)
     picker.ask(0.0, session="one")
     vectors = picker.ask(0.1, session="two", api=Api.EMBEDDINGS)
@@ -411,7 +411,7 @@ def test_a_context_that_another_picker_sent_to_an_engine_needs_no_room_there():
     assert isinstance(picker.ask(0.3, session="one", text=story("one"), tokens=5_200), Decision)
 
 
-def test_a_name_does_not_get_past_the_limits_of_load():
+def test_a_session_name_does_not_bypass_the_load_limits():
     picker = Picker(cache_tokens=65_000)
     limits = Limits(max_hold_s=60.0, max_waiting=5)
     picker.flow.use(FlowSettings(limits=limits, saturation=Saturation(max_requests=4)))

@@ -52,7 +52,7 @@ def serve(
 
 
 def example() -> list[Running]:
-    """Section 4.1: a long request, and two short ones that come in the middle of it."""
+    """Section 4.1: a long request, and two short ones that arrive during it."""
     return [
         Running("long", 0.0, 16.0, 10.0, is_long=True),
         Running("short 1", 5.0, 1.0, 0.5),
@@ -60,34 +60,34 @@ def example() -> list[Running]:
     ]
 
 
-def test_the_papers_slack_figures():
+def test_the_slack_figures_of_the_paper_are_reproduced():
     assert slack_s(0.0, 16.0, 10.0, now=0.0) == pytest.approx(6.0)
     assert relative_slack(0.0, 16.0, 10.0, 10.0, now=0.0) == pytest.approx(0.6)
     assert relative_slack(5.0, 1.0, 0.5, 0.5, now=5.0) == pytest.approx(1.0)
 
 
-def test_first_come_first_served_makes_the_shorts_wait_for_the_long_one_and_miss():
+def test_with_first_come_first_served_short_requests_miss_their_objectives_behind_a_long_one():
     requests = example()
     serve(requests, "fcfs")
     assert [one.met for one in requests] == [True, False, False]
     assert requests[1].finish_s == pytest.approx(10.5, abs=0.01)
 
 
-def test_slack_order_with_yielding_meets_all_three():
+def test_slack_order_with_yielding_meets_all_three_objectives():
     requests = example()
     serve(requests, "lars", yields=True)
     assert [one.met for one in requests] == [True, True, True]
     assert requests[0].finish_s == pytest.approx(11.0, abs=0.01)
 
 
-def test_slack_order_alone_starts_the_shorts_as_late_as_their_slack_allows():
-    """The reason for `turn`: at 5.2 both stand at rho 0.6, and two halves no longer fit by 6."""
+def test_slack_order_alone_starts_short_requests_as_late_as_their_slack_allows():
+    """The reason for `turn`: at 5.2 both are at rho 0.6, and two halves no longer fit by 6."""
     requests = example()
     serve(requests, "lars")
     assert max(one.finish_s for one in requests[1:]) == pytest.approx(6.2, abs=0.02)
 
 
-def test_all_five_orders_on_the_example():
+def test_all_five_orders_are_reproduced_on_the_example():
     met = {}
     for order in ORDERS:
         requests = example()
@@ -114,8 +114,8 @@ def lateness(order: str) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_under_overload_earliest_deadline_makes_a_convoy_and_relative_slack_does_not():
-    """EDF spreads seconds of lateness evenly, many times the size of a short; LARS goes by size."""
+def test_under_overload_earliest_deadline_forms_a_convoy_and_relative_slack_does_not():
+    """EDF spreads seconds of lateness evenly, many times the size of a short one; LARS by size."""
     lars_shorts, lars_longs = lateness("lars")
     edf_shorts, edf_longs = lateness("edf")
     fcfs_shorts, _ = lateness("fcfs")
@@ -129,7 +129,7 @@ def test_under_overload_earliest_deadline_makes_a_convoy_and_relative_slack_does
     assert srpt_longs > lars_longs, "shortest first is kind to shorts at the longs' expense"
 
 
-def test_late_requests_of_any_length_become_the_most_urgent_in_the_end():
+def test_late_requests_of_any_length_eventually_become_most_urgent():
     line = ORDERS["lars"](0.0, 100.0, 50.0, 50.0)
     fresh = ORDERS["lars"](10_000.0, 1.0, 0.5, 0.5)
     assert height(line, 10_000.0) < height(fresh, 10_000.0)
@@ -153,7 +153,7 @@ class Linear:
         self.seconds = self.seconds_with(chunk_tokens, context_tokens)
 
 
-def test_a_long_prefill_leaves_its_slack_to_a_short_one():
+def test_a_long_prefill_yields_its_slack_to_a_short_one():
     """Section 4.3's example: 20 % relative slack of 20 ms leaves 4 ms."""
     prefills = [Prefill(100_000, 0, 0.2, True), Prefill(5_000, 0, 1.0, False)]
     chunks = pack(prefills, Linear(overhead_s=0.0), target_s=0.020, budget_tokens=10_000)
@@ -167,7 +167,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
 
 
 def test_a_late_long_prefill_yields_only_the_configured_share():
-    """Algorithm 2 has it leave nothing; it has no objective left to lose by leaving a share."""
+    """Algorithm 2 makes it leave nothing; it has no objective left to lose by leaving a share."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
         share: pack(prefills, Linear(0.0), target_s=0.02, budget_tokens=9000, late_share=share)
@@ -192,12 +192,12 @@ def test_chunks_shrink_as_the_context_grows():
     assert chunks[0] > 10 * chunks[-1] > 0
 
 
-def test_no_second_long_prefill_in_a_batch():
+def test_a_batch_has_at_most_one_long_prefill():
     prefills = [Prefill(100, 0, 0.0, True), Prefill(100, 0, 0.0, True), Prefill(100, 0, 0.0, False)]
     assert pack(prefills, Linear(), target_s=0.02, budget_tokens=10_000) == [100, 0, 100]
 
 
-def test_the_first_prefill_moves_even_when_nothing_fits():
+def test_the_first_prefill_makes_progress_even_if_nothing_fits():
     prefills = [Prefill(10_000, 900_000, 0.0, True), Prefill(10, 0, 0.0, False)]
     chunks = pack(prefills, Linear(overhead_s=1.0), target_s=0.02, budget_tokens=512)
     assert chunks == [16, 0]
@@ -218,7 +218,7 @@ def test_the_first_prefill_moves_even_when_nothing_fits():
     budget=st.integers(0, 9000),
     overhead_s=st.floats(0.0, 0.03),
 )
-def test_a_batch_keeps_to_its_limits(prefills, budget, overhead_s):
+def test_a_batch_respects_its_limits(prefills, budget, overhead_s):
     batch = Linear(overhead_s, deep_s=1e-10)
     chunks = pack(prefills, batch, target_s=0.02, budget_tokens=budget)
     assert len(chunks) == len(prefills)

@@ -1,4 +1,4 @@
-"""A short run of each fuzz target, and every input that once found something."""
+"""A short run of each fuzz target, and every input that once found a fault."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*/*"))
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_a_few_hundred_inputs_find_nothing(name):
+def test_a_few_hundred_inputs_find_no_fault(name):
     for data in inputs(7, 300):
         TARGETS[name](data)
 
@@ -22,7 +22,7 @@ def test_inputs_that_once_crashed_no_longer_do(path):
     TARGETS[path.parent.name](path.read_bytes())
 
 
-def test_messages_in_any_order_leave_nothing_behind_in_a_serving_picker():
+def test_messages_in_any_order_leave_nothing_behind_in_a_running_picker():
     done, _, crashes, hangs = live.run(20.0, 200, 3)
     assert done > 0
     assert (crashes, hangs) == (0, 0)

@@ -36,7 +36,7 @@ MODELS = ["a", "b"]
 
 
 class Fleet(RuleBasedStateMachine):
-    """Requests come, wait, go, are answered, move and end, while endpoints come and go."""
+    """Requests arrive, wait, go, are answered, move and end, while endpoints join and leave."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whose fault a failure is: the endpoint's, its request's, or nobody's since it was full."""
+"""Whose fault a failure is: the endpoint's, the request's, or nobody's because it was full."""
 
 import random
 
@@ -20,7 +20,7 @@ ATTEMPTS = 3
 
 
 class Fleet:
-    """A director, and Envoy's retries as the picker sees them, at the speed of thought."""
+    """A director, and Envoy's retries as the picker sees them, without delays."""
 
     def __init__(self, *, endpoints=5, probes=True, seed=1):
         self.table = EndpointTable()
@@ -40,7 +40,7 @@ class Fleet:
         self.asked = dict.fromkeys(ADDRESSES, 0)
 
     def ask(self, *, poison=False, tenant="", session="", status=500):
-        """One request; returns its status (None: Envoy's own) and how many attempts it took."""
+        """Send a request; return its status (None: Envoy's own) and the number of attempts."""
         self.now += 0.02
         self._answer_questions()
         request = Request(
@@ -95,7 +95,7 @@ class Fleet:
 @pytest.mark.parametrize("probes", [True, False])
 @pytest.mark.parametrize("status", [500, 503, None])
 @pytest.mark.parametrize("named", [{"tenant": "bad"}, {"session": "s"}, {}])
-def test_poison_costs_one_attempt_and_no_endpoint_its_place(probes, status, named):
+def test_poison_requests_cost_one_attempt_each_and_exclude_no_endpoint(probes, status, named):
     fleet = Fleet(probes=probes)
     for _ in range(20):
         fleet.ask(tenant="good")
@@ -112,7 +112,7 @@ def test_poison_costs_one_attempt_and_no_endpoint_its_place(probes, status, name
 
 
 @pytest.mark.long
-def test_poison_among_requests_that_look_alike_costs_one_attempt_and_few_good_answers():
+def test_poison_among_similar_requests_costs_one_attempt_and_few_good_answers():
     fleet, attempts, lost = Fleet(), [], 0
     for n in range(800):
         if n == 400:
@@ -128,7 +128,7 @@ def test_poison_among_requests_that_look_alike_costs_one_attempt_and_few_good_an
 
 @pytest.mark.long
 @pytest.mark.parametrize("status", [500, None])
-def test_a_dead_endpoint_is_out_although_half_of_the_traffic_is_poison(status):
+def test_a_dead_endpoint_is_excluded_although_half_of_the_traffic_is_poison(status):
     fleet = Fleet()
     for _ in range(100):
         fleet.ask(poison=True, tenant="bad", status=status)
@@ -148,7 +148,7 @@ def test_a_dead_endpoint_is_out_although_half_of_the_traffic_is_poison(status):
 
 
 @pytest.mark.parametrize("probes", [True, False])
-def test_a_fleet_that_fails_as_a_whole_is_out_and_no_request_is_to_blame(probes):
+def test_if_the_whole_fleet_fails_no_request_is_at_fault(probes):
     fleet = Fleet(probes=probes)
     for n in range(100):
         fleet.ask(tenant=f"t{n % 5}")
@@ -173,7 +173,7 @@ def test_a_tenant_with_some_poison_keeps_its_fallbacks():
     assert sum(e.breaker.openings for s, e in fleet.health.records.endpoints.items() if s) == 0
 
 
-def test_a_tenant_that_has_mended_its_requests_has_fallbacks_again():
+def test_a_tenant_that_has_fixed_its_requests_has_fallbacks_again():
     fleet = Fleet()
     for _ in range(50):
         fleet.ask(poison=True, tenant="bad")
@@ -194,7 +194,7 @@ def test_one_endpoint_that_fails_all_prompts_of_a_session_is_at_fault_itself():
     assert not blame.is_culprit((7,), 200.0)
 
 
-def test_traits_remembered_are_bounded_and_those_in_use_stay():
+def test_the_number_of_traits_is_bounded_and_those_in_use_stay():
     blame = Blame()
     for n in range(10_000):
         blame.bad((-1, n), (0, 1), 1.0)
@@ -224,13 +224,13 @@ def known(now=1.0):
     return health
 
 
-def test_a_refusal_for_load_limits_what_is_in_flight_and_nothing_else():
+def test_a_load_refusal_only_limits_the_requests_in_flight():
     health = known()
     attempts = sent(health, 1.0, 10)
     for attempt in attempts[6:]:
         health.replied(attempt, Reply(status=503, text=b"engine is currently busy"), 1.1)
         health.ended(attempt, 503, "complete", 1.1)
-    assert full(health, 1.2)  # it holds six
+    assert full(health, 1.2)  # its capacity is six
     for attempt in attempts[:6]:
         health.replied(attempt, Reply(status=200), 1.3)
         health.ended(attempt, 200, "complete", 1.3)
@@ -238,7 +238,7 @@ def test_a_refusal_for_load_limits_what_is_in_flight_and_nothing_else():
     assert health.answers(0, 1.3) == 1.0
     sent(health, 1.3, 6)
     assert full(health, 1.3)
-    assert not full(health, 7.0)  # it may have room for more by now
+    assert not full(health, 7.0)  # it may have more room by now
 
 
 def test_an_endpoint_that_refuses_with_nothing_in_flight_pauses():
@@ -251,7 +251,7 @@ def test_an_endpoint_that_refuses_with_nothing_in_flight_pauses():
 
 
 @pytest.mark.parametrize("page_first", [True, False])
-def test_refusals_that_a_page_counts_were_no_failures(page_first):
+def test_refusals_counted_by_a_metrics_page_are_not_failures(page_first):
     health = known()
     attempts = sent(health, 1.0, 20)
     if page_first:
@@ -270,7 +270,7 @@ def test_refusals_that_a_page_counts_were_no_failures(page_first):
 
 
 @pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])
-def test_no_retry_after_keeps_an_endpoint_away_for_more_than_a_minute(retry_after_s):
+def test_no_retry_after_excludes_an_endpoint_for_more_than_a_minute(retry_after_s):
     health = known()
     now = 1.0
     for _ in range(10):
@@ -289,7 +289,7 @@ def test_no_retry_after_keeps_an_endpoint_away_for_more_than_a_minute(retry_afte
 
 
 def halted_at(health, until=8.0):
-    """Return when slot 0 is out, whose streams halt at once, while new ones begin there."""
+    """Return when slot 0 is excluded, whose streams stall at once while new ones begin there."""
     now = 1.0
     while now < until:
         now += 0.1
@@ -309,5 +309,5 @@ def sent_stream(health, now, slot):
     return attempt
 
 
-def test_streams_that_halt_take_an_endpoint_out_although_others_begin_there():
+def test_stalled_streams_exclude_an_endpoint_although_others_begin_there():
     assert halted_at(known()) is not None

@@ -1,4 +1,4 @@
-"""The breaker, held against a plain model of what it promises."""
+"""The breaker compared with a simple model of its guarantees."""
 
 import random
 
@@ -28,7 +28,7 @@ class Promises(RuleBasedStateMachine):
         self.now = 100.0
         self.failed_in_a_row = 0.0
         self.opened = []
-        self.delayed = False  # a trial without a verdict moved the next one
+        self.delayed = False  # a trial without a verdict postponed the next one
 
     def attempt(self):
         return request(self.now)
@@ -141,7 +141,7 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def three_in_a_row_are_out(self):
         if self.failed_in_a_row >= SETTINGS.consecutive_failures and not self.breaker.is_out:
-            # Only a trial that was passed by a full engine lets it in after that.
+            # After that, only a trial passed by a full engine lets it in.
             assert self.breaker.full_until > 0.0
 
     @invariant()
@@ -156,7 +156,7 @@ Promises.TestCase.settings = budget(
 TestPromises = Promises.TestCase
 
 
-def test_one_in_ten_is_left_to_its_price():
+def test_an_endpoint_that_fails_one_in_ten_is_only_priced():
     rng = random.Random(1)
     breaker, now = Breaker(Rules(SETTINGS, random.Random(1))), 0.0
     opened = sent = 0
@@ -177,7 +177,7 @@ def test_one_in_ten_is_left_to_its_price():
     assert 0.6 < breaker.answers(now) < 1.0
 
 
-def test_a_failure_is_forgotten():
+def test_a_failure_is_forgotten_over_time():
     breaker = Breaker(Rules(SETTINGS, random.Random(1)))
     breaker.record_failure(None, Kind.STATUS, 1.0, 10.0)
     assert breaker.answers(10.0) < 0.7

@@ -28,7 +28,7 @@ SEEDS = (1, pytest.param(2, marks=pytest.mark.slow))
 
 @pytest.fixture(scope="module")
 def sound():
-    """A run of the same fleet where nothing fails, by seed."""
+    """Return a run of the same fleet without failures, by seed."""
     return functools.cache(lambda seed: VirtualFleet(seed=seed).run(REQUESTS))
 
 
@@ -51,7 +51,7 @@ def sound():
         pytest.param(hangs(since=5.0), 12, id="silence after a while"),
     ],
 )
-def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, sound):
+def test_one_failing_endpoint_of_five_costs_almost_nothing(behaviour, at_most, seed, sound):
     fleet = VirtualFleet(behave={0: behaviour}, seed=seed, probes=True)
     seen = fleet.run(REQUESTS)
     assert len(seen.failed) <= at_most
@@ -62,18 +62,18 @@ def test_one_of_five_that_fails_costs_next_to_nothing(behaviour, at_most, seed, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
-    """Envoy repeats none of these, so neither a price that falls nor a trial may cost a client."""
+def test_no_answer_is_lost_to_errors_inside_answers_once_they_are_known(seed):
+    """Envoy retries none of these, so neither a falling price nor a trial may cost a client."""
     fleet = VirtualFleet(behave={0: error_event(since=5.0)}, seed=seed, probes=True, clients=8)
     fleet.run(10**6, until=90.0)
-    assert 0 < len(fleet.seen.failed) <= 6  # under way when it began
+    assert 0 < len(fleet.seen.failed) <= 6  # in flight when it began
     assert max(fleet.seen.failed) < 7.0
     assert fleet.health.of(0).breaker.trials == 0
     assert fleet.probes >= 5
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
-def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
+def test_a_failing_endpoint_gets_no_requests_under_any_policy(policy):
     assert policy in POLICY_NAMES
     fleet = VirtualFleet(behave={0: refuses(503)}, policy=policy, probes=True)
     assert len(fleet.run(REQUESTS).failed) <= 8
@@ -81,14 +81,14 @@ def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("since", [0.0, 5.0])
-def test_one_that_is_ten_times_as_slow_is_hardly_felt(since, seed, sound):
+def test_an_endpoint_that_is_ten_times_slower_hardly_matters(since, seed, sound):
     seen = VirtualFleet(behave={0: slow(10.0, since)}, seed=seed, probes=True).run(REQUESTS)
     assert not seen.failed
     assert seen.p95() <= 1.2 * sound(seed).p95()
 
 
-def test_none_is_singled_out_where_all_are_slow():
-    """A fleet that slows down as a whole keeps its balance."""
+def test_no_endpoint_is_excluded_if_all_are_slow():
+    """A fleet that slows down as a whole stays balanced."""
     fleet = VirtualFleet(behave={n: slow(10.0, 5.0) for n in range(5)}, probes=True)
     seen = fleet.run(600)
     assert len(seen.failed) <= 3  # clients give up after fifteen seconds
@@ -96,8 +96,8 @@ def test_none_is_singled_out_where_all_are_slow():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_a_500_for_want_of_room_takes_no_endpoint_out():
-    """Every endpoint refuses the longest prompts: they fail, and everything else goes on."""
+def test_a_500_for_lack_of_memory_excludes_no_endpoint():
+    """Every endpoint refuses the longest prompts: they fail, and everything else continues."""
     fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
     seen = fleet.run(REQUESTS)
     heavy = sum(seen.statuses[status] for status in (500,))
@@ -106,7 +106,7 @@ def test_a_500_for_want_of_room_takes_no_endpoint_out():
     assert seen.reasons == {"laar": REQUESTS}
 
 
-def test_one_endpoint_with_less_room_stays_in():
+def test_an_endpoint_with_less_memory_stays_in_use():
     fleet = VirtualFleet(behave={0: no_room(1500)}, probes=True)
     seen = fleet.run(REQUESTS)
     assert fleet.health.of(0).breaker.openings == 0
@@ -124,7 +124,7 @@ def test_a_healed_endpoint_regains_its_share_within_a_minute_and_its_probes_fail
     assert len(seen.failed) <= 10
 
 
-def test_without_probes_trials_are_few_and_further_and_further_apart():
+def test_without_probes_trials_are_few_and_increasingly_rare():
     fleet = VirtualFleet(behave={0: refuses(503)}, clients=6)
     fleet.run(10**6, until=120.0)
     late = [at for at in fleet.seen.failed if at > 2.0]
@@ -133,7 +133,7 @@ def test_without_probes_trials_are_few_and_further_and_further_apart():
     assert gaps[-1] > 5.0 * gaps[0]
 
 
-def test_where_all_fail_all_are_tried():
+def test_if_all_endpoints_fail_all_are_tried():
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(5)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) == 500
@@ -142,21 +142,21 @@ def test_where_all_fail_all_are_tried():
     assert seen.statuses == {503: 500}
 
 
-def test_four_of_five_that_refuse_leave_the_work_to_the_fifth():
-    """However high its price, one that refuses and is kept in would be idle, and so be chosen."""
+def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
+    """At any price, a refusing endpoint that is kept would be idle, and thus be chosen."""
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) <= 25
 
 
-def test_all_that_are_full_are_still_asked():
+def test_full_endpoints_still_get_requests_if_all_are_full():
     fleet = VirtualFleet(behave={n: refuses(429, retry_after_s=5.0) for n in range(5)}, think_s=0.1)
     seen = fleet.run(500)
     assert seen.statuses == {429: 500}
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_denials_that_all_give_are_the_clients():
+def test_denials_from_all_endpoints_are_the_fault_of_clients():
     fleet = VirtualFleet(behave={n: refuses(401) for n in range(5)}, think_s=0.1, probes=True)
     fleet.run(500)
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
@@ -174,8 +174,8 @@ def test_some_clients_with_a_wrong_key_exclude_no_endpoint():
 
 
 @pytest.mark.parametrize(("is_keyed", "at_most"), [(True, 2), (False, 0)])
-def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_most):
-    """It sends the same prompt again and again, so that it comes to the same endpoint each time."""
+def test_one_client_with_a_wrong_key_does_not_exclude_endpoint_after_endpoint(is_keyed, at_most):
+    """It sends the same prompt repeatedly, so it reaches the same endpoint each time."""
 
     def denies(_fleet, job, _now, ordinary):
         is_denied = job.client == 0 or (is_keyed and job.number < 0)
@@ -193,7 +193,7 @@ def test_one_client_with_a_wrong_key_does_not_go_through_the_fleet(is_keyed, at_
 @pytest.mark.parametrize("bad", [1, 4, 12])
 @pytest.mark.parametrize("same", [False, True])
 def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
-    """Nor do they cost the others more than a little time, whether they stay together or not."""
+    """Nor do they cost the others more than a little time, in parallel or not."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_bad = 0 <= job.client < bad and job.number >= 0
@@ -215,8 +215,8 @@ def test_clients_who_send_only_bad_requests_exclude_no_endpoint(bad, same):
     assert fleet.probes <= 30 * 5 * 2
 
 
-def test_where_the_probe_is_rejected_everywhere_it_proves_nothing():
-    """A base model without a chat template rejects each chat, with which the picker probes."""
+def test_a_probe_that_is_rejected_everywhere_proves_nothing():
+    """A base model without a chat template rejects every chat, including the picker's probe."""
 
     def rejects(_fleet, job, _now, ordinary):
         is_chat = job.number < 0 or job.client == 0
@@ -229,7 +229,7 @@ def test_where_the_probe_is_rejected_everywhere_it_proves_nothing():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_a_replica_that_rejects_everything_is_back_soon_after_it_is_mended():
+def test_a_replica_that_rejected_everything_returns_soon_after_it_is_fixed():
     fleet = VirtualFleet(behave={0: refuses(400, since=5.0, until=20.0)}, probes=True, clients=8)
     fleet.run(10**6, until=80.0)
     assert max(fleet.seen.failed) < 21.0
@@ -237,14 +237,14 @@ def test_a_replica_that_rejects_everything_is_back_soon_after_it_is_mended():
     assert fleet.health.of(0).breaker.state == "closed"
 
 
-def test_without_probes_clients_faults_count_for_nothing():
+def test_without_probes_client_errors_have_no_effect():
     for status in (400, 409, 413, 415, 422, 501):
         fleet = VirtualFleet(behave={0: refuses(status)}, think_s=0.1)
         fleet.run(300)
         assert fleet.health.of(0).failures == {}
 
 
-def test_a_newcomer_starts_slowly_and_is_not_starved():
+def test_a_new_endpoint_starts_slowly_and_is_not_starved():
     fleet = VirtualFleet(endpoints=5, clients=12)
     fleet.join(fleet.addresses[:4])
     fleet.call(30.0, lambda: fleet.join(fleet.addresses))
@@ -258,7 +258,7 @@ def test_a_newcomer_starts_slowly_and_is_not_starved():
     assert gained[4] >= 0.8 * sum(gained.values()) / 5
 
 
-def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
+def test_a_reused_slot_has_no_record_of_the_previous_endpoint():
     fleet = VirtualFleet(behave={0: refuses(503)})
     fleet.run(200)
     slot = fleet.table.slot(fleet.addresses[0])
@@ -275,8 +275,8 @@ def test_a_slot_that_is_taken_again_knows_nothing_of_the_one_before():
     assert fleet.health.of(slot).failures == {}
 
 
-def test_a_far_endpoint_is_not_a_slow_one():
-    """Its round trip has a price of its own, and a weight that is low on purpose."""
+def test_a_distant_endpoint_does_not_count_as_slow():
+    """Its round trip has its own price, with a deliberately low weight."""
     rtt_s = 0.5
 
     def far(_fleet, job, _now, ordinary):

@@ -142,11 +142,11 @@ class VirtualFleet:
         heapq.heappush(self._events, (when, next(self._order), what, args))
 
     def call(self, when, what):
-        """Run a function of nothing at a time."""
+        """Run a function without arguments repeatedly."""
         self._at(when, lambda _now: what())
 
     def run(self, requests, *, until=math.inf):
-        """Send `requests` requests in all; return the results."""
+        """Send `requests` requests in total; return the results."""
         self.left = requests
         if self._probes:
             self._at(self.now, self._probe)
@@ -181,7 +181,7 @@ class VirtualFleet:
             return
         self._at(now + answer.head_s, self._reply, job, answer, read)
         if answer.seconds is None:
-            cause = "complete"  # unread answers look so however they end
+            cause = "complete"  # unread answers look complete however they end
             self._at(now + PATIENCE_S, self._end, job, index, answer, cause, False)
         else:
             good = judge(Reply(status=answer.status)) is GOOD and not answer.event
@@ -191,7 +191,7 @@ class VirtualFleet:
             self._at(now + answer.seconds, self._end, job, index, answer, "complete", good)
 
     def _probe(self, now):
-        """Ask those that are due, as the picker does."""
+        """Probe endpoints that are due, like the picker."""
         for slot in self.health.questions.due(now, 16):
             index = self.addresses.index(self.table.spec(slot).address)
             answer = self._answer(index, Job(-1, -1, now, 1, True), now)
@@ -265,7 +265,7 @@ def error_event(since=0.0):
 
 
 def hangs(since=0.0, until=math.inf, *, head=False):
-    """Send nothing, or nothing after the head."""
+    """Send nothing, or nothing after the headers."""
 
     def behave(_fleet, job, now, ordinary):
         if not since <= now < until:

@@ -1,4 +1,4 @@
-"""`python -m bench picker`: its load counts rightly, and other pickers take part."""
+"""`python -m bench picker`: its load counts correctly, and other pickers can take part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laar_lab.live.processes import free_ports
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 5])
-async def test_every_answer_is_read_whole(tmp_path: Path, chunks: int | None) -> None:
+async def test_every_answer_is_read_completely(tmp_path: Path, chunks: int | None) -> None:
     async with endpoints(tmp_path, 1) as (port,):
         load = Load(f"http://127.0.0.1:{port}", bodies(2_000, stream=True), chunks)
         assert len(await load.closed(20, 4)) == 20
@@ -28,7 +28,7 @@ async def test_every_answer_is_read_whole(tmp_path: Path, chunks: int | None) ->
         load.close()
 
 
-def test_bodies_have_the_size_asked_for_and_share_half() -> None:
+def test_bodies_have_the_requested_size_and_share_half() -> None:
     one, other, *_ = bodies(10_000, stream=False)
     same = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     assert 9_990 <= len(one) <= 10_010
@@ -36,7 +36,7 @@ def test_bodies_have_the_size_asked_for_and_share_half() -> None:
 
 
 @pytest.mark.slow
-async def test_another_picker_is_measured_beside_laar() -> None:
+async def test_another_picker_is_measured_next_to_laar() -> None:
     module = f"{sys.executable} -m bench.noop_picker"
     other = peer(f"other={module} --port {{port}} --endpoint {{endpoints}}")
     figures, costs = Figures(), Costs()
@@ -53,10 +53,10 @@ async def test_another_picker_is_measured_beside_laar() -> None:
 @pytest.mark.envoy
 @pytest.mark.parametrize("service", ["", "inference-extension"])
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_peer_has_its_health_elsewhere_or_nowhere(
+async def test_another_picker_may_have_its_health_service_on_another_port_or_none(
     tmp_path: Path, service: str, asked: bool
 ) -> None:
-    """As llm-d's picker: Envoy must not ask its ext_proc port for laar's own service."""
+    """Like llm-d's picker: Envoy must not check its ext_proc port for laar's own service."""
     command = f"{sys.executable} -m bench.noop_picker --port {{port}} --endpoint {{endpoints}}"
     health = f"--health-port {'{health_port}' if asked else free_ports(1)[0]} --service '{service}'"
     subject = peer(f"other={command} {health}", service)
@@ -65,12 +65,12 @@ async def test_a_peer_has_its_health_elsewhere_or_nowhere(
         running("full-duplex", subject, tmp_path / "other", ports) as other,
     ):
         load = Load(other.url, bodies(1_000, stream=False), None)
-        await asyncio.sleep(1.0)  # Envoy has asked some times
+        await asyncio.sleep(1.0)  # Envoy has checked several times
         assert len(await load.closed(20, 2)) == 20
         assert load.failed == 0
         load.close()
 
 
-def test_a_peer_needs_a_name_and_a_command() -> None:
+def test_another_picker_requires_a_name_and_a_command() -> None:
     with pytest.raises(SettingError, match="NAME=VALUE"):
         peer("epp --port 1")

@@ -31,7 +31,7 @@ AS_GOOD = replace(SHORTER, bound=1.03, paper="")
 
 
 def times(seed: int, ratio: float, seeds: int = 10, scatter: float = 0.02) -> Seen:
-    """Pairs whose ratio is known; seeds differ by far more than the two do."""
+    """Pairs with a known ratio; seeds differ far more than the two values do."""
     rng = random.Random(seed)
     theirs = [math.exp(rng.gauss(0.0, 1.0)) for _ in range(seeds)]
     return Seen([t * ratio * math.exp(rng.gauss(0.0, scatter)) for t in theirs], theirs)
@@ -51,9 +51,7 @@ def verdict(claim: Claim, *seen: Seen) -> str:
         (1.2, "contradicted"),
     ],
 )
-def test_a_papers_claim_is_judged_by_its_size_and_its_direction(
-    ratio: float, expected: str
-) -> None:
+def test_a_claim_of_a_paper_is_judged_by_size_and_direction(ratio: float, expected: str) -> None:
     assert verdict(SHORTER, times(1, ratio)) == expected
 
 
@@ -65,7 +63,7 @@ def test_as_good_means_within_the_margin(ratio: float, expected: str) -> None:
     assert verdict(AS_GOOD, times(2, ratio)) == f"beyond the paper: {expected}"
 
 
-def test_all_parts_must_be_shown_and_the_weakest_is_reported() -> None:
+def test_all_parts_of_a_claim_must_hold_and_the_weakest_is_reported() -> None:
     seen = {"good": times(3, 0.7), "bad": times(4, 0.95)}
     (one,) = judge([SHORTER], {"c": seen})
     assert (one.verdict, one.part) == ("reproduced in kind", "bad")
@@ -73,7 +71,7 @@ def test_all_parts_must_be_shown_and_the_weakest_is_reported() -> None:
     assert (one.verdict, one.part) == ("reproduced", "good")
 
 
-def test_every_seed_counts_where_nothing_is_random() -> None:
+def test_every_seed_counts_if_nothing_is_random() -> None:
     claim = replace(SHORTER, effect="every", bound=5.0, paper="")
     assert verdict(claim, Seen([5.0] * 10)) == "beyond the paper: shown"
     assert verdict(claim, Seen([5.0] * 9 + [5.1])) == "beyond the paper: refuted"
@@ -84,7 +82,7 @@ def test_every_seed_counts_where_nothing_is_random() -> None:
         assert verdict(claim, Seen(values)) == "beyond the paper: refuted", unknown
 
 
-def test_what_a_run_could_have_seen_is_reported() -> None:
+def test_the_detectable_effect_of_a_run_is_reported() -> None:
     (one,) = judge([SHORTER], {"c": {"": times(5, 1.0, scatter=0.5)}})
     assert one.outcome == "open"
     assert one.wanted > 10
@@ -94,7 +92,7 @@ def test_what_a_run_could_have_seen_is_reported() -> None:
     assert seeds_for(values, detectable(values)) == pytest.approx(40, abs=1)
 
 
-def test_no_seeds_could_have_shown_a_time_that_is_more_than_all_shorter() -> None:
+def test_an_impossible_reduction_could_not_be_shown_with_any_seeds() -> None:
     seen = {"c": {"": times(5, 1.0, scatter=1.0)}}
     (below,) = judge([SHORTER], seen)
     (above,) = judge([replace(SHORTER, direction="above", bound=1.1)], seen)
@@ -102,7 +100,7 @@ def test_no_seeds_could_have_shown_a_time_that_is_more_than_all_shorter() -> Non
     assert 1 - below.detectable / 100 == pytest.approx(1 / (1 + above.detectable / 100))
 
 
-def test_evidence_and_claims_must_be_of_each_other() -> None:
+def test_evidence_must_match_the_declared_claims() -> None:
     with pytest.raises(ValueError, match="evidence"):
         judge([SHORTER], {})
     with pytest.raises(ValueError, match="3 seeds"):
@@ -118,16 +116,16 @@ def test_fewer_seeds_than_declared_show_nothing_however_large_the_effect(seeds: 
     assert verdict(AS_GOOD, times(6, 0.1, seeds)) == "no verdict: needs 10 seeds"
 
 
-def test_no_effect_is_shown_about_as_rarely_as_promised() -> None:
-    """400 planted nulls: at the bound itself, 5 % of the tests may show an effect."""
+def test_a_missing_effect_is_shown_about_as_rarely_as_promised() -> None:
+    """400 planted null effects: at the bound itself, 5 % of the tests may show an effect."""
     shown = sum(
         verdict(SHORTER, times(seed, 0.9, scatter=0.2)) == "reproduced" for seed in range(400)
     )
     assert shown <= 35  # 20 expected; more has a chance of less than 1 in 1,000
 
 
-def test_wider_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
-    """The old checks passed when an interval was wide enough to touch the bound."""
+def test_more_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
+    """The old checks passed if an interval was wide enough to touch the bound."""
     shown = [
         sum(
             verdict(replace(AS_GOOD, seeds=3), times(s, 1.0, seeds, scatter)).endswith(": shown")
@@ -140,7 +138,7 @@ def test_wider_scatter_or_fewer_seeds_never_help_a_claim_of_no_harm() -> None:
     assert shown[-1] < 15
 
 
-def test_a_policy_against_itself_is_as_good_and_no_better() -> None:
+def test_a_policy_compared_with_itself_is_as_good_and_no_better() -> None:
     """Two runs of one policy on the same seeds are the same run."""
     runs = [
         run_one(Run(policy="lmetric", seed=seed, time_scale=2.0, minutes=1.0))["e2e_p95_s"]
@@ -153,7 +151,7 @@ def test_a_policy_against_itself_is_as_good_and_no_better() -> None:
 
 
 def test_shuffled_labels_show_no_effect() -> None:
-    """Which of a pair is ours is drawn by chance: an effect of 20 % is gone."""
+    """Which of a pair is ours is random: an effect of 20 % disappears."""
     shown = 0
     for seed in range(100):
         real, rng = times(seed, 0.8), random.Random(f"labels {seed}")
@@ -167,7 +165,7 @@ def test_shuffled_labels_show_no_effect() -> None:
 
 
 def test_the_best_of_many_cells_is_corrected() -> None:
-    """Fifteen cells without an effect: that some cell is ahead is shown in 5 % at most."""
+    """Fifteen cells without an effect: that some cell is ahead is shown in at most 5 %."""
     claim = replace(SHORTER, bound=1.0, parts="any")
     shown = sum(
         verdict(claim, *(times(15 * s + cell, 1.0, scatter=0.2) for cell in range(15)))
@@ -189,7 +187,7 @@ def test_a_family_of_claims_is_corrected_together() -> None:
 # -- declarations ------------------------------------------------------------------------------
 
 
-def test_every_experiment_declares_claims_that_its_seeds_can_settle() -> None:
+def test_the_seeds_of_every_experiment_can_decide_its_claims() -> None:
     for experiment in all_experiments().values():
         names = [claim.name for claim in experiment.claims]
         assert len(set(names)) == len(names), experiment.name

@@ -1,4 +1,4 @@
-"""ContextPilot's experiments: the prompts they make, and that their small versions hold."""
+"""ContextPilot's experiments: their prompts, and the results of small versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
 
 def shared(a, b):
-    """Leading blocks that two prompts have in common."""
+    """Return the number of leading blocks that two prompts have in common."""
     pairs = zip(a.blocks, b.blocks, strict=False)
     return next((i for i, (left, right) in enumerate(pairs) if left != right), len(a.blocks))
 
@@ -28,7 +28,7 @@ def test_prompts_share_whole_blocks_up_to_their_last_common_document(common):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
+def test_the_production_hook_orders_the_simulated_prompts(hooked):
     load = [[1, 2, 3, 4], [4, 3, 2, 1], [9, 1, 3, 2]]
     site = Site(name="one", model="model", engine=load_profile("qwen2.5-7b-a100"))
     fleet = VirtualFleet([site], FleetSettings(), seed=1)
@@ -40,7 +40,7 @@ def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
         sent.append(arrival.prompt)
 
     replay_open(fleet, client.arrivals(fleet, (0.0, 10.0, 20.0)), ended)
-    # The first was on its way when the second was made, and had no answer yet.
+    # The first was in flight when the second was made, and had no answer yet.
     assert shared(sent[0], sent[1]) == (40 + 4 * hooked * DOC_TOKENS) // BLOCK_TOKENS
     found = max(shared(sent[2], prompt) for prompt in sent[:2])
     documents = 3 if hooked else 0  # 1, 2, 3 of the first
@@ -48,7 +48,7 @@ def test_the_hook_of_the_product_orders_the_simulated_prompts(hooked):
     assert (sent[2].prompt_tokens > sent[0].prompt_tokens) is hooked  # the note
 
 
-def test_prefill_is_faster_where_documents_are_shared():
+def test_prefill_is_faster_if_documents_are_shared():
     received, hook = (run_load("same documents", way, 150, 1) for way in (RECEIVED, HOOK))
     assert hook["hit_rate"] > 2 * received["hit_rate"]
     assert hook["tokens_per_s"] > 1.05 * received["tokens_per_s"]
@@ -56,7 +56,7 @@ def test_prefill_is_faster_where_documents_are_shared():
 
 
 @pytest.mark.slow
-def test_the_hook_finds_more_and_piles_nothing_up():
+def test_the_hook_finds_more_cached_without_overloading_endpoints():
     experiment = find_experiment("context-hits")
     found = experiment.run(experiment.scope(1, quick=True)).evidence
     for claim in experiment.claims:
@@ -65,7 +65,7 @@ def test_the_hook_finds_more_and_piles_nothing_up():
             assert (value < claim.bound) == (claim.direction == "below"), (claim.name, value)
 
 
-def test_round_robin_loses_part_of_what_reordering_finds():
+def test_round_robin_loses_part_of_the_gain_of_reordering():
     received, routed, unrouted = (
         context_endpoints.run_fleet("topic", (4, 750), way, 1000)["hit"]
         for way in ("as received, by prefix", "hook, by prefix", "hook, round-robin")
@@ -73,8 +73,8 @@ def test_round_robin_loses_part_of_what_reordering_finds():
     assert received < unrouted < 0.9 * routed
 
 
-def test_turns_send_fewer_tokens_and_repeat_none_twice():
-    """De-duplication takes out some of what 40 % repeats bring; order alone takes out nothing."""
+def test_later_turns_send_fewer_tokens_and_repeat_no_document():
+    """De-duplication removes some of what 40 % repeats add; order alone removes nothing."""
     received, noted = (
         context_turns.run_conversations(way, 6, 1)
         for way in (context_turns.RECEIVED, context_turns.NOTES)

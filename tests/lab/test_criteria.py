@@ -1,4 +1,4 @@
-"""Every experiment says beforehand what would show it; no test takes either verdict."""
+"""Every experiment declares beforehand what would show it; no test accepts either verdict."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from laar_lab.experiments import all_experiments
 
 TESTS = Path(__file__).parents[1]
 JUDGES_NOTHING = {"suite"}
-"""To choose a policy with; says of itself that nothing is claimed."""
+"""For choosing a policy; it declares that nothing is claimed."""
 
 VERDICTS = {"shown", "in kind", "contrary", "open", "reproduced", "contradicted", "lost", "within"}
 EXITS = {0, 3, 4}
 """Of `laar lab run`: all shown, not all shown, no verdict."""
 
 
-def test_no_claim_is_without_a_criterion() -> None:
+def test_every_claim_has_a_criterion() -> None:
     for name, experiment in all_experiments().items():
         assert bool(experiment.claims) != (name in JUDGES_NOTHING), name
         for claim in experiment.claims:
@@ -32,7 +32,7 @@ def test_no_claim_is_without_a_criterion() -> None:
 
 
 def either(source: str) -> Iterator[int]:
-    """Lines of the asserts that hold for two verdicts, or for two exits that mean verdicts."""
+    """Yield lines of assertions that hold for two verdicts, or for two statuses of verdicts."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Assert):
             continue
@@ -67,7 +67,7 @@ def either(source: str) -> Iterator[int]:
         ("if one.outcome in ('contrary', 'open'):\n    assert one.why", False),
     ],
 )
-def test_an_assert_that_takes_either_verdict_is_found(source: str, found: bool) -> None:
+def test_an_assertion_that_accepts_either_verdict_is_detected(source: str, found: bool) -> None:
     assert bool(list(either(source))) == found
 
 

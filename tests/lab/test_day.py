@@ -1,4 +1,4 @@
-"""A day of operation: its traffic follows the hours, and its trouble is the same for every rule."""
+"""A day of operation: traffic follows the hours, and faults are the same for all policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from laar_lab.workloads.day import KINDS, Day, visits
 
 
-def test_traffic_follows_the_hours() -> None:
+def test_the_rate_of_traffic_follows_the_hours() -> None:
     day = Day(hour_s=30.0)
     seen: Counter[tuple[str, int]] = Counter()
     for visit in visits(day, random.Random(1)):

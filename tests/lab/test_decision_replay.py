@@ -1,4 +1,4 @@
-"""laar's decision log, written by the parts that serve, and sent again."""
+"""laar's decision log, written by the production code, and replayed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Known:
 
 
 class Picker:
-    """A director with the memory and the log of `laar serve`."""
+    """A director with the decision memory and log of `laar serve`."""
 
     def __init__(self, path: Path) -> None:
         settings = DirectorSettings()
@@ -81,7 +81,7 @@ class Picker:
         self.director.watch(memory.decided, memory.settled)
 
     async def serve(self, count: int) -> None:
-        """One request each second, in threes of which the first ends last; a file each."""
+        """One request per second, in threes of which the first ends last; one file each."""
         for first in range(0, count, 3):
             taken = []
             for number in range(first, first + 3):
@@ -121,7 +121,7 @@ async def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_a_log_is_read_in_the_order_of_its_decisions_with_what_they_knew(log: Path) -> None:
+async def test_a_log_is_read_in_order_of_decisions_with_their_estimates(log: Path) -> None:
     read = list(read_decisions(log, time_scale=2.0))
     assert [r.arrival.at_s for r in read] == pytest.approx([2.0 * n for n in range(9)])
     tokens = [r.arrival.prompt.prompt_tokens for r in read]
@@ -136,9 +136,7 @@ async def test_a_log_is_read_in_the_order_of_its_decisions_with_what_they_knew(l
     assert len(set(blocks)) == len(blocks), "no prompt shares anything with another"
 
 
-async def test_policies_that_price_accuracy_decide_on_what_was_believed(
-    log: Path, fleet: Path
-) -> None:
+async def test_policies_with_p_correct_use_the_logged_estimates(log: Path, fleet: Path) -> None:
     described = read_fleet(fleet)
     assessor = LoggedAssessor(described.sites())
     virtual = VirtualFleet(described.sites(), described.picker("laar"), seed=0, assessor=assessor)
@@ -152,9 +150,7 @@ async def test_policies_that_price_accuracy_decide_on_what_was_believed(
     assert models == best | {4: "clever"}, "number 4 had tried `simple`"
 
 
-async def test_a_name_and_models_unknown_to_the_fleet_are_stood_in_for(
-    log: Path, tmp_path: Path
-) -> None:
+async def test_unknown_names_and_models_are_replaced(log: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text(FLEET.replace("clever", "new"), "utf-8")
     described = read_fleet(path)
@@ -194,7 +190,7 @@ async def test_replay_distinguishes_a_log_from_a_trace(
         ({"completion": {"completion_tokens": 1.5}}, "`completion_tokens`"),
     ],
 )
-async def test_a_bad_line_of_a_log_is_named_with_its_field(
+async def test_a_bad_line_of_a_log_is_reported_with_its_field(
     tmp_path: Path, change: dict[str, object], told: str
 ) -> None:
     path = tmp_path / "decisions.jsonl"
@@ -207,7 +203,7 @@ async def test_a_bad_line_of_a_log_is_named_with_its_field(
         list(read_decisions(path))
 
 
-async def test_opaque_requests_are_left_out(tmp_path: Path) -> None:
+async def test_opaque_requests_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     picker = Picker(path)
     decision = picker.director.decide(Request(id="o", api=Api.OPAQUE), 0.0)
@@ -218,7 +214,7 @@ async def test_opaque_requests_are_left_out(tmp_path: Path) -> None:
     assert len(list(read_decisions(path))) == 3
 
 
-async def test_a_long_log_takes_the_memory_of_what_is_reordered(
+async def test_a_long_log_takes_memory_only_for_reordered_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "decisions.jsonl"

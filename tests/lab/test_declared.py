@@ -1,4 +1,4 @@
-"""Experiments are declared in YAML files beside their modules."""
+"""Experiments are declared in YAML files next to their modules."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "package_of_one"
 
 
-def test_a_claim_has_the_seeds_and_the_paper_of_its_experiment(package: Path) -> None:
+def test_a_claim_inherits_seeds_and_paper_of_its_experiment(package: Path) -> None:
     (package / "module.yaml").write_text(TEXT)
     (one,) = declared("package_of_one.module", {"one": run})
     assert (one.name, one.seeds, one.minutes, one.takes) == ("one", 4, 0.5, {"data"})
@@ -65,7 +65,7 @@ def test_a_claim_has_the_seeds_and_the_paper_of_its_experiment(package: Path) ->
         ("metric: requests lost", "metrics: requests lost", "metrics"),
     ],
 )
-def test_a_declaration_that_cannot_be_meant_is_refused(
+def test_a_contradictory_declaration_is_rejected(
     package: Path, before: str, after: str, fault: str
 ) -> None:
     (package / "module.yaml").write_text(TEXT.replace(before, after))

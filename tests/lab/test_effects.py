@@ -1,4 +1,4 @@
-"""Effects of experiments at a small size: what holds, on seeds where it is far from its bound."""
+"""Effects of small experiments, on seeds where they are far from their bounds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WORLD = world_from(None)
 SEEDS = (1000, 1001)
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_laar_leads_the_ladder_with_one_user_and_p_correct_has_its_part_in_it() -> None:
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_with_one_user_laar_is_best_partly_because_of_p_correct() -> None:
     def restricted(step: str) -> float:
         runs = (laar_ladder.run_one(WORLD, step, 1, False, False, seed) for seed in (1002, 1003))
         return mean(run.restricted for run in runs)
@@ -43,8 +43,8 @@ def test_without_the_queue_a_correct_answer_takes_far_longer(cell: tuple[str, in
     assert without > 1.4 * ours
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_outcomes_correct_an_artifact_that_is_wrong() -> None:
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_reported_outcomes_correct_a_wrong_artifact() -> None:
     right, wrong, learned = (
         laar_ablation.run_arm(arm, "from 2 further on", 2, True, None, 1000)[0]
         for arm in ("right artifact", "wrong artifact", "with outcomes")
@@ -53,7 +53,7 @@ def test_outcomes_correct_an_artifact_that_is_wrong() -> None:
     assert wrong - learned > 0.5 * (wrong - right)
 
 
-def test_a_liar_harms_the_choice_where_reporters_have_no_names(
+def test_a_dishonest_reporter_harms_the_choice_if_reporters_have_no_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(poisoning, "DRAWS", 1)
@@ -63,8 +63,8 @@ def test_a_liar_harms_the_choice_where_reporters_have_no_names(
     assert right["the same, reporters without names"] < true - 0.02
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_speeds_without_a_label_are_learned() -> None:
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_unlabelled_speeds_are_learned() -> None:
     unknown, oracle = mixed_devices._UNKNOWN, mixed_devices._ORACLE
     ours, known, theirs = (
         run_case(case, policy, 1000, share=0.3)["ttft_mean_s"]
@@ -74,7 +74,7 @@ def test_speeds_without_a_label_are_learned() -> None:
     assert ours < 0.5 * theirs
 
 
-def test_pickers_that_share_find_what_one_does_and_alone_they_do_not() -> None:
+def test_pickers_that_share_find_as_much_cached_as_a_single_one() -> None:
     one, shared, alone = (
         many_pickers._run("art-x2", pickers, True, 1000)
         for pickers in (
@@ -89,7 +89,7 @@ def test_pickers_that_share_find_what_one_does_and_alone_they_do_not() -> None:
     assert alone["ttft_p95_s"] > 1.4 * one["ttft_p95_s"]
 
 
-def test_apart_by_cost_ends_sooner_than_always_and_never() -> None:
+def test_disaggregation_by_cost_beats_always_and_never() -> None:
     ours, *others = (
         prefill_decode.run_one(prefill_decode.LOADS["many talks"], rule, 10.0, 1000)["e2e_mean_s"]
         for rule in ("by cost", "always", "never")
@@ -97,7 +97,7 @@ def test_apart_by_cost_ends_sooner_than_always_and_never() -> None:
     assert ours < 0.8 * min(others)
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
+@pytest.mark.slow  # `laar lab results --check` runs the same
 def test_over_a_day_laar_finds_twice_as_much_cached_as_least_loaded() -> None:
     traffic = day._Traffic(5.0, None)
     ours, theirs = (day._day(traffic, policy, 31_000) for policy in ("laar", "least-loaded"))

@@ -31,7 +31,7 @@ RNG = random.Random(5)
 
 
 class Numbers(dict[str, float]):
-    """Has every number that is asked for."""
+    """Has every number that is requested."""
 
     def __missing__(self, name: str) -> float:
         self[name] = 0.5 + RNG.random()
@@ -65,10 +65,10 @@ def invented(kind: Any) -> Any:
 
 
 def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[Any]:
-    """In place of the real one."""
+    """Replaces the real one."""
     for case in cases:
         inspect.signature(run).bind(*case)
-        joblib.hash(case)  # finished runs are kept by it
+        joblib.hash(case)  # stores finished runs
     kind = get_type_hints(run)["return"]
     if run.__name__ in ("tuned", "published_climb"):
         return [{"rtt_weight": 0.3, "queue_weight": 0.2} for _ in cases]
@@ -76,14 +76,14 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
 
 
 SLOW = {"gorgo-rtt", "laar-ladder"}
-"""The first tunes by itself, beside its sweeps; the second draws many curves."""
+"""The first tunes itself, in addition to its sweeps; the second draws many curves."""
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(KNOWN)],
 )
-def test_an_experiment_hands_back_what_its_claims_are_about(
+def test_an_experiment_returns_the_evidence_for_its_claims(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in list(sys.modules.values()):

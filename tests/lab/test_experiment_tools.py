@@ -74,13 +74,13 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_interval_is_students() -> None:
+def test_intervals_use_the_t_distribution() -> None:
     seen = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
     # sd 1.5811, t(0.975, 4) = 2.7764
     assert (seen.mean, seen.half) == (3.0, pytest.approx(2.7764 * 1.5811 / math.sqrt(5), rel=1e-4))
 
 
-def test_pairing_by_seed_takes_the_seeds_out_of_the_interval() -> None:
+def test_pairing_by_seed_removes_the_variance_between_seeds() -> None:
     paired = gain([9.0, 18.0, 90.0], [10.0, 20.0, 100.0])
     assert paired.mean == pytest.approx(0.1)
     assert paired.half == pytest.approx(0.0, abs=1e-9)
@@ -114,7 +114,7 @@ def small_report(seconds: float = 1.0, seeds: int = 3) -> Report:
     )
 
 
-def test_json_leaves_out_what_a_wall_clock_said() -> None:
+def test_json_output_omits_wall_clock_times() -> None:
     data = dump(small_report(), experiment="e")
     assert b"took 3 ms" not in data
     assert json.loads(data)["tables"][0]["rows"] == [["a", {"mean": 1.0, "half": 0.25}]]
@@ -164,10 +164,10 @@ def test_the_exit_status_is_the_verdict(
 
 
 @pytest.mark.parametrize("option", ["policy", "workload"])
-def test_rivals_or_loads_of_ones_choice_do_not_decide_a_claim(
+def test_claims_are_not_judged_on_user_selected_policies_or_workloads(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever chooses the rivals could choose weak ones."""
+    """Users who choose the other policies could choose weak ones."""
     known = Experiment(
         name="e",
         about="c",
@@ -185,7 +185,7 @@ def test_rivals_or_loads_of_ones_choice_do_not_decide_a_claim(
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
 @pytest.mark.parametrize("place", ["", "missing/f.png"])
-def test_a_file_that_cannot_be_written_is_reported_before_the_run(
+def test_an_unwritable_file_is_reported_before_the_run(
     option: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = []
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_written_is_reported_before_the_run(
     assert not ran
 
 
-def test_a_picture_of_an_experiment_without_one_is_refused_before_the_run(
+def test_a_plot_of_an_experiment_without_one_is_refused_before_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = []
@@ -230,7 +230,7 @@ def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert "--backend" in result.output
 
 
-def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
+def test_an_experiment_can_be_repeated_with_other_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))
@@ -243,7 +243,7 @@ def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
     assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
 
 
-def test_a_fleet_file_of_the_other_kind_is_recognised(tmp_path: Path) -> None:
+def test_a_fleet_file_of_the_other_kind_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
     result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
@@ -293,7 +293,7 @@ def test_experiments_are_listed_with_their_claims() -> None:
         pytest.param("medha-iterations", marks=pytest.mark.slow),
     ],
 )
-def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
+def test_a_quick_run_yields_the_same_bytes_with_any_number_of_processes(
     name: str, tmp_path: Path
 ) -> None:
     written = []
@@ -316,7 +316,7 @@ models:
 """
 
 
-def test_nothing_is_shown_of_growth_with_length_over_a_single_length(tmp_path: Path) -> None:
+def test_growth_with_length_cannot_be_shown_with_a_single_length(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(ONE_LENGTH, "utf-8")
     scope = Scope(seeds=(1000,), quick=True, fleet=fleet)
@@ -357,7 +357,7 @@ def _noted(number: int, notes: Path) -> int:
     return number * number
 
 
-def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_a_sweep_resumes_after_a_stop(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     for many in (3, 5, 5):
@@ -377,8 +377,8 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
 
 
-def test_a_sweep_runs_where_results_come_only_all_at_once() -> None:
-    """As on Ray, whose backend is made from this one."""
+def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
+    """As on Ray, whose backend is derived from this one."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
@@ -387,7 +387,7 @@ def test_a_sweep_runs_where_results_come_only_all_at_once() -> None:
 # -- traces and replay -------------------------------------------------------------------------
 
 
-def test_equal_ids_are_equal_prefixes(trace: Path) -> None:
+def test_equal_ids_in_a_trace_are_equal_prefixes(trace: Path) -> None:
     asked = list(read_trace(trace, time_scale=2.0))
     assert [a.at_s for a in asked[:3]] == [0.0, 0.4, 0.8]
     first, same, other = asked[0].prompt, asked[7].prompt, asked[1].prompt
@@ -425,7 +425,9 @@ def test_equal_ids_are_equal_prefixes(trace: Path) -> None:
         ),
     ],
 )
-def test_a_bad_line_is_named_with_its_field(trace: Path, fleet: Path, line: str, told: str) -> None:
+def test_a_bad_line_is_reported_with_its_field(
+    trace: Path, fleet: Path, line: str, told: str
+) -> None:
     with trace.open("a") as file:
         file.write("\n" + line + "\n")
     with pytest.raises(SettingError, match=r"line 62: .*" + told):
@@ -438,7 +440,7 @@ def test_a_bad_line_is_named_with_its_field(trace: Path, fleet: Path, line: str,
     assert "line 62" in ran.stderr
 
 
-def test_a_long_trace_is_read_in_the_memory_of_a_line(tmp_path: Path) -> None:
+def test_a_long_trace_is_read_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_text(lines(6_000), "utf-8")
     tracemalloc.start()
@@ -464,7 +466,7 @@ def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_pat
 
 
 @pytest.mark.parametrize("changed", ["trace.jsonl", "fleet.yaml", "own.yaml"])
-def test_kept_runs_are_reused_only_for_unchanged_files(
+def test_stored_runs_are_reused_only_for_unchanged_files(
     tmp_path: Path, trace: Path, changed: str
 ) -> None:
     (tmp_path / "own.yaml").write_text(OWN, "utf-8")
@@ -488,7 +490,7 @@ def test_kept_runs_are_reused_only_for_unchanged_files(
     assert replayed(*kept) == replayed() != before
 
 
-def test_a_replay_of_nothing_is_no_result(fleet: Path, tmp_path: Path) -> None:
+def test_an_empty_replay_is_an_error(fleet: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     told = ["--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
@@ -497,7 +499,7 @@ def test_a_replay_of_nothing_is_no_result(fleet: Path, tmp_path: Path) -> None:
     assert "empty.jsonl: no request" in ran.stderr
 
 
-def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:
+def test_replay_reports_an_unknown_policy(trace: Path, fleet: Path) -> None:
     ran = RUN.invoke(commands.app, ["replay", str(trace), "--fleet", str(fleet), "--policy", "x"])
     assert ran.exit_code == 2
     assert "lmetric" in ran.stderr
@@ -515,7 +517,7 @@ def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:
         ("endpoints: [{name: a, profile: gorgo-main, settings: {blocks: 1}}]", "blocks"),
     ],
 )
-def test_a_bad_fleet_is_reported_by_its_field(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_fleet_is_reported_with_its_field(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(SettingError, match=told):
@@ -531,7 +533,9 @@ def kernel_of_this_process() -> str:
 
 
 @pytest.mark.skipif(not has_kernel(), reason="this CPU has no AVX-512")
-def test_workers_round_as_those_of_the_stored_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_round_numbers_like_those_of_the_stored_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     get_reusable_executor().shutdown(wait=True)
     with placed("loky", 2):

@@ -1,4 +1,4 @@
-"""Figures: no empty panel, no interval from too few runs, no axis that an outlier stretches."""
+"""Figures: no empty panel, no interval from too few runs, no axis stretched by an outlier."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ WIDE = Chart(
 )
 
 
-def test_a_wide_interval_neither_goes_below_zero_nor_flattens_the_rest() -> None:
+def test_a_wide_interval_is_clipped_at_zero_and_does_not_flatten_the_rest() -> None:
     low, high = limits(WIDE)
     assert low == 0.0
     assert 9.0 < high < 15.0
 
 
-def test_a_loss_keeps_its_place_below_zero() -> None:
+def test_a_loss_is_drawn_below_zero() -> None:
     chart = Chart(title="", x_label="", y_label="", x=(1.0,), series={"a": (Estimate(-4.0, 1.0),)})
     low, high = limits(chart)
     assert low < -4.0
@@ -52,7 +52,7 @@ def test_too_few_runs_have_no_error_bars(tmp_path: Path) -> None:
     [(), (Chart(title="", x_label="", y_label="", x=(), series={}),)],
     ids=["no chart", "no point"],
 )
-def test_nothing_to_draw_is_said_and_no_picture_is_left(
+def test_missing_data_is_reported_and_no_picture_is_written(
     tmp_path: Path, charts: tuple[Chart, ...]
 ) -> None:
     path = tmp_path / "empty.png"
@@ -61,7 +61,7 @@ def test_nothing_to_draw_is_said_and_no_picture_is_left(
     assert not path.exists()
 
 
-def test_a_narrow_terminal_cuts_no_name() -> None:
+def test_names_are_not_truncated_in_a_narrow_terminal() -> None:
     names = ("granite-3.1-2b-instruct-long-name", "granite-3.1-8b-instruct-long-name")
     table = Table(title="t", columns=("policy", *names), rows=[("session-affinity", 1.0, 2.0)])
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Workloads: each with the facts it was calibrated to, and look-ups that equal their text."""
+"""Workloads: each matches the facts it was calibrated to, and look-ups match their text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.features import features_of
 
 
 def reuse(arrivals: list[Arrival]) -> float:
-    """The share of prompt tokens that an earlier prompt or answer began with."""
+    """Return the share of prompt tokens that an earlier prompt or answer began with."""
     seen: set[int] = set()
     found = 0
     for arrival in arrivals:
@@ -39,13 +39,13 @@ def reuse(arrivals: list[Arrival]) -> float:
 
 
 def shared_beginnings(arrivals: list[Arrival]) -> float:
-    """The share of conversations whose first 256 tokens another one has as well."""
+    """Return the share of conversations whose first 256 tokens occur in another one."""
     starts = {a.session: a.prompt.blocks[15] for a in arrivals if len(a.prompt.blocks) > 15}
     counts = Counter(starts.values())
     return sum(n for n in counts.values() if n > 1) / len(starts)
 
 
-def test_gorgo_chats_are_like_the_replayed_windows() -> None:
+def test_generated_gorgo_chats_resemble_the_replayed_windows() -> None:
     asked = list(chats(GORGO_CHATS, random.Random(1), 1800.0))
     tokens = [arrival.prompt.prompt_tokens for arrival in asked]
     assert 3.5 <= len(asked) / 1800 <= 5.0  # published 4.0 to 4.8
@@ -67,7 +67,7 @@ def test_every_chat_begins_with_the_same_header() -> None:
     assert len({tuple(arrival.prompt.blocks[:2]) for arrival in asked}) == 1
 
 
-def test_wildchat_hardly_repeats_itself() -> None:
+def test_generated_wildchat_traffic_hardly_repeats_itself() -> None:
     asked = list(chats(WILDCHAT, random.Random(1), 900.0))
     assert len(asked) / 900 == pytest.approx(11.4, rel=0.05)
     assert mean(a.prompt.prompt_tokens for a in asked) == pytest.approx(840, rel=0.1)
@@ -88,7 +88,7 @@ def test_router_sessions_share_a_system_prompt_and_grow_a_little_each_turn() -> 
     assert 0.15 <= code <= 0.65
 
 
-def test_router_sessions_are_scripted() -> None:
+def test_router_sessions_follow_a_script() -> None:
     sessions = router_sessions(RouterShape(sessions=24, long_share=0.25), random.Random(1))
     for session in sessions:
         assert len(session.turns) == len(session.due_s) == 8
@@ -99,7 +99,7 @@ def test_router_sessions_are_scripted() -> None:
     assert mean(tokens == 64 for tokens in later) == pytest.approx(0.25, abs=0.1)
 
 
-def test_lookups_without_text_are_what_the_text_says() -> None:
+def test_lookups_without_text_match_those_with_text() -> None:
     surface = AccuracySurface.load()
     drawn = queries(lengths_tokens=[4096, 16384], per_cell=2, seed=3)
     for query, question in zip(drawn, as_questions(drawn, surface, seed=3), strict=True):

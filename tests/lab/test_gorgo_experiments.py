@@ -1,4 +1,4 @@
-"""GORGO's experiments: what holds at a small size, and what does not."""
+"""GORGO's experiments at a small size: what holds, and what does not."""
 
 from dataclasses import replace
 from statistics import mean
@@ -26,17 +26,17 @@ NAMES = (
 
 
 def seen(name, seeds, first_seed=None):
-    """The evidence of this number of seeds, at full size."""
+    """Return the evidence of this number of seeds, at full size."""
     experiment = find_experiment(name)
     return experiment.run(experiment.scope(seeds, quick=False, first_seed=first_seed)).evidence
 
 
-def test_all_are_listed():
+def test_all_gorgo_experiments_are_registered():
     assert set(NAMES) <= set(all_experiments())
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_the_cost_that_serves_weighs_the_round_trip_rightly():
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_the_default_cost_weighs_the_round_trip_correctly():
     found = seen("gorgo-rtt", 1, first_seed=1002)
     for part in ("physical", "laar"):
         assert min(found["cold-go-near"][part].ours) >= 0.95
@@ -45,8 +45,8 @@ def test_the_cost_that_serves_weighs_the_round_trip_rightly():
 
 
 @pytest.mark.slow
-def test_the_cost_that_serves_weighs_the_round_trip_rightly_but_for_decisions_on_the_edge():
-    """Nine decisions on each of two seeds; on the second one is on the edge, so not all are."""
+def test_the_default_cost_weighs_the_round_trip_correctly_except_in_close_decisions():
+    """Nine decisions on each of two seeds; on the second one is close, so not all hold."""
     found = seen("gorgo-rtt", 2, first_seed=1002)
     for part in ("physical", "laar"):
         assert min(found["cold-go-near"][part].ours) >= 0.95
@@ -55,14 +55,14 @@ def test_the_cost_that_serves_weighs_the_round_trip_rightly_but_for_decisions_on
     assert mean(found["published-weight"][""].ours) < 0.8
 
 
-def test_the_climb_arrives_through_noise():
+def test_the_climb_converges_despite_noise():
     found = seen("gorgo-tuner", 20)
     assert mean(found["arrives"][""].ours) >= 0.8
     assert mean(found["through-noise"][""].ours) >= 0.9
 
 
 @pytest.mark.slow
-def test_a_load_weight_of_zero_piles_up_and_answers_suffer():
+def test_a_load_weight_of_zero_overloads_endpoints_and_slows_answers():
     base = Run(
         policy="gorgo",
         seed=1000,
@@ -80,9 +80,9 @@ def test_a_load_weight_of_zero_piles_up_and_answers_suffer():
     assert hacked["e2e_p95_s"] > 2.0 * healthy["e2e_p95_s"]
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_gorgo_does_not_lose_to_affinity_where_little_is_reused():
-    """As published it does; here the load weight alone puts it ahead, on a seed that shows it."""
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_gorgo_does_not_lose_to_affinity_if_little_is_reused():
+    """As published it does; here the load weight alone is ahead, on a seed that shows it."""
     run = Run(policy="gorgo", seed=1001, time_scale=2.0, minutes=2.0, shape=WILDCHAT)
     ours, unweighted, theirs = (
         run_one(replace(run, policy=policy, gorgo=(("rtt_weight", 2.0), ("queue_weight", weight))))
@@ -92,7 +92,7 @@ def test_gorgo_does_not_lose_to_affinity_where_little_is_reused():
     assert unweighted["ttft_p95_s"] > 1.1 * theirs["ttft_p95_s"]
 
 
-def test_a_seed_is_one_trace_for_every_policy_and_time_stretches_it():
+def test_a_seed_determines_one_trace_for_all_policies_at_any_time_scale():
     run = Run(policy="laar", seed=1, time_scale=1.0, minutes=1.0)
     slow = Run(policy="random", seed=1, time_scale=2.0, minutes=1.0)
     one, two = arrivals_of(run), arrivals_of(slow)
@@ -100,14 +100,14 @@ def test_a_seed_is_one_trace_for_every_policy_and_time_stretches_it():
     assert [2.0 * a.at_s for a in one] == [a.at_s for a in two]
 
 
-def test_a_run_says_how_much_went_to_the_nearest():
+def test_a_run_reports_the_share_of_the_nearest_endpoint():
     numbers = run_one(Run(policy="round-robin", seed=1, time_scale=2.0, minutes=1.0))
     assert numbers["near_share"] == pytest.approx(1 / 3, abs=0.02)
     assert numbers["success"] == 1.0
     assert len(sites_of("gorgo-main")) == 3
 
 
-def test_the_published_climb_takes_a_candidate_that_is_a_little_worse():
+def test_the_published_climb_accepts_a_slightly_worse_candidate():
     climb = PublishedClimb({"w": (0.1, 10.0)}, {"w": 1.0}, seed=1)
     climb.report(-1.0)
     worse = climb.weights(0.0).values
@@ -118,7 +118,7 @@ def test_the_published_climb_takes_a_candidate_that_is_a_little_worse():
     assert climb.best != dict(worse)
 
 
-def test_the_published_climb_looks_at_completions_whoever_decided_them():
+def test_the_published_climb_uses_completions_of_any_weights():
     climb = PublishedClimb({"w": (0.1, 10.0)}, {"w": 1.0}, seed=1, window=8, hop=2)
     proposals = set()
     for _ in range(16):

@@ -1,4 +1,4 @@
-"""The published score against a table worked by hand."""
+"""The published score compared with a table computed by hand."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,15 @@ from laar_lab.policies.gorgo import PUBLISHED_WEIGHTS, gorgo_score
 # rtt_ms, uncached, queued -> score at 0.276 and 0.5
 BY_HAND = [
     (37, 6000, 0, 6010.212),  # near, cold, idle
-    (279, 500, 8000, 4577.004),  # holds the prefix, busy
-    (456, 500, 0, 625.856),  # holds the prefix, far
-    (37, 500, 300, 660.212),  # holds it, near, a little busy
+    (279, 500, 8000, 4577.004),  # has the prefix, busy
+    (456, 500, 0, 625.856),  # has the prefix, distant
+    (37, 500, 300, 660.212),  # has the prefix, near, a little busy
 ]
 
 
-def test_scores_are_those_worked_by_hand_and_the_lowest_is_the_far_one_with_the_prefix() -> None:
+def test_scores_match_a_hand_calculation_and_the_distant_endpoint_with_the_prefix_is_lowest() -> (
+    None
+):
     rtt_ms, uncached, queued, expected = np.array(BY_HAND, float).T
     scores = gorgo_score(rtt_ms, uncached, queued, **PUBLISHED_WEIGHTS)
     assert scores == pytest.approx(expected)
@@ -38,6 +40,6 @@ def test_scaling_every_term_scales_the_score(
     assert scaled == pytest.approx(plain * factor)
 
 
-def test_an_unknown_round_trip_gives_an_unknown_score() -> None:
+def test_an_unknown_round_trip_yields_an_unknown_score() -> None:
     one, unknown = np.array([1.0]), np.array([np.nan])
     assert np.isnan(gorgo_score(unknown, one, one, 1.0, 1.0)).all()

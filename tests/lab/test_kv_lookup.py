@@ -19,14 +19,16 @@ UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{
 
 
 @given(st.text())
-def test_counts_six_ascii_characters_or_one_other_as_a_token(text: str) -> None:
+def test_six_ascii_characters_or_one_other_count_as_a_token(text: str) -> None:
     ascii_chars = sum(ord(c) < 128 for c in text)
     assert count_tokens(text) == (ascii_chars + 5) // 6 + (len(text) - ascii_chars)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("length", LENGTHS_TOKENS)
-def test_prompt_is_the_longest_that_fits_and_holds_its_answer(language: str, length: int) -> None:
+def test_a_prompt_is_the_longest_that_fits_and_contains_its_answer(
+    language: str, length: int
+) -> None:
     (query,) = queries(languages=[language], lengths_tokens=[length], per_cell=1, seed=3)
     prompt = query.prompt
     tokens = count_tokens(prompt)
@@ -45,7 +47,7 @@ def test_a_64k_prompt_is_about_400_kilobytes() -> None:
     assert len(query.prompt) == pytest.approx(65536 * 6, rel=0.001)
 
 
-def test_cells_splits_and_seeds_share_no_key() -> None:
+def test_cells_and_splits_and_seeds_share_no_key() -> None:
     drawn = [
         query
         for seed in (0, 1)

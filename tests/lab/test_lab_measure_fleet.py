@@ -1,4 +1,4 @@
-"""The artifact that comes with the package is what its fleet file gives."""
+"""The packaged artifact matches its fleet file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SURFACE = AccuracySurface.load()
 
 
 @pytest.mark.slow
-def test_the_committed_artifact_is_the_one_that_is_generated() -> None:
+def test_the_committed_artifact_matches_the_generated_one() -> None:
     committed = parse_artifact(default_artifact(), source="laar-fleet.capability.json")
     made = measure_fleet(SURFACE).artifact
     assert committed.data_sha256 == made.data_sha256
@@ -30,8 +30,8 @@ def test_the_committed_artifact_is_the_one_that_is_generated() -> None:
     assert committed.retry.difficulty == pytest.approx(made.retry.difficulty, abs=0.01)
 
 
-def test_the_artifact_knows_the_fleet() -> None:
-    """Fitted probabilities are near the surface: 50 outcomes a cell, so 3 x 0.07 at most."""
+def test_the_artifact_covers_the_fleet() -> None:
+    """Fitted probabilities are close to the surface: 50 outcomes per cell, so 3 x 0.07 at most."""
     capability = CapabilityModel(parse_artifact(default_artifact(), source="default"))
     models = tuple(SURFACE.models)
     gaps = []

@@ -1,4 +1,4 @@
-"""Recorded sessions: what a file means, how the closed loop keeps to it, and the command."""
+"""Recorded sessions: the meaning of a file, the closed loop, and the command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, lines: list[dict[str, object]]) -> Path:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """Six sessions of four turns, as kv-cache-tester has them."""
+    """Six sessions of four turns, in the format of kv-cache-tester."""
     lines = [
         line(
             f"s{s}",
@@ -62,7 +62,7 @@ def pauses(path: Path) -> list[tuple[float, float]]:
     return [(turn.after_answer_s, turn.after_request_s) for turn in only.turns()]
 
 
-def test_pauses_come_from_the_fields_that_the_file_has(tmp_path: Path) -> None:
+def test_pauses_are_derived_from_the_available_fields(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, [line("a", t_s=0.0, think_s=9.0), line("a", t_s=5.0, think_s=2.0)])
     assert pauses(path) == [(0.0, 0.0), (2.0, 0.0)], "nobody waits for a first request"
@@ -74,12 +74,14 @@ def test_pauses_come_from_the_fields_that_the_file_has(tmp_path: Path) -> None:
     assert pauses(path) == [(0.0, 0.0), (0.0, 1.5)]
 
 
-def test_speed_and_cap_shorten_pauses(agents: Path) -> None:
+def test_speed_and_maximum_pause_shorten_pauses(agents: Path) -> None:
     turns = list(read_sessions(agents)[0].turns(speed=2.0, max_pause_s=4.0))
     assert [turn.after_answer_s for turn in turns] == [0.0, 1.5, 3.0, 4.0]
 
 
-def test_ids_are_a_sessions_own_unless_the_file_is_a_trace(tmp_path: Path, agents: Path) -> None:
+def test_ids_are_local_to_a_session_unless_the_file_is_a_trace(
+    tmp_path: Path, agents: Path
+) -> None:
     one, two = (next(each.turns()).prompt for each in read_sessions(agents)[:2])
     assert len(one.blocks) == 1100 // 16
     assert not set(one.blocks) & set(two.blocks)
@@ -102,7 +104,7 @@ def test_ids_are_a_sessions_own_unless_the_file_is_a_trace(tmp_path: Path, agent
         ([line("a"), line("b", hash_ids=["x"])], "`hash_ids`"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, lines: list[dict[str, object]], told: str) -> None:
+def test_a_bad_line_is_reported(tmp_path: Path, lines: list[dict[str, object]], told: str) -> None:
     with pytest.raises(SettingError, match=f"line 2: .*{told}"):
         read_sessions(write(tmp_path / "x.jsonl", lines))
 
@@ -173,7 +175,7 @@ def test_sessions_are_replayed_with_several_policies_and_engines(
     assert all(row[3] == 24 for row in tables[1]["rows"])
 
 
-def test_the_limit_is_kept_and_a_seed_determines_the_run(agents: Path, tmp_path: Path) -> None:
+def test_the_limit_is_respected_and_a_seed_determines_the_run(agents: Path, tmp_path: Path) -> None:
     written = []
     for seed in ("0", "0", "1"):
         data = tmp_path / "r.json"
@@ -214,7 +216,7 @@ def test_sessions_may_have_numbers_for_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [True, 1.5, None, ["a"]])
-def test_anything_else_is_no_name_of_a_session(tmp_path: Path, name: object) -> None:
+def test_other_values_are_not_session_names(tmp_path: Path, name: object) -> None:
     path = write(tmp_path / "t.jsonl", [line("", timestamp=0) | {"session": name}])
     assert not has_sessions(path)
     with pytest.raises(SettingError, match="`session` must be"):
@@ -233,13 +235,15 @@ def test_anything_else_is_no_name_of_a_session(tmp_path: Path, name: object) -> 
         (["--engine", "parallel", "--policy", "smg:x=1"], "cache_threshold"),
     ],
 )
-def test_what_cannot_be_replayed_is_reported(agents: Path, told: list[str], said: str) -> None:
+def test_sessions_that_cannot_be_replayed_are_reported(
+    agents: Path, told: list[str], said: str
+) -> None:
     code, text = run(str(agents), "--closed-loop", *told)
     assert code == 2
     assert said in text
 
 
-def test_an_open_loop_points_to_the_closed_one_for_recorded_sessions(agents: Path) -> None:
+def test_the_open_loop_suggests_the_closed_one_for_recorded_sessions(agents: Path) -> None:
     code, text = run(str(agents), "--engine", "parallel", "--policy", "laar")
     assert code == 2
     assert "--closed-loop" in text

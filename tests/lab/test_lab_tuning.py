@@ -54,24 +54,24 @@ def climb(arrivals, max_windows=6, fleet=None, on_end=lambda _a, _e: None):
     )
 
 
-def test_it_goes_on_with_the_trace_until_the_windows_are_full():
+def test_the_trace_is_repeated_until_the_windows_are_full():
     seen = []
     tuner = climb(trace(30), on_end=lambda arrival, _exchange: seen.append(arrival))
     assert tuner.frozen
     assert len(tuner.export()["windows"]) == 6
     assert len(seen) > 5 * WINDOW
     times = [arrival.at_s for arrival in seen]
-    assert max(times) > 30 * 0.05  # several passes, one after the other
+    assert max(times) > 30 * 0.05  # several passes in sequence
 
 
-def test_a_second_pass_shares_within_itself_and_nothing_with_the_first():
+def test_a_second_pass_shares_no_prefixes_with_the_first():
     cached = {}
 
     def ended(arrival, exchange):
         cached.setdefault(arrival.prompt.blocks[0], []).append(exchange.cached_tokens)
 
     climb(trace(30), on_end=ended)
-    assert len(cached) > 5  # five prompts a pass, by other names in the next
+    assert len(cached) > 5  # five prompts per pass, under other names in the next
     assert all(min(tokens) == 0 for tokens in cached.values())
     assert max(max(tokens) for tokens in cached.values()) > 0
 
@@ -81,7 +81,7 @@ def test_a_trace_without_requests_is_reported():
         climb([])
 
 
-def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
+def test_a_trace_with_only_failures_keeps_the_initial_weights():
     tuner = climb(trace(40, tokens=6400), fleet=sites(num_blocks=300))
     export = tuner.export()
     assert export["weights"] == {"k_rtt": 1.0, "k_queue": 0.5, "k_delay": 0.5}
@@ -89,7 +89,7 @@ def test_a_trace_of_nothing_but_failures_ends_with_the_weights_it_began_with():
     assert all(window["failure_share"] == 1.0 for window in export["windows"])
 
 
-def test_what_is_exported_are_the_best_weights_and_not_the_last_tried():
+def test_the_best_weights_are_exported_instead_of_the_last_tried():
     tuner = climb(trace(30), max_windows=8)
     export = tuner.export()
     won = [w for w in export["windows"] if w["outcome"] == "accepted"]
@@ -135,7 +135,7 @@ def test_the_command_tunes_a_trace_and_prints_settings_that_the_picker_loads(tmp
     assert "<svg" in (tmp_path / "path.svg").read_text()
 
 
-def test_the_command_says_what_is_missing(tmp_path):
+def test_the_command_reports_what_is_missing(tmp_path):
     app = typer.Typer()
     app.command()(command)
     outcome = CliRunner().invoke(app, [str(tmp_path / "no.jsonl")])

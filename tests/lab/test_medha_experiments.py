@@ -1,4 +1,4 @@
-"""Medha's experiments: the load is the published one, and each part answers at a small size."""
+"""Medha's experiments: the published workload, and every part works at a small size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from laar_lab.workloads.overload import LOAD, asks, overload, weight
 NAMES = ("capacity", "convoy", "iterations", "parallelism", "picker", "policies", "pool")
 
 
-def test_every_name_of_the_contract_is_listed() -> None:
+def test_all_medha_experiments_are_registered() -> None:
     listed = all_experiments()
     assert {f"medha-{name}" for name in NAMES} <= set(listed)
     assert all(listed[f"medha-{name}"].seeds == 10 for name in NAMES)
 
 
-def test_the_load_has_the_published_lengths() -> None:
+def test_the_workload_has_the_published_lengths() -> None:
     load = list(jobs(Mix(rate=10.0, duration_s=4000.0, long_share=0.5), 1))
     longs = [job for job in load if job.id.startswith("long")]
     shorts = [job for job in load if not job.id.startswith("long")]
@@ -36,13 +36,13 @@ def test_the_load_has_the_published_lengths() -> None:
     assert max(job.prompt_tokens for job in shorts) <= 8192
     assert all(LONG_FROM_TOKENS <= job.prompt_tokens <= 1_000_000 for job in longs)
     median, p90 = np.percentile([job.prompt_tokens for job in longs], [50, 90])
-    # Cutting at 1M takes something from the published 393K and 839K.
+    # Cutting at 1M reduces the published 393K and 839K.
     assert median == pytest.approx(384_000, rel=0.03)
     assert p90 == pytest.approx(726_000, rel=0.03)
     assert np.median([job.output_tokens for job in shorts]) == pytest.approx(415, rel=0.05)
 
 
-def test_another_rate_brings_the_same_prompts_closer_together() -> None:
+def test_another_rate_changes_only_the_spacing_of_the_prompts() -> None:
     slow = list(jobs(Mix(rate=1.0, duration_s=200.0), 3))
     fast = list(jobs(Mix(rate=2.0, duration_s=100.0), 3))
     assert [j.prompt_tokens for j in slow] == [j.prompt_tokens for j in fast]
@@ -64,7 +64,7 @@ def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
     assert median[NON_PREEMPTIVE] > 30 * median[MEDHA]
 
 
-def test_adaptive_chunks_keep_to_the_target_and_static_ones_do_not() -> None:
+def test_adaptive_chunks_meet_the_target_and_static_ones_do_not() -> None:
     adaptive, static = (gaps(row, 60_000, 5)["p99_ms"] for row in ("adaptive", "static 2048"))
     assert adaptive <= 1.2 * 20.0 < static
 
@@ -77,27 +77,27 @@ def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
 
 
 @pytest.mark.parametrize("order", ["medha", "fcfs"])
-def test_alone_a_request_takes_what_it_is_compared_with(order: str) -> None:
+def test_an_isolated_request_takes_its_reference_time(order: str) -> None:
     seen = outcome(order, Mix(rate=0.002, duration_s=2500.0, long_share=0.5), 1002)
     assert 1.0 <= seen["median"] < 3.0  # the last chunk leaves both stages
     assert seen["within"] == 1.0
 
 
-def test_both_layouts_serve_everybody() -> None:
+def test_both_layouts_serve_all_requests() -> None:
     mix = Mix(rate=0.5, duration_s=4.0, long_scale=2.0)
     for layout in ("2D: 8 stages", "3D: 4 stages, 2 KV groups"):
         assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
 
 
-@pytest.mark.slow  # `laar lab results --check` runs the same again
-def test_the_pickers_queue_answers_all_and_helps() -> None:
+@pytest.mark.slow  # `laar lab results --check` runs the same
+def test_the_queue_of_the_picker_answers_all_requests_and_helps() -> None:
     ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
     assert (ours["left"], theirs["left"]) == (0, 0)
     assert theirs["within"] < 0.7  # the load is an overload
     assert ours["within"] >= 1.25 * theirs["within"]
 
 
-def test_an_overload_at_another_rate_brings_the_same_requests_closer_together() -> None:
+def test_an_overload_at_another_rate_changes_only_the_spacing_of_requests() -> None:
     slow, fast = asks(1.0, 50, 3), asks(4.0, 50, 3)
     assert [ask.at_s for ask in slow] == pytest.approx([4.0 * ask.at_s for ask in fast])
     assert [replace(ask, at_s=0.0) for ask in slow] == [replace(ask, at_s=0.0) for ask in fast]
@@ -105,7 +105,7 @@ def test_an_overload_at_another_rate_brings_the_same_requests_closer_together() 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_overload_is_so_by_the_weight_of_its_prompts(seed: int) -> None:
+def test_an_overload_is_defined_by_the_total_weight_of_its_prompts(seed: int) -> None:
     load = overload(40_000.0, 60.0, seed)
     assert sum(map(weight, load[:-1])) < LOAD * 40_000.0 * 60.0 <= sum(map(weight, load))
     assert load[-1].at_s == pytest.approx(60.0, rel=0.25)

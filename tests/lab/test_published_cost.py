@@ -1,4 +1,4 @@
-"""The published cost against both papers' published forms, and against brute force."""
+"""The published cost compared with both papers' formulas, and with brute force."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
 
 
 @given(ARRAYS)
-def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
+def test_without_round_trip_and_cache_the_cost_is_that_of_the_laar_paper(arrays):
     rtt, c, tokens, queued, q, _ = arrays
     cost = terms(
         PublishedWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0),
@@ -54,7 +54,7 @@ def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
 
 
 @given(ARRAYS)
-def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
+def test_with_q_and_c_equal_to_one_the_cost_is_that_of_the_gorgo_paper(arrays):
     rtt, _, uncached, queued, _, _ = arrays
     one = np.ones(len(rtt))
     # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
@@ -65,7 +65,7 @@ def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
 
 
 @given(ARRAYS)
-def test_delay_alone_is_the_parameter_free_product(arrays):
+def test_the_delay_term_alone_is_uncached_tokens_times_requests(arrays):
     _, c, uncached, _, _, in_flight = arrays
     one = np.ones(len(c))
     weights = PublishedWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0, in_flight_tokens=0.0)
@@ -73,7 +73,7 @@ def test_delay_alone_is_the_parameter_free_product(arrays):
     assert np.allclose(cost, uncached * (in_flight + 1.0))
 
 
-def test_a_crowd_is_dealt_out_by_the_tokens_ahead_and_not_by_delays():
+def test_beyond_the_batch_more_requests_in_flight_add_no_delay():
     """Beyond the batch that an engine decodes at once, more requests in flight add no delay."""
     two = np.array([40.0, 80.0])
     weights = PublishedWeights(in_flight_tokens=0.0)
@@ -84,7 +84,7 @@ def test_a_crowd_is_dealt_out_by_the_tokens_ahead_and_not_by_delays():
     assert cost.queue_s[0] == cost.queue_s[1]
 
 
-def test_where_all_is_cached_the_endpoint_with_fewer_requests_wins():
+def test_if_all_is_cached_the_endpoint_with_fewer_requests_wins():
     busy = np.array([9.0, 2.0])
     none = np.zeros(2)
     cost = terms(
@@ -131,7 +131,7 @@ def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
 
 
 def test_a_failing_share_and_a_slow_pace_are_priced():
-    """The formula, by hand."""
+    """The formula, computed by hand."""
     ones = np.ones(2)
     terms = expected_time(
         PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
@@ -151,7 +151,7 @@ def test_a_failing_share_and_a_slow_pace_are_priced():
     assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 7.0 / 0.5])
 
 
-def test_laar_paper_has_a_static_q_and_neither_decoding_nor_caches() -> None:
+def test_the_policy_laar_paper_uses_a_static_q_without_decoding_or_caches() -> None:
     """c(m) * (T + 0.7 R) / Q * 100 ** tries."""
     view = view_of([900, 0, 0], [9, 0, 3], queued=[0.0, 100.0, 0.0], base_s=5.0)
     view.published = np.array([0.5, 0.6, 0.9])

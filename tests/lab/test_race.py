@@ -1,4 +1,4 @@
-"""`laar race`: the same requests for each router, caches emptied, losses beside gains."""
+"""`laar race`: the same requests for each router, caches emptied, losses shown like gains."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def text(of: Prompt, **how: object) -> str:
 
 
 @pytest.mark.parametrize("chars", [4.3, 6.0])
-def test_bodies_share_as_much_text_as_prompts_share_blocks(chars: float) -> None:
+def test_bodies_share_text_in_proportion_to_shared_blocks(chars: float) -> None:
     one, other = (text(prompt(40, own), chars_per_token=chars) for own in (7, 8))
     same = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     mark = len("000 000\n")
@@ -71,7 +71,7 @@ def test_bodies_of_two_turns_share_nothing() -> None:
 
 
 def turns(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> list[Turn]:
-    """Of mean and median TTFT by repetition; everything else is equal."""
+    """Turns with these mean and median TTFTs by repetition; everything else is equal."""
     equal = {
         "ttft_p95_s": 1.0,
         "answer_mean_s": 1.0,
@@ -94,7 +94,7 @@ def turns(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) ->
     ]
 
 
-def test_a_sentence_has_gains_and_losses() -> None:
+def test_the_summary_lists_gains_and_losses() -> None:
     seen = turns([(0.5, 1.2), (0.6, 1.3), (0.5, 1.2)], [(1.0, 1.0), (1.2, 1.0), (1.1, 1.0)])
     said = sentence(seen, "laar", "smg")
     better, _, rest = said.partition("; worse in ")
@@ -113,7 +113,7 @@ def test_one_repetition_shows_nothing(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "r.svg").read_text()
 
 
-def test_a_router_that_answered_nothing_has_no_ratio() -> None:
+def test_a_router_without_answers_has_no_ratio() -> None:
     failed = [Row(number=1, session="", due_s=20.0, late_s=0.0, status=503, fault="status 503")]
     numbers = numbers_of(failed, from_s=15.0, until_s=90.0, cpu_s=None)
     assert numbers["failed_percent"] == 100.0
@@ -125,7 +125,7 @@ def test_a_router_that_answered_nothing_has_no_ratio() -> None:
     assert "100 % of smg's" in sentence(seen, "laar", "smg")
 
 
-def test_what_warms_up_does_not_count() -> None:
+def test_warm_up_requests_do_not_count() -> None:
     rows = [
         Row(number=n, session="", due_s=10.0 * n, late_s=0.0, ttft_s=float(n), answer_s=float(n))
         for n in range(4)
@@ -152,7 +152,7 @@ def test_generated_chats_fit_and_repeat() -> None:
     assert max(each.prompt.prompt_tokens + each.prompt.output_tokens for each in one) <= 4000
 
 
-def test_each_client_holds_sessions_of_its_own() -> None:
+def test_each_client_has_its_own_sessions() -> None:
     traffic = made("agents")
     assert traffic.sessions is not None
     first, again, second = (
@@ -164,7 +164,7 @@ def test_each_client_holds_sessions_of_its_own() -> None:
     assert max(each.prompt_tokens for each in first) <= 4000
 
 
-def test_recorded_sessions_are_dealt_out(tmp_path: Path) -> None:
+def test_recorded_sessions_are_distributed_over_clients(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl"
     line = (
         '{{"session": {}, "input_length": 600, "output_length": 4, "hash_ids": [1, 2], "t_s": 0}}\n'
@@ -193,18 +193,20 @@ def test_each_repetition_gets_the_next_part_of_a_trace(tmp_path: Path) -> None:
     assert first == again
 
 
-def test_traffic_that_is_no_file_is_named() -> None:
+def test_a_missing_traffic_file_is_reported() -> None:
     with pytest.raises(SettingError, match="chat"):
         made("chat")
 
 
 @pytest.mark.parametrize("name", ["smg", "vllm-router:--enable-program-scheduling"])
-def test_a_router_that_is_not_installed_says_how(name: str, tmp_path: Path) -> None:
+def test_a_router_that_is_not_installed_is_reported_with_install_instructions(
+    name: str, tmp_path: Path
+) -> None:
     with pytest.raises(SettingError, match="peers/bin/pip install"):
         named(name, tmp_path)
 
 
-def test_routers_by_name(tmp_path: Path) -> None:
+def test_routers_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / "smg").write_text("#!/bin/sh\n")
     (tmp_path / "smg").chmod(0o755)
     assert named("smg:--backoff 3", tmp_path).argument == "--backoff 3"
@@ -216,7 +218,7 @@ def test_routers_by_name(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def engine(resets: str, busy: list[int], key: str = "") -> AsyncIterator[str]:
-    """Run a stub; each look at its metrics takes the next of `busy`, and its API asks for `key`."""
+    """Run a stub; each scrape takes the next value of `busy`, and its API requires `key`."""
 
     @web.middleware
     async def checks_key(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -273,7 +275,7 @@ async def test_caches_are_emptied_once_engines_are_idle() -> None:
         await look_at([vllm], None)
 
 
-async def test_engines_that_want_a_key_get_it() -> None:
+async def test_engines_that_require_a_key_get_it() -> None:
     async with engine("/reset_prefix_cache", [], key="k") as keyed:
         seen = await look_at([keyed], None, {"authorization": "Bearer k"})
         assert (seen.model, await emptied(seen)) == ("m", [])
@@ -291,7 +293,7 @@ def raced(directory: Path, *options: str) -> tuple[str, list[dict], dict]:
 
 
 @pytest.mark.envoy
-def test_a_race_on_engines_that_are_there(tmp_path: Path) -> None:
+def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
     """laar through a real Envoy, beside a router that is one of the engines."""  # noqa: D403
 
     async def go() -> tuple[str, list[dict], dict]:
@@ -330,7 +332,7 @@ def test_rows_are_never_overwritten(tmp_path: Path) -> None:
     assert "rows are never overwritten" in ran.stderr
 
 
-def test_a_race_that_did_not_begin_leaves_no_rows(tmp_path: Path) -> None:
+def test_a_race_that_could_not_start_leaves_no_rows(tmp_path: Path) -> None:
     told = ["--engines", "http://127.0.0.1:1", "--rows", str(tmp_path / "rows.jsonl")]
     ran = CliRunner().invoke(APP, told)
     assert ran.exit_code == 2
@@ -341,7 +343,7 @@ def test_a_race_that_did_not_begin_leaves_no_rows(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.envoy
 @pytest.mark.timeout(300)
-def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
+def test_a_race_runs_on_simulated_engines(tmp_path: Path) -> None:
     output, rows, numbers = raced(
         tmp_path,
         *("--with", "round-robin", "--traffic", "agents", "--sessions", "6", "--repeat", "2"),
@@ -358,7 +360,7 @@ def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
         for router in ("laar", "round-robin")
     }
     assert cached["laar"] > cached["round-robin"], "laar keeps sessions where they are"
-    assert "laar beside round-robin is better in" in output.replace("\n", " ")
+    assert "laar, compared with round-robin, is better in" in output.replace("\n", " ")
     assert numbers["ratios"]["round-robin"].keys() == {*numbers["ratios"]["round-robin"]}
     assert "<svg" in (tmp_path / "race.svg").read_text()
 
@@ -366,7 +368,7 @@ def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.envoy
 @pytest.mark.timeout(300)
-def test_a_failing_engine_is_seen_by_all(tmp_path: Path) -> None:
+def test_all_routers_meet_a_failing_engine(tmp_path: Path) -> None:
     _, rows, numbers = raced(
         tmp_path,
         *("--with", "round-robin", "--simulate", "2", "--time-scale", "0.05", "--repeat", "1"),

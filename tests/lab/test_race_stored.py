@@ -28,7 +28,7 @@ def rows_of(stored: Path) -> list[dict[str, Any]]:
 
 
 def turns_of(stored: Path) -> list[Turn]:
-    """The turns, counted again from the rows that clients wrote."""
+    """The turns, recounted from the rows that clients wrote."""
     rows = rows_of(stored)
     turns = []
     for (router, repetition), of in groupby(
@@ -42,7 +42,7 @@ def turns_of(stored: Path) -> list[Turn]:
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
-def test_stored_numbers_follow_from_the_rows(stored: Path) -> None:
+def test_stored_numbers_are_derived_from_the_rows(stored: Path) -> None:
     numbers, turns = orjson.loads(stored.read_bytes()), turns_of(stored)
     assert len(turns) == len(numbers["turns"])
     for seen, turn in zip(numbers["turns"], turns, strict=True):
@@ -55,7 +55,7 @@ def test_stored_numbers_follow_from_the_rows(stored: Path) -> None:
             assert math.isclose(ratio.high, seen[name]["high"], rel_tol=1e-6)
 
 
-def test_pages_quote_stored_ratios() -> None:
+def test_pages_quote_the_stored_ratios() -> None:
     races = [turns_of(stored) for stored in STORED]
     known = {
         ratio.percent

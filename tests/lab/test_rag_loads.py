@@ -1,4 +1,4 @@
-"""The loads of the design note (4.3), and that the hook's gain on them is what it must be (6.4)."""
+"""The workloads of the design note (4.3), and the required gain of the hook on them (6.4)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from laar_lab.workloads import rag
 
 
 def top_share(load):
-    """Share of accesses that go to the most popular fifth of a pool of 1000 documents."""
+    """Return the share of accesses to the most popular fifth of a pool of 1000 documents."""
     counts = np.sort(np.bincount(np.concatenate(load), minlength=1000))
     return counts[-200:].sum() / counts.sum()
 
 
-def test_loads_are_reproducible_and_as_skewed_as_the_papers_traces():
+def test_workloads_are_reproducible_and_as_skewed_as_the_traces_of_the_paper():
     assert rag.topic(3, requests=20) == rag.topic(3, requests=20) != rag.topic(4, requests=20)
     assert all(len(set(context)) == 15 for context in rag.topic(0, requests=50))
     assert top_share(rag.topic(0)) == pytest.approx(0.577, abs=0.02)
@@ -32,7 +32,7 @@ GAIN = {
 
 
 @pytest.mark.parametrize("name", GAIN)
-def test_reordering_reaches_what_it_must(name):
+def test_reordering_reaches_the_expected_hit_rate(name):
     load, endpoints, capacity_docs, before, must = GAIN[name]
     args = {"endpoints": endpoints, "capacity_docs": capacity_docs}
     plain = rag.replay(load(), reorder=False, valve=1.25, **args)
@@ -42,12 +42,12 @@ def test_reordering_reaches_what_it_must(name):
     assert aligned.skew <= 1.3
 
 
-def test_nothing_shared_gains_and_loses_nothing():
+def test_without_shared_documents_nothing_is_gained_or_lost():
     args = {"endpoints": 2, "capacity_docs": 300}
     assert rag.replay(rag.disjoint(requests=200), reorder=True, **args).hit == 0.0
 
 
-def test_routing_by_prefix_is_worth_more_than_taking_turns():
+def test_routing_by_prefix_is_worth_more_than_round_robin():
     args = {"endpoints": 4, "capacity_docs": 750, "reorder": True}
     load = rag.topic(1, requests=800)
     turns = rag.replay(load, routing="round-robin", **args)
@@ -62,5 +62,5 @@ def test_another_order_can_be_compared():
 
 
 @pytest.mark.parametrize(("load", "expected"), [(rag.topic(0), 0.50), (rag.zipf(0, 1.0), 0.30)])
-def test_offline_reaches_the_published_programs_hits(load, expected):
+def test_offline_reordering_reaches_the_hits_of_the_published_program(load, expected):
     assert plan(load).hit_planned >= expected

@@ -25,7 +25,7 @@ KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
 STORED = load(RESULTS)
 
 
-def test_the_page_is_made_of_the_stored_numbers() -> None:
+def test_the_page_is_generated_from_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
 
 
@@ -35,7 +35,7 @@ def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together(
 
 
 @pytest.mark.parametrize("name", sorted(STORED))
-def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None:
+def test_stored_runs_have_a_known_commit_and_enough_seeds(name: str) -> None:
     run = STORED[name]
     assert re.fullmatch(r"[0-9a-f]{7,12}", run.commit), "a run of changed code can't be repeated"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.date)
@@ -47,7 +47,7 @@ def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None
             assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
 
 
-@pytest.mark.slow  # about the history and not the code: a checkout may have another one
+@pytest.mark.slow  # depends on the history, not the code: a checkout may have another one
 def test_each_stored_commit_can_be_checked_out() -> None:
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         told = ["git", "-C", str(RESULTS), *words]
@@ -71,7 +71,7 @@ def test_each_stored_commit_can_be_checked_out() -> None:
         ("guides/rag.md", "context-memories", "memories-100"),
     ],
 )
-def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str) -> None:
+def test_figures_in_the_guides_are_stored(page: str, experiment: str, claim: str) -> None:
     found = {one.claim.name: one for one in verdicts(KNOWN[experiment], STORED[experiment])}
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
 
@@ -83,11 +83,11 @@ QUOTED = {
     "docs/guides/prefill-decode.md": ("prefill-decode",),
     "docs/guides/rag.md": ("context-memories", "context-turns"),
 }
-"""Stored runs whose figures a page has; the tests here hold them to each other."""
+"""Stored runs whose figures a page quotes; the tests here compare them."""
 
 
 @pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])
-def test_a_figure_that_later_code_does_not_repeat_names_its_commit(page: str, name: str) -> None:
+def test_a_figure_that_later_code_does_not_reproduce_names_its_commit(page: str, name: str) -> None:
     run = STORED[name]
     if run.checked is not None and run.checked.differ:
         text = (RESULTS.parents[1] / page).read_text("utf-8")
@@ -128,7 +128,7 @@ def test_papers_are_cited_in_one_style() -> None:
             assert re.match(r"\w+, (sections? \d|appendix [A-Z])", text)
 
 
-def test_a_decision_that_is_cited_is_there() -> None:
+def test_cited_decisions_exist() -> None:
     decisions = RESULTS.parent / "decisions"
     numbers = [re.search(r"decision (\d+)", one.source) for one in all_experiments().values()]
     found = {int(number[1]) for number in numbers if number}
@@ -137,7 +137,7 @@ def test_a_decision_that_is_cited_is_there() -> None:
         assert list(decisions.glob(f"{number:04d}-*.md")), number
 
 
-def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
+def test_shares_in_the_guide_to_long_prompts_are_stored() -> None:
     page = (RESULTS.parent / "guides" / "long-prompts.md").read_text("utf-8")
     seen = STORED["medha-picker"].evidence
     for values in (
@@ -148,7 +148,7 @@ def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
         assert f"{mean(values):.3f}" in page
 
 
-def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> None:
+def test_shares_in_the_guide_to_prefill_and_decode_are_stored() -> None:
     page = (RESULTS.parent / "guides" / "prefill-decode.md").read_text("utf-8").replace("\n", " ")
     seen = STORED["prefill-decode"].evidence
 
@@ -211,7 +211,7 @@ def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
         assert cell == f"{unit * mean(values):.{digits}f}", claim
 
 
-def test_figures_on_the_pages_about_no_regret_are_the_stored_ones() -> None:
+def test_figures_on_the_pages_about_no_regret_are_stored() -> None:
     page = (RESULTS.parent / "decisions" / "0013-how-no-regret-is-judged.md").read_text("utf-8")
     seen = STORED["no-regret"].evidence
 
@@ -233,11 +233,11 @@ def test_figures_on_the_pages_about_no_regret_are_the_stored_ones() -> None:
         assert f"{name} {ratio(lead):.3f} (" in page
 
 
-def test_all_of_it_takes_no_more_than_half_a_day_on_two_cores() -> None:
+def test_all_runs_take_at_most_half_a_day_on_two_cores() -> None:
     assert sum(each.hours(each.seeds) for each in KNOWN.values()) <= 12.0
 
 
-def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
+def test_a_run_is_stored_and_the_page_generated(tmp_path: Path) -> None:
     told = ["results", "engine-validation", "--directory", str(tmp_path), "--jobs", "1"]
     ran = CliRunner().invoke(commands.app, told)
     assert ran.exit_code == 0, ran.output
@@ -265,7 +265,9 @@ def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_stored_run_that_cannot_be_judged_is_reported(
+    tmp_path: Path, text: str, said: str
+) -> None:
     (tmp_path / "day.json").write_text(text, "utf-8")
     told = ["results", "--minutes", "0", "--directory", str(tmp_path)]
     ran = CliRunner().invoke(commands.app, told)
@@ -273,7 +275,7 @@ def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, 
     assert said in ran.stderr
 
 
-def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) -> None:
+def test_a_missing_figure_of_a_run_is_judged_as_missing(tmp_path: Path) -> None:
     known = KNOWN["gorgo-live"]
     (claim,) = known.claims
     numbers = [1.0, math.nan, *(1.0 for _ in range(claim.seeds - 2))]
@@ -285,7 +287,7 @@ def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) ->
     assert "| not reproduced |" in index_of(KNOWN, stored)
 
 
-def test_every_rivals_numbers_are_stored(tmp_path: Path) -> None:
+def test_the_numbers_of_every_other_policy_are_stored(tmp_path: Path) -> None:
     numbers = {"chats": {"ttft_p95_s": {"laar": [1.0, 1.23456789], "smg": [2.0, 3.0]}}}
     report = Report(tables=[], numbers=numbers)
     store(tmp_path, KNOWN["agents"], report, Scope(seeds=(7, 8)), "c0ffee0")
@@ -300,7 +302,9 @@ def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_pa
 
 
 @pytest.mark.parametrize("changed", ["core/cost.py", "sim/data/engine.yaml", "policies/new.py"])
-def test_a_run_of_changed_code_says_so_wherever_the_change_is(tmp_path: Path, changed: str) -> None:
+def test_a_run_of_changed_code_is_marked_wherever_the_change_is(
+    tmp_path: Path, changed: str
+) -> None:
     package, lab = tmp_path / "src" / "laar", tmp_path / "lab" / "src" / "laar_lab"
     lab.mkdir(parents=True)
     for name in ("core/cost.py", "sim/data/engine.yaml"):

@@ -1,4 +1,4 @@
-"""Other routers' policies, each against its rule written down a second time, and by example."""
+"""Other routers' policies, each compared with a second implementation of its rule, and examples."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ NAMES = sorted(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_keeps_its_promises(name: str) -> None:
-    # A hash modulo the number of candidates, and a draw.
+def test_each_policy_of_laar_lab_keeps_the_contract(name: str) -> None:
+    # A hash modulo the number of candidates, and a random choice.
     symmetric = name not in {"simple-session-affinity", "p2c"}
     check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=symmetric)
 
 
-def test_they_are_there_only_where_they_are_named() -> None:
+def test_policies_of_laar_lab_exist_only_if_the_settings_name_them() -> None:
     assert set(NAMES).isdisjoint(POLICY_NAMES)
     assert list(build_policies(CostWeights(), {"smg": {}})) == [*POLICY_NAMES, "smg"]
 
 
-def test_parameters_reach_them_and_wrong_ones_are_named() -> None:
+def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
     view = view_of([900, 0], [9, 0])
     for text, first in (
         ("smg", 0),
@@ -79,7 +79,7 @@ matches = st.lists(st.sampled_from([0.0, 8.0, 16.0, 400.0, 1000.0]), min_size=4,
 
 @given(cached=matches, in_flight=loads)
 @settings(max_examples=examples(60))
-def test_lmetric_takes_the_least_product(cached: list[float], in_flight: list[float]) -> None:
+def test_lmetric_chooses_the_least_product(cached: list[float], in_flight: list[float]) -> None:
     view = view_of(cached, in_flight)
     products = [(1000 - c) * (n + 1) for c, n in zip(cached, in_flight, strict=True)]
     assert products[chosen(Lmetric(), view)] == min(products)
@@ -97,7 +97,7 @@ def test_least_request_believes_the_larger_count(
 
 @given(cached=matches, running=loads)
 @settings(max_examples=examples(100))
-def test_aibrix_takes_the_best_match_that_is_not_overloaded(
+def test_aibrix_chooses_the_best_match_that_is_not_overloaded(
     cached: list[float], running: list[float]
 ) -> None:
     first = chosen(PrefixCache(), view_of(cached, [0.0] * 4, running=running))
@@ -111,7 +111,7 @@ def test_aibrix_takes_the_best_match_that_is_not_overloaded(
         assert running[first] == min(running[i] for i in fit if cached[i] == best)
 
 
-def test_sglang_switches_to_load_when_out_of_balance_or_without_a_match() -> None:
+def test_sglang_switches_to_load_if_unbalanced_or_without_a_match() -> None:
     assert chosen(CacheAware(), view_of([900, 0], [50, 0])) == 0
     assert chosen(CacheAware(), view_of([900, 0], [65, 0])) == 1, "65 - 0 is over 64"
     assert chosen(CacheAware(), view_of([900, 0], [300, 210])) == 0, "300 is within 1.5 of 210"
@@ -126,7 +126,7 @@ def session_view(session: str, cached: list[float], in_flight: list[float], now:
     return view
 
 
-def test_vllm_router_knows_a_session_before_it_knows_a_prefix() -> None:
+def test_vllm_router_prefers_a_known_session_to_a_prefix() -> None:
     rule = CacheAware()
     policy = SessionsFirst(rule, rule.out_of_balance)
 
@@ -149,7 +149,7 @@ def test_a_sticky_session_stays_under_any_load() -> None:
     assert chosen(policy, session_view("two", [900, 0], [5, 999], 10.0)) == 0
 
 
-def test_a_vetoed_endpoint_is_taken_only_where_all_are() -> None:
+def test_a_vetoed_endpoint_is_chosen_only_if_all_are_vetoed() -> None:
     rule = Vetoed(CacheAware())
     for waiting, kv_usage, first in (
         ([7.0, 0.0], [0.79, 0.1], 0),
@@ -168,7 +168,9 @@ def test_a_vetoed_endpoint_is_taken_only_where_all_are() -> None:
     shared=st.sampled_from([0.0, 1.0]),
 )
 @settings(max_examples=examples(60))
-def test_dynamo_takes_the_least_sum(cached: list[float], queued: list[int], shared: float) -> None:
+def test_dynamo_chooses_the_least_sum(
+    cached: list[float], queued: list[int], shared: float
+) -> None:
     view = view_of(cached, [0.0] * 4, queued=[100.0 * n for n in queued])
     for slot, n in enumerate(queued):
         view.table.queued_uncached_tokens[slot] = 30.0 * n
@@ -192,7 +194,7 @@ def test_dynamo_takes_the_least_sum(cached: list[float], queued: list[int], shar
         ([995, 0, 0], [1, 1, 1], [7, 0, 0], {0, 1, 2}),  # it would answer over 5 s later
     ],
 )
-def test_llm_d_keeps_to_the_cache_up_to_a_price(
+def test_llm_d_stays_with_the_cache_up_to_a_limit(
     cached: list[float], in_flight: list[float], rtt_s: list[float], scored: set[int]
 ) -> None:
     view = make_view(
@@ -239,11 +241,11 @@ def test_llm_router_without_a_valve_never_spills() -> None:
 
 
 def spread_of(scorer: Scorer) -> Counter[int]:
-    """Where 200 requests go that match nothing on four idle workers."""
+    """Return where 200 requests without a match go on four idle workers."""
     return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
 
 
-def test_llm_router_spreads_ties_and_by_index_it_would_not() -> None:
+def test_llm_router_spreads_ties_instead_of_choosing_by_index() -> None:
     spread = spread_of(PrefixAware())
     assert len(spread) >= 3
     assert max(spread.values()) <= 100
@@ -252,7 +254,7 @@ def test_llm_router_spreads_ties_and_by_index_it_would_not() -> None:
 
 
 @pytest.mark.parametrize("make", [Lmetric, LeastRequest, LeastLoad, PrefixCache, CacheAware])
-def test_ties_go_to_chance(make: Callable[[], Scorer]) -> None:
+def test_ties_are_broken_at_random(make: Callable[[], Scorer]) -> None:
     spread = spread_of(make())
     assert len(spread) == 4
     assert max(spread.values()) <= 80
@@ -265,7 +267,7 @@ def test_least_load_adds_requests_and_tokens() -> None:
     assert chosen(LeastLoad(), view) == 2  # 503, 601, 401
 
 
-def test_simple_affinity_knows_the_beginning_and_no_session() -> None:
+def test_simple_affinity_uses_the_beginning_of_the_prompt_and_ignores_sessions() -> None:
     scorer = SimpleSessionAffinity()
     places = {
         chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)
@@ -275,7 +277,7 @@ def test_simple_affinity_knows_the_beginning_and_no_session() -> None:
     assert places == {0, 1, 2, 3}
 
 
-def test_p2c_takes_the_better_of_two_and_never_the_worst_of_three() -> None:
+def test_p2c_chooses_the_better_of_two_and_never_the_worst_of_three() -> None:
     policy = PowerOfTwo()
     taken = Counter(chosen(policy, view_of([0, 0, 0], [1, 5, 9], seed=seed)) for seed in range(600))
     assert taken[2] == 0

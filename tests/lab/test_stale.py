@@ -1,4 +1,4 @@
-"""Stored runs are checked with later code: what changes numbers is seen, texts are not."""
+"""Stored runs are checked with later code: changes of numbers are detected, texts are ignored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _one_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_a_run_whose_first_seed_comes_out_again_holds(tmp_path: Path) -> None:
+def test_a_run_whose_first_seed_is_reproduced_holds(tmp_path: Path) -> None:
     run = check(experiment(1.0, 5.0, 5.0), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
     assert run.checked is not None
     assert (run.checked.numbers, run.checked.differ, run.checked.worst) == (1, 0, "")
@@ -54,7 +54,7 @@ def test_a_run_whose_first_seed_differs_is_stale(tmp_path: Path) -> None:
     assert (run.checked.differ, run.checked.worst) == (1, "c: 1, now 1.5")
 
 
-def test_a_number_that_is_no_longer_made_or_is_new_differs() -> None:
+def test_a_number_that_is_missing_or_new_differs() -> None:
     before = first_numbers({"c": {"": Seen([1.0], [2.0]), "part": Seen([math.nan])}})
     assert not differing(before, before)
     gone = differing(before, first_numbers({"c": {"": Seen([1.0])}}))
@@ -63,7 +63,7 @@ def test_a_number_that_is_no_longer_made_or_is_new_differs() -> None:
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_one_seed_alone_may_have_another_best_rival_and_another_mean(tmp_path: Path) -> None:
+def test_a_single_seed_may_have_another_best_policy_and_mean(tmp_path: Path) -> None:
     def its(*ours: float) -> Experiment:
         def run(scope: Scope) -> Report:
             seen, best = list(ours[: len(scope.seeds)]), "smg" if scope.seeds[1:] else "lmetric"
@@ -93,7 +93,7 @@ def test_one_seed_alone_may_have_another_best_rival_and_another_mean(tmp_path: P
         ("policies/one", "x = 2\n", False),
     ],
 )
-def test_the_code_of_a_run_is_what_it_reaches(
+def test_the_code_of_a_run_is_what_it_imports(
     tmp_path: Path, changed: str, text: str, same: bool
 ) -> None:
     def digest(root: str, **files: str) -> str:
@@ -117,7 +117,7 @@ def test_the_code_of_a_run_is_what_it_reaches(
     assert (digest("a") == digest("b", **{changed: text})) is same
 
 
-def test_data_files_beside_the_code_are_part_of_its_digest(tmp_path: Path) -> None:
+def test_data_files_next_to_the_code_are_part_of_its_digest(tmp_path: Path) -> None:
     def digest(room: str, rate: str) -> str:
         for name in ("laar", f"laar/{room}", f"laar/{room}/data"):
             (tmp_path / name).mkdir(exist_ok=True)
@@ -138,7 +138,7 @@ def test_data_files_beside_the_code_are_part_of_its_digest(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("_one_code")
-def test_the_command_stores_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_stores_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(tmp_path, 1.0, 2.0, 3.0)
     monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: experiment(1.5))
     command = ["results", "--check", "--directory", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""The suite: its workloads are what they say, runs repeat, the verdict is the tests it names."""
+"""The suite: workloads match their descriptions, runs repeat, the verdict uses the named tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BY_NAME = {case.name: case for case in SUITE}
 
 
 def cached_share(arrivals: list[Arrival]) -> float:
-    """The share of the prompts' tokens that one endless cache would find."""
+    """Return the share of the prompts' tokens that an unlimited cache would find."""
     seen: set[int] = set()
     found = total = 0
     for arrival in arrivals:
@@ -61,7 +61,7 @@ def cached_share(arrivals: list[Arrival]) -> float:
 # -- workloads ---------------------------------------------------------------------------------
 
 
-def test_both_roles_have_workloads_of_their_own_kind() -> None:
+def test_both_roles_have_their_own_workloads() -> None:
     names = [case.name for case in SUITE]
     assert len(set(names)) == len(names)
     assert {case.role for case in SUITE} == {"choose", "judge"}
@@ -77,7 +77,7 @@ def test_a_run_has_the_defaults_of_the_settings_file() -> None:
     assert run.sample_every_s == bodies.sample_every_s
 
 
-def test_counts_are_split_by_what_a_workload_was_for() -> None:
+def test_counts_are_split_by_the_role_of_a_workload() -> None:
     level = {"laar": [1.0, 1.0], "a": [1.0, 1.0], "b": [2.0, 2.0]}
     behind = {"laar": [1.2, 1.2], "a": [1.3, 1.3], "b": [1.0, 1.0]}
     numbers = {
@@ -94,7 +94,7 @@ def test_counts_are_split_by_what_a_workload_was_for() -> None:
     assert split({"x": {"another metric": {"laar": [1.0]}}}) is None
 
 
-def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:
+def test_the_page_on_the_verdict_lists_every_workload_in_its_column() -> None:
     page = Path(__file__).parents[2] / "docs" / "decisions" / "0013-how-no-regret-is-judged.md"
     row = next(line for line in page.read_text().splitlines() if line.startswith("| router-8"))
     _, choose, judge, _ = row.split("|")
@@ -104,8 +104,8 @@ def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_workload_runs_and_repeats(name: str) -> None:
-    """A part of it, twice: the same figures, every request answered."""
+def test_a_workload_is_reproducible(name: str) -> None:
+    """Run a part of it twice: the same figures, every request answered."""
     first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.02) for _ in range(2))
     assert first == again
     assert first["requests"] >= 4
@@ -113,7 +113,7 @@ def test_a_workload_runs_and_repeats(name: str) -> None:
     assert all(math.isfinite(first[metric]) and first[metric] > 0 for metric in MARGINS)
 
 
-def test_long_prompts_are_as_long_and_as_well_known_as_arts() -> None:
+def test_long_prompts_resemble_those_of_the_published_benchmark() -> None:
     load = BY_NAME["art-x1"].load
     assert isinstance(load, Open)
     arrivals = list(load.draw(generator(5, "x"), 900.0))
@@ -131,7 +131,7 @@ def test_documents_are_shared_and_questions_are_not() -> None:
     assert cached_share(list(questions(alone, rng, 60.0))) < 0.1
 
 
-def test_a_batch_asks_about_one_document_at_once() -> None:
+def test_a_batch_asks_many_questions_about_one_document_at_once() -> None:
     shape = BatchShape(every_s=20.0, size=(10, 20))
     asked = [one for one in batches(shape, random.Random(2), 200.0) if one.kind == "batch"]
     assert len(asked) >= 30
@@ -144,7 +144,7 @@ def test_a_batch_asks_about_one_document_at_once() -> None:
         assert max(times) - min(times) <= 0.5
 
 
-def test_agents_share_a_system_prompt_and_keep_what_went_before() -> None:
+def test_agents_share_a_system_prompt_and_keep_their_history() -> None:
     shape = AgentShape(system_tokens=8192)
     sessions = [list(turns) for _, turns in itertools.islice(agents(shape, random.Random(3)), 20)]
     firsts = {tuple(turns[0].prompt.blocks[:512]) for turns in sessions}
@@ -172,7 +172,7 @@ def test_bursts_keep_the_requests_and_move_their_times() -> None:
 
 
 def test_background_requests_load_engines_and_are_not_counted() -> None:
-    """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
+    """Without half of the sessions the rest is half as many, but no faster."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
     shared = run_case(case, "least-loaded", 1, share=0.25)
@@ -187,7 +187,7 @@ def test_background_requests_load_engines_and_are_not_counted() -> None:
     assert shared["ttft_mean_s"] > 0.3 * whole["ttft_mean_s"]
 
 
-def test_every_kind_of_load_is_in_the_suite() -> None:
+def test_every_kind_of_traffic_is_in_the_suite() -> None:
     assert {type(case.load) for case in SUITE} == {Open, Closed, Together}
 
 
@@ -195,11 +195,11 @@ def test_every_kind_of_load_is_in_the_suite() -> None:
 
 
 def runs_of(values: dict[str, list[float]]) -> dict[str, list[dict[str, float]]]:
-    """The same figure for every metric."""
+    """Return the same figure for every metric."""
     return {name: [dict.fromkeys(MARGINS, v) for v in of] for name, of in values.items()}
 
 
-def test_holm_steps_down_and_stops_at_the_first_that_stands() -> None:
+def test_holm_stops_at_the_first_hypothesis_that_is_not_rejected() -> None:
     assert holm([0.01, 0.04, 0.03]) == [True, False, False], "0.03 is above 0.05 / 2"
     assert holm([0.001, 0.02, 0.04]) == [True, True, True]
     assert holm([0.2, 0.001]) == [False, True]
@@ -234,7 +234,7 @@ def test_the_verdict_distinguishes_a_loss_a_tie_and_too_few_seeds() -> None:
     assert found["noise", "ttft_mean_s"].verdict == "open"
 
 
-def test_the_best_baseline_is_a_workloads_own_and_a_metrics_own() -> None:
+def test_the_best_baseline_is_chosen_by_workload_and_metric() -> None:
     results = {
         "one": runs_of({OURS: [2.0, 2.1], "a": [1.0, 1.1], "b": [3.0, 3.1]}),
         "two": runs_of({OURS: [2.0, 2.1], "a": [5.0, 5.1], "b": [4.0, 4.1]}),
@@ -246,7 +246,7 @@ def test_the_best_baseline_is_a_workloads_own_and_a_metrics_own() -> None:
     assert less.mean == pytest.approx(1 - math.sqrt((2.05 * 2.05) / (1.05 * 5.05)), abs=0.01)
 
 
-def test_only_baselines_that_are_far_behind_everywhere_fall_out() -> None:
+def test_only_baselines_that_are_far_behind_everywhere_are_eliminated() -> None:
     fast, slow = dict.fromkeys(MARGINS, 1.0), dict.fromkeys(MARGINS, 1.2)
     runs = {"a": [fast], "b": [slow], "c": [slow | {"ttft_p50_s": 1.1}], "d": [fast]}
     assert contenders(runs, list(runs)) == ["a", "c", "d"]
@@ -260,7 +260,7 @@ def test_an_eliminated_baseline_stays_in_the_table_and_out_of_comparisons() -> N
     assert less.mean == pytest.approx(1 - 2.0 / 2.1)
 
 
-def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None:
+def test_regret_is_zero_for_the_best_policy_and_the_gap_for_the_others() -> None:
     results = {
         "one": runs_of({OURS: [2.0], "a": [1.0, 5.0]}),
         "two": runs_of({OURS: [3.0], "a": [6.0, 1.0]}),
@@ -272,7 +272,7 @@ def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None
 
 
 @pytest.mark.parametrize("name", ["no-regret", "agents", "conversations"])
-def test_claims_ask_for_the_margins_by_which_the_table_is_judged(name: str) -> None:
+def test_claims_use_the_margins_of_the_table(name: str) -> None:
     asked = {
         claim.name.partition("-")[2]: claim.bound
         for claim in find_experiment(name).claims
@@ -311,7 +311,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
-    """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
+    """Round-robin on conversations with prefixes: worse than any policy that considers them."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]
     ran = RUN.invoke(commands.app, told)
@@ -335,14 +335,14 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
         (["laar-ttca", "--records", "."], "does not take records"),
     ],
 )
-def test_what_cannot_be_run_is_reported(told: list[str], said: str) -> None:
+def test_workloads_that_cannot_be_run_are_reported(told: list[str], said: str) -> None:
     ran = RUN.invoke(commands.app, ["run", *told, "--jobs", "1"])
     assert ran.exit_code == 2
     assert said in ran.output + ran.stderr
 
 
 def real_traffic(folder: Path) -> Path:
-    """Files in the formats of the real ones, small."""
+    """Small files in the formats of the real ones."""
     rng = random.Random(11)
     with gzip.open(folder / "agent-sessions.jsonl.gz", "wt") as file:
         for session, turn in itertools.product(range(30), range(12)):
@@ -390,7 +390,7 @@ def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
 
 
 def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
-    """A file of sessions of one request each."""
+    """A file of sessions with one request each."""
     with (folder / "agent-sessions.jsonl").open("w") as file:
         for number, tokens in enumerate(lengths):
             line = {
@@ -405,19 +405,21 @@ def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
 
 
 @pytest.mark.parametrize("lengths", [[], [130_000] * 3])
-def test_sessions_none_of_which_can_be_sent_are_refused(tmp_path: Path, lengths: list[int]) -> None:
+def test_a_file_without_any_session_that_can_be_sent_is_refused(
+    tmp_path: Path, lengths: list[int]
+) -> None:
     case = agent_cases(sessions_that_begin_with(tmp_path, lengths))[0]
     with pytest.raises(SettingError, match=r"agent-sessions\.jsonl: no session begins"):
         run_case(case, "lmetric", 0, share=0.01)
 
 
-def test_any_number_of_sessions_too_long_to_send_are_passed_over(tmp_path: Path) -> None:
+def test_sessions_that_are_too_long_to_send_are_skipped(tmp_path: Path) -> None:
     case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 1100 + [600]))[0]
     assert run_case(case, "lmetric", 0, share=0.01)["requests"] > 0
 
 
 def chats(folder: Path, *requests: tuple[int, int]) -> Path:
-    """A chat trace of these times in ms and prompt lengths in tokens."""
+    """A chat trace with these times in ms and prompt lengths in tokens."""
     with (folder / "conversation-trace.jsonl").open("w") as file:
         for at_ms, tokens in requests:
             line = {
@@ -453,6 +455,6 @@ def test_a_day_of_chats_without_a_duration_is_refused(tmp_path: Path) -> None:
         next(day_chats(data, 1.0, random.Random(0), 60.0))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"agent-sessions\.jsonl"):
         cases(tmp_path)

@@ -1,4 +1,4 @@
-"""Fleets, traces and sessions as others write them."""
+"""Fleets, traces and sessions from other sources."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def written(path: Path, *entries: dict[str, object]) -> Path:
 
 
 @pytest.mark.slow
-def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_path: Path) -> None:
+def test_ablation_and_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
     models = FLEET["models"]
     assert isinstance(models, dict)
     accuracy = {name: {"accuracy": {"pt": [0.6 if name == "fast" else 0.9]}} for name in models}
@@ -90,7 +90,7 @@ def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_pat
 
 @pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
 def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None:
-    """Its tenth of a second is an answer, and not the time before one that nobody measured."""
+    """Its tenth of a second is an answer, not the time before one that nobody measured."""
     surface = AccuracySurface.model_validate(FLEET)
     quicker = {
         name: model.model_copy(update={"decode_s_per_token": model.decode_s_per_token / faster})
@@ -107,7 +107,7 @@ def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None
     assert models["fast"] > models["slow"]
 
 
-def test_cells_of_all_lengths_have_names_of_their_own() -> None:
+def test_cells_of_all_lengths_have_distinct_names() -> None:
     lengths = (100, 500, 1000, 1024, 2000, 2048, 4096)
     assert len({name_of(("en", length)) for length in lengths}) == len(lengths)
     assert name_of(("en", 4096)) == "en 4K"
@@ -126,7 +126,7 @@ def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
         assert (value <= claim.bound) == holds
 
 
-def test_a_trace_may_have_ids_of_a_part_of_its_prompts(tmp_path: Path) -> None:
+def test_a_trace_may_have_ids_for_only_part_of_its_prompts(tmp_path: Path) -> None:
     entries = [
         {"timestamp": 100 * n, "input_length": 300 + n, "output_length": 5, "hash_ids": [n][:most]}
         for n in range(6)
@@ -148,7 +148,7 @@ def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
     assert {arrival.session for arrival in chats} == {""}
 
 
-def test_times_of_a_session_that_are_null_are_missing(tmp_path: Path) -> None:
+def test_null_times_of_a_session_count_as_missing(tmp_path: Path) -> None:
     common: dict[str, object] = {
         "session": "a",
         "input_length": 600,

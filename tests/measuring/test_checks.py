@@ -40,7 +40,9 @@ def spec(**fields: Any) -> CheckSpec:
         ({"json": 1}, "NaN", False),
     ],
 )
-def test_plain_checks(fields: dict[str, Any], answer: str, correct: bool) -> None:
+def test_each_kind_of_check_accepts_and_rejects_answers(
+    fields: dict[str, Any], answer: str, correct: bool
+) -> None:
     assert decide(spec(**fields), answer) is correct
 
 
@@ -56,6 +58,6 @@ def test_plain_checks(fields: dict[str, Any], answer: str, correct: bool) -> Non
         {"surprise": 1},
     ],
 )
-def test_checks_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
+def test_invalid_checks_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         spec(**fields)

@@ -1,4 +1,4 @@
-"""laar measure: resumable, paced, interrupted without loss, on files that were torn."""
+"""laar measure: resumable, paced, interrupted without loss, on truncated files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def outcomes_of(out: Path) -> list[MeasuredOutcome]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_writes_one_outcome_for_each_model_and_question(
+async def test_one_outcome_is_written_for_each_model_and_question(
     serve: Any, tmp_path: Path, stream: bool
 ) -> None:
     fleet = await serve(echo, models=("good", "bad"))
@@ -70,10 +70,8 @@ async def test_writes_one_outcome_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
-async def test_an_outcome_is_of_the_class_of_the_user_s_last_text(
-    serve: Any, tmp_path: Path
-) -> None:
-    """As when an answer is begun for the model, or a document stands before the question."""
+async def test_an_outcome_has_the_class_of_the_last_user_text(serve: Any, tmp_path: Path) -> None:
+    """As when an answer is begun for the model, or a document precedes the question."""
     parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "翻訳: これ"}]
     fleet = await serve(echo)
@@ -84,7 +82,7 @@ async def test_an_outcome_is_of_the_class_of_the_user_s_last_text(
     assert (row.language, row.task) == ("en", "translation")
 
 
-async def test_goes_on_where_a_torn_file_stopped(serve: Any, tmp_path: Path) -> None:
+async def test_a_run_resumes_after_a_truncated_file(serve: Any, tmp_path: Path) -> None:
     fleet = await serve(echo)
     target = [Target(base_url=fleet.url, model="good")]
     out = tmp_path / "outcomes.jsonl"
@@ -100,7 +98,7 @@ async def test_goes_on_where_a_torn_file_stopped(serve: Any, tmp_path: Path) -> 
     assert (again.asked, again.resumed) == (0, 5)
 
 
-def test_mending_keeps_all_that_can_be_read(tmp_path: Path) -> None:
+def test_repairing_a_file_keeps_all_readable_lines(tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
     assert mend(out) == (0, set())
     row = {
@@ -127,7 +125,7 @@ def test_mending_keeps_all_that_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b'{"messages": []}\n{"messages": []}', b'{"a": 1}', b"\n7\n"])
-async def test_a_file_of_something_else_is_refused_and_left_alone(
+async def test_an_unrelated_file_is_rejected_and_unchanged(
     serve: Any, tmp_path: Path, content: bytes
 ) -> None:
     """As when the file of questions is named twice: its last line was cut off."""
@@ -169,7 +167,7 @@ class _Silence(web.StreamResponse):
         await asyncio.sleep(60)
 
 
-async def test_requests_without_an_answer_are_noted_and_asked_again(
+async def test_requests_without_an_answer_are_recorded_and_repeated(
     serve: Any, tmp_path: Path
 ) -> None:
     broken = True
@@ -190,9 +188,7 @@ async def test_requests_without_an_answer_are_noted_and_asked_again(
     assert [r.correct for r in outcomes_of(out)] == [True]
 
 
-async def test_an_endpoint_that_turns_away_is_asked_again_at_once(
-    serve: Any, tmp_path: Path
-) -> None:
+async def test_an_endpoint_that_refuses_is_asked_again_at_once(serve: Any, tmp_path: Path) -> None:
     def script(number: int, body: dict[str, Any]) -> web.Response:
         if number < 2:
             return web.Response(status=503, headers={"retry-after": "0"})
@@ -212,7 +208,7 @@ async def test_two_targets_of_a_model_share_its_questions(serve: Any, tmp_path: 
     assert sum(len(fleet.bodies) for fleet in fleets) == 8
 
 
-async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
+async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="same id"):
         await measure([], [question(1), question(1)], tmp_path / "o.jsonl")
     target = [Target(base_url="http://127.0.0.1:9", model="m")]
@@ -225,10 +221,10 @@ async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
         await discover([empty.url])
 
 
-async def test_an_engine_is_asked_one_at_a_time_and_nothing_that_is_too_long(
+async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     tmp_path: Path,
 ) -> None:
-    """As vLLM lists a base and its adapters, which share one queue."""
+    """As vLLM lists a base model and its adapters, which share one queue."""
     card = {"id": "m", "root": "./m", "parent": None, "max_model_len": 1000}
     adapters = [{"id": x, "root": x, "parent": "m", "max_model_len": None} for x in ("l1", "l2")]
     in_flight, most, longest = 0, 0, 0
@@ -264,7 +260,7 @@ async def test_an_engine_is_asked_one_at_a_time_and_nothing_that_is_too_long(
     assert {each.base for each in outcomes_of(out) if each.model != "m"} == {"m"}
 
 
-async def test_a_list_of_models_that_comes_in_pieces_is_read_whole() -> None:
+async def test_a_list_of_models_in_several_chunks_is_read_completely() -> None:
     async def listed(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
@@ -280,7 +276,7 @@ async def test_a_list_of_models_that_comes_in_pieces_is_read_whole() -> None:
     assert [target.model for target in found] == ["base", "adapter"]
 
 
-async def test_a_refused_key_is_not_printed() -> None:
+async def test_a_rejected_key_is_not_printed() -> None:
     async with TestServer(web.Application()) as server:
         with pytest.raises(SettingError, match="404") as raised:
             await discover(
@@ -290,7 +286,7 @@ async def test_a_refused_key_is_not_printed() -> None:
     assert "a-secret" not in shown
 
 
-def test_reads_an_evaluation_set(tmp_path: Path) -> None:
+def test_an_evaluation_set_is_read(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     messages = [{"role": "user", "content": "hi"}]
     lines = [
@@ -316,7 +312,7 @@ def test_reads_an_evaluation_set(tmp_path: Path) -> None:
         (b'{"messages": [{}], "check": {"exact": "x"}, "chek": 1}', "chek"),
     ],
 )
-def test_a_bad_line_of_an_evaluation_set_is_named(
+def test_a_bad_line_of_an_evaluation_set_is_reported(
     tmp_path: Path, line: bytes, complaint: str
 ) -> None:
     path = tmp_path / "set.jsonl"

@@ -1,4 +1,4 @@
-"""The policies that are no part of laar's own cost, each against its rule and by example."""
+"""The policies other than laar's own cost, each compared with its rule and with examples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_llm_d_weighs_queue_kv_and_prefix_two_two_three() -> None:
 
 
 def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> list[int]:
-    """llm-d's default profile in one piece, as laar had it before its scorers were parts."""
+    """llm-d's default profile in one piece, as laar had it before its scorers were separate."""
     waiting = view.table.waiting[view.slots]
     most = 1.0 if np.isnan(waiting).all() else float(np.nanmax(waiting)) + 1.0
     waiting = np.where(np.isnan(waiting), most, waiting)
@@ -63,7 +63,7 @@ def llm_d_as_one_sum(view: View, *, queue: float, kv: float, prefix: float) -> l
     weights=st.sampled_from([(2.0, 2.0, 3.0), (1.0, 0.0, 4.0), (0.0, 0.0, 0.0)]),
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_llm_d_of_three_scorers_orders_as_the_one_sum_ties_and_all(
+def test_llm_d_composed_of_three_scorers_orders_like_a_single_sum_including_ties(
     state: list[tuple[float, float, float]], seed: int, weights: tuple[float, float, float]
 ) -> None:
     waiting, kv_usage, cached = (list(column) for column in zip(*state, strict=True))
@@ -105,7 +105,7 @@ def test_llm_ds_guide_stays_with_the_prefix_until_it_is_saturated() -> None:
     assert sent_to([900, 0, 400], [790, 0, 0], prefill_tokens_per_s=1000) == 1, "none is sticky"
 
 
-def test_parameters_reach_the_policies_and_wrong_ones_are_named() -> None:
+def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
     view = view_of([900, 0], [9, 0], waiting=[30.0, 0.0], kv_usage=0.0)
     for text, first in (
         ("llm-d", 0),
@@ -136,7 +136,7 @@ def test_the_page_on_policies_names_each_and_every_parameter() -> None:
                     assert f"`{parameter}` {each.default:g}" in page
 
 
-def test_llm_ds_picker_gives_equals_an_even_chance_and_nothing_to_the_rest() -> None:
+def test_the_picker_of_llm_d_chooses_evenly_among_the_best_only() -> None:
     picker, scores = ShuffledMaxScore(), np.array([0.5, 0.9, 0.9, 0.899])
     views = (view_of([0.0] * 4, [0.0, 5.0, 0.0, 0.0], seed=seed) for seed in range(200))
     spread = Counter(picker.order(scores, view)[0] for view in views)
@@ -145,7 +145,7 @@ def test_llm_ds_picker_gives_equals_an_even_chance_and_nothing_to_the_rest() -> 
 
 
 @pytest.mark.long
-def test_weighted_random_follows_the_scores() -> None:
+def test_weighted_random_chooses_in_proportion_to_the_scores() -> None:
     picker, scores = WeightedRandom(), np.array([0.0, 0.6, 0.3, 0.1])
     views = (view_of([0.0] * 4, [0.0] * 4, seed=seed) for seed in range(1000))
     orders = [picker.order(scores, view) for view in views]

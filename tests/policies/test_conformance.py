@@ -46,7 +46,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("title", MAKERS)
-def test_it_keeps_its_promises(title: str) -> None:
+def test_each_part_of_a_policy_keeps_the_contract(title: str) -> None:
     symmetric = title.split()[1] not in BY_CHANCE_OR_IN_TURN
     check_all(MAKERS[title], symmetric=symmetric)
 
@@ -111,12 +111,14 @@ def unseeded(view: View) -> Any:
         (unseeded, "two runs differ"),
     ],
 )  # fmt: skip
-def test_the_suite_finds_a_broken_promise(rule: Callable[[View], Any], said: str) -> None:
+def test_the_checks_detect_a_scorer_that_breaks_the_contract(
+    rule: Callable[[View], Any], said: str
+) -> None:
     with np.errstate(all="ignore"), pytest.raises(AssertionError, match=said):
         check_all(lambda: Scores(rule))
 
 
-def test_the_suite_finds_a_filter_and_a_picker_that_are_none() -> None:
+def test_the_checks_detect_an_invalid_filter_and_picker() -> None:
     class Numbers:
         def keep(self, view: View) -> Any:
             return np.ones(len(view.slots))
@@ -125,16 +127,16 @@ def test_the_suite_finds_a_filter_and_a_picker_that_are_none() -> None:
         def order(self, scores: Any, view: View) -> Any:
             return [0] * len(scores)
 
-    with pytest.raises(AssertionError, match="give truth values"):
+    with pytest.raises(AssertionError, match="return booleans"):
         check_all(Numbers)
-    with pytest.raises(AssertionError, match="not each of them once"):
+    with pytest.raises(AssertionError, match="not each exactly once"):
         check_all(First)
     policy = Policy(name="x", scorers=[(Scores(by_place), 1.0)], picker=First())
-    with pytest.raises(AssertionError, match="not each of them once"):
+    with pytest.raises(AssertionError, match="not each exactly once"):
         check_all(lambda: policy)
 
 
-def test_a_view_holds_what_it_was_asked_for() -> None:
+def test_a_view_has_the_requested_values() -> None:
     view = make_view(3, waiting=[1, 2, 3], in_flight=2, models=("a", "b"), labels=[{"x": "y"}])
     assert view.table.waiting[view.slots].tolist() == [1, 2, 3]
     assert view.in_flight.tolist() == [2, 2, 2]

@@ -34,12 +34,12 @@ class Writes:
         return range(len(scores))
 
 
-def test_every_array_of_a_view_is_named():
+def test_every_array_of_a_view_is_listed():
     assert set(BY_CANDIDATE) == set(_ARRAYS)
 
 
 @pytest.mark.parametrize("name", _ARRAYS)
-def test_a_part_that_writes_to_an_array_of_the_view_raises(name):
+def test_writing_to_an_array_of_the_view_raises_an_error(name):
     for part in (
         lambda view: GuardedFilter(Writes(name), "p").keep(view),
         lambda view: GuardedScorer(Writes(name), "p").score(view),
@@ -52,6 +52,6 @@ def test_a_part_that_writes_to_an_array_of_the_view_raises(name):
         assert (getattr(view, name) == before).all()
 
 
-def test_some_of_a_view_has_some_of_each_array():
+def test_a_part_of_a_view_has_a_part_of_each_array():
     some = full_view().at(np.array([2, 0]))
     assert {len(getattr(some, name)) for name in _ARRAYS} == {2}

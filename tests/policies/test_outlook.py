@@ -47,7 +47,7 @@ def finish(director, decision, latency_s=1.0, **fields):
 
 
 @pytest.mark.parametrize(("objective_s", "where"), [(60.0, FAR), (None, NEAR)])
-def test_a_patient_job_follows_its_prefix_across_the_ocean(objective_s, where):
+def test_a_patient_job_follows_its_prefix_to_a_distant_region(objective_s, where):
     d = fleet(FAR)
     finish(d, ask(d, DOCUMENT, 0.0))
     d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (FAR, NEAR)])
@@ -57,14 +57,14 @@ def test_a_patient_job_follows_its_prefix_across_the_ocean(objective_s, where):
     assert decision.address == where
 
 
-def test_an_urgent_chat_stays_near():
+def test_an_urgent_chat_stays_in_a_near_region():
     d = fleet(FAR, NEAR)
     d.table.round_trip(FAR, 0.4, 0.0)
     d.table.round_trip(NEAR, 0.01, 0.0)
     assert ask(d, "Hello there.", 0.0, ttft_objective_s=0.2).address == NEAR
 
 
-def test_a_crowd_has_a_price_however_large_it_is():
+def test_the_delay_of_a_large_queue_is_priced_at_any_size():
     d = fleet("a:1", "b:1")
     beginning = DOCUMENT[:3_000]
     finish(d, ask(d, beginning, 0.0))
@@ -72,7 +72,7 @@ def test_a_crowd_has_a_price_however_large_it_is():
     assert 75 <= places.count("a:1") <= 225
 
 
-def test_a_prefix_that_many_ask_for_comes_to_every_endpoint():
+def test_a_popular_prefix_is_copied_to_every_endpoint():
     d = fleet("a:1", "b:1", "c:1")
     seen, running = set(), []
     for number in range(90):
@@ -98,7 +98,7 @@ def test_what_was_predicted_is_reported_with_the_decision():
 
 
 @pytest.mark.long
-def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
+def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
     def told(text, now):
         decision = ask(d, text, now)
         finish(d, decision, latency_s=0.5)
@@ -119,7 +119,7 @@ def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
 
 
 class Alternating:
-    """Finds each of two models right a little more often, turn by turn."""
+    """Estimates each of two models slightly more often right, alternating by turn."""
 
     def __init__(self, lead):
         self.lead, self.turn = lead, 0
@@ -137,7 +137,7 @@ class Alternating:
 
 
 @pytest.mark.parametrize(("lead", "moved"), [(0.02, False), (0.35, True)])
-def test_a_conversation_changes_its_model_for_a_clear_gain_alone(lead, moved):
+def test_a_conversation_changes_its_model_only_for_a_clear_gain(lead, moved):
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)

@@ -1,4 +1,4 @@
-"""Parts of policies that packages bring: found by name, checked, never the end of a request."""
+"""Policy parts from installed packages: found by name, checked, and never fatal to a request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ POINTS = {
 
 @pytest.fixture(autouse=True)
 def packages(tmp_path: Path) -> Iterator[None]:
-    """Two packages: one with all that the tests need, one with a name that the other has too."""
+    """Two packages: one with everything that the tests need, one with a duplicate name."""
     site, other = tmp_path / "site", tmp_path / "other"
     install(site, "some-parts", POINTS)
     install(other, "more-parts", {"laar.policies": {"twice": "other_parts:mine"}})
@@ -98,7 +98,7 @@ def packages(tmp_path: Path) -> Iterator[None]:
 
 
 def composed(*scorers: ScorerUse, picker: str = "max-score", **more: Any) -> Any:
-    """A policy of these scorers."""
+    """A policy with these scorers."""
     profile = Profile(scorers=scorers, picker=PickerUse(name=picker, **more))
     return build_policies(CostWeights(), profiles={"p": profile})["p"]
 
@@ -125,18 +125,18 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         (scorers("nope"), "routing.policies: p: unknown scorer `nope`; known: laar, queue,"),
         (scorers("gone"), "entry point `gone = parts:Gone` of some-parts 1.0, group laar.scorers, "
          "cannot be loaded: AttributeError"),
-        (scorers("missing"), "No module named 'no_such_module'; install what it needs, or another "
-         "version of some-parts 1.0, or take `missing` out of the settings"),
+        (scorers("missing"), "No module named 'no_such_module'; install what it needs or another "
+         "version of some-parts 1.0, or remove `missing` from the settings"),
         (scorers("number"), "is a int; it must name a class or function"),
         (scorers("picky"), "laar.yaml:6: routing.policies.p: scorer `picky` (entry point `picky = "
          "parts:picky` of some-parts 1.0): cannot be made: ValueError: size is too small; check"),
         (scorers("even", x=1), "unknown parameter `x`; known: value, name, top, on"),
         (scorers("even", value="a"), "`value` is 'a'; give a finite number"),
         (scorers("even", top=1.5), "`top` is 1.5; give a whole number"),
-        (scorers("even", name=1), "`name` is 1; give a text"),
+        (scorers("even", name=1), "`name` is 1; give a string"),
         (scorers("even", on=1), "`on` is 1; give true or false"),
         (scorers("broken"), "give its parameter `how`"),
-        (scorers("broken", how=[1]), "`how` is [1]; give a text, a finite number, or true or"),
+        (scorers("broken", how=[1]), "`how` is [1]; give a string, a finite number, or true"),
         ({"policy": "twice"}, "the packages more-parts 1.0 and some-parts 1.0 both have one"),
         ({"policy": "even"}, "policy `even` (entry point `even = parts:Even` of some-parts 1.0): "
          "makes a Even; it must make a `laar.Policy`"),
@@ -148,7 +148,7 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
         ({"policies": {"p": {"scorers": [{"name": "even", "weight": 0}]}}}, "it must be above 0"),
     ],
 )  # fmt: skip
-def test_check_names_package_entry_point_and_remedy(
+def test_laar_check_reports_package_entry_point_and_remedy(
     tmp_path: Path, routing: dict[str, Any], said: str
 ) -> None:
     printed = checked(tmp_path, **routing)
@@ -157,7 +157,7 @@ def test_check_names_package_entry_point_and_remedy(
 
 
 @pytest.mark.long
-def test_a_plugin_serves_by_its_name_alone_in_a_policy_and_on_a_command_line(
+def test_a_plugin_is_used_by_name_in_a_policy_and_on_the_command_line(
     tmp_path: Path,
 ) -> None:
     routing = {
@@ -177,7 +177,7 @@ def test_a_plugin_serves_by_its_name_alone_in_a_policy_and_on_a_command_line(
     assert parse_policy("mine:share=0.5") == ("mine", {"share": 0.5})
 
 
-def test_a_package_cannot_replace_a_name_of_laars() -> None:
+def test_a_package_cannot_replace_a_name_of_laar() -> None:
     policy = composed(ScorerUse(name="laar"))
     assert type(policy.scorers[0][0]).__name__ == "Outlook"
     assert policy.knows_retries
@@ -204,7 +204,7 @@ def request(text: str = "a secret") -> Request:
 
 
 @pytest.mark.parametrize("how", ["raise", "write", "nan", "shape", "text", "none"])
-def test_a_scorer_that_breaks_its_promise_is_left_out_with_a_reason(how: str) -> None:
+def test_a_scorer_that_breaks_the_contract_is_skipped_with_a_reason(how: str) -> None:
     broken = ScorerUse(name="broken", weight=9.0, parameters={"how": how})
     director, faults = director_of(composed(broken, ScorerUse(name="active-requests")))
     director.table.reserve(0, 1.0, 1.0)
@@ -219,7 +219,7 @@ def test_a_scorer_that_breaks_its_promise_is_left_out_with_a_reason(how: str) ->
     assert alone.decide(request(), 0.0).address != "10.0.0.0:80", "the fewest in flight decide"
 
 
-def test_scores_are_clamped_and_a_scorer_has_only_so_many_reasons() -> None:
+def test_scores_are_clamped_and_the_reasons_of_a_scorer_are_limited() -> None:
     seven = composed(ScorerUse(name="broken", parameters={"how": "seven"}))
     assert seven.score(make_view(3)).tolist() == [1.0] * 3
     talker = composed(ScorerUse(name="broken", parameters={"how": "reason"}))
@@ -229,7 +229,7 @@ def test_scores_are_clamped_and_a_scorer_has_only_so_many_reasons() -> None:
 
 
 @pytest.mark.parametrize("how", ["shape", "numbers", "all"])
-def test_a_filter_that_breaks_its_promise_or_leaves_nothing_is_skipped(how: str) -> None:
+def test_a_filter_that_breaks_the_contract_or_keeps_nothing_is_skipped(how: str) -> None:
     profile = Profile(
         filters=(FilterUse(name="broken", parameters={"how": how}),),
         scorers=(ScorerUse(name="even"),),
@@ -244,7 +244,7 @@ def test_a_filter_that_breaks_its_promise_or_leaves_nothing_is_skipped(how: str)
 
 
 @pytest.mark.parametrize("how", ["short", "twice", "text"])
-def test_a_picker_that_breaks_its_promise_gives_way_to_the_best_score(how: str) -> None:
+def test_a_picker_that_breaks_the_contract_is_replaced_by_the_best_score(how: str) -> None:
     policy = composed(ScorerUse(name="active-requests"), picker="broken", parameters={"how": how})
     director, faults = director_of(policy)
     director.table.reserve(0, 1.0, 1.0)
@@ -254,7 +254,7 @@ def test_a_picker_that_breaks_its_promise_gives_way_to_the_best_score(how: str) 
     assert faults == ["picker broken"]
 
 
-def test_a_picker_orders_only_what_may_take_the_request() -> None:
+def test_a_picker_orders_only_eligible_candidates() -> None:
     policy = composed(ScorerUse(name="even"), picker="last-first")
     director, _ = director_of(policy)
     room = np.array([True, True, False])
@@ -279,7 +279,7 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
 
 
 @pytest.mark.long
-def test_changed_settings_keep_the_policies_that_are_set_as_before(tmp_path: Path) -> None:
+def test_changed_settings_keep_policies_whose_settings_are_unchanged(tmp_path: Path) -> None:
     both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
     checked(tmp_path, policies=both)
     picker = Picker(load(tmp_path / "laar.yaml").settings, seed=1)

@@ -1,4 +1,4 @@
-"""The formula of the cost: each price under its own name, worked by hand."""
+"""The formula of the cost: each price under its own name, computed by hand."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ NOW = 5.0
 
 
 def each(value):
-    """Two candidates alike."""
+    """Two equal candidates."""
     return np.full(2, float(value))
 
 
@@ -61,7 +61,7 @@ BY_HAND = {
 }
 
 
-def test_each_price_has_the_name_of_what_it_is():
+def test_each_field_of_a_price_matches_a_hand_calculation():
     priced = price(INPUTS)
     assert priced._fields == tuple(BY_HAND)
     for name, seconds in BY_HAND.items():
@@ -69,7 +69,7 @@ def test_each_price_has_the_name_of_what_it_is():
 
 
 FULL = replace(ENGINE, slots=each(2))
-"""Room for the two that are there: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
+"""Room for the two in flight: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ FULL = replace(ENGINE, slots=each(2))
         ({"rate": 2.0}, "others_s", 5.3 + 1.5 * 2.4 * 2 * (0.25 * 1.3 + 0.25 * 1.2)),
     ],
 )
-def test_each_input_goes_where_its_name_says(changed, name, seconds):
+def test_each_input_is_passed_under_its_own_name(changed, name, seconds):
     priced = price(replace(INPUTS, **changed))
     assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)

@@ -30,7 +30,7 @@ def advice(bodies, template=ARRANGED["after the system prompt"]):
 
 
 def chats(system, question, count=30, **more):
-    """Chats whose parts are made from their number."""
+    """Chats whose parts are derived from their number."""
     for n in range(count):
         messages = [
             {"role": "system", "content": system(n)},
@@ -62,7 +62,7 @@ RULES = "\n".join(f"Rule {n}: keep the {n}th shelf of the archive in order." for
         ("image in the first message", "diverge at an image", False),
     ],
 )
-def test_it_names_the_breaking_line_of_nine_kinds_of_agents(kind, named, saves, arranged):
+def test_the_breaking_line_of_nine_kinds_of_agents_is_found(kind, named, saves, arranged):
     (told,) = advice(bench_templates.bodies(kind, 5), ARRANGED[arranged])
     assert named in " ".join(told.sentences)
     if saves is not None:
@@ -84,7 +84,7 @@ def test_it_names_the_breaking_line_of_nine_kinds_of_agents(kind, named, saves, 
     ],
 )
 @pytest.mark.parametrize("place", ["top", "middle", "end"])
-def test_a_line_that_differs_is_named_wherever_it_stands(line, named, place):
+def test_a_line_that_differs_is_found_at_any_position(line, named, place):
     half = len(RULES) // 2
     made = {
         "top": lambda n: f"{line(n)}\n{RULES}",
@@ -99,7 +99,7 @@ def test_a_line_that_differs_is_named_wherever_it_stands(line, named, place):
     assert told.could > 0.85 > 0.75 > told.found
 
 
-def test_a_sentence_that_differs_is_named_in_a_prompt_of_one_line():
+def test_a_sentence_that_differs_is_found_in_a_prompt_of_one_line():
     rules = RULES.replace("\n", " ")
     (told,) = advice(chats(lambda n: f"{rules} It is {n % 12:02d}:{n:02d}. {rules}", "{}?".format))
     assert f"character {len(rules) + 7} of the system prompt: a time" in told.sentences[0]
@@ -123,7 +123,7 @@ def test_a_prompt_that_changes_once_breaks_nothing():
         ("open webui", "was seen in another order"),
     ],
 )
-def test_documents_that_cannot_be_shared_are_named(template, named):
+def test_documents_that_cannot_be_shared_are_reported(template, named):
     rng = random.Random(3)
     pool = corpora.chunks("pages", 30, rng)
 
@@ -158,7 +158,7 @@ def test_agents_are_distinguished_and_their_number_is_bounded():
         {"messages": [{"role": "system", "content": "\ud800 torn"}], "tools": [[[[]]]]},
     ],
 )
-def test_whatever_a_client_sends_it_goes_on(body):
+def test_any_body_of_a_client_is_accepted(body):
     read = read_body(Api.CHAT, json.dumps(body).encode())
     advisor = Advisor()
     for _ in range(20):

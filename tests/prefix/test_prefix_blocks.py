@@ -1,4 +1,4 @@
-"""Chains: what equal hashes mean, and where blocks end."""
+"""Chains: the meaning of equal hashes, and where blocks end."""
 
 import random
 from itertools import takewhile
@@ -15,7 +15,7 @@ HASHER = PromptHasher(b"secret")
 
 
 def shared_blocks(a: Chain, b: Chain) -> int:
-    """The leading hashes that two chains have in common, counted one by one."""
+    """Count the leading hashes that two chains have in common, one by one."""
     pairs = zip(a.hashes, b.hashes, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
@@ -26,7 +26,7 @@ def shared_bytes(a: str, b: str) -> int:
 
 
 def blocks_by_counting(total_bytes: int) -> int:
-    """Whole blocks in a prompt, by walking the tiers the module's note gives."""
+    """Whole blocks in a prompt, by walking the tiers in the module's docstring."""
     end = blocks = 0
     while True:
         end += 64 if end < 4096 else 256 if end < 32768 else 1024
@@ -60,12 +60,12 @@ def test_a_block_is_never_more_than_a_sixteenth_of_the_prefix_before_it() -> Non
     assert (sizes[ends[:-1] >= 1024] * 16 <= ends[:-1][ends[:-1] >= 1024]).all()
 
 
-def test_how_the_prompt_is_cut_in_spans_does_not_matter() -> None:
+def test_the_division_of_a_prompt_into_spans_does_not_matter() -> None:
     text = "日本語 and English, " * 50
     assert HASHER.chain([text]).hashes == HASHER.chain([text[:7], "", text[7:]]).hashes
 
 
-def test_what_is_hashed_again_has_the_same_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashing_a_prompt_again_yields_the_same_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 8)
     hasher, rng = PromptHasher(b"secret"), random.Random(1)
     turns = [rng.choice(["a", "b"]) * rng.choice([100, 4096, 70_000]) for _ in range(12)]
@@ -76,7 +76,7 @@ def test_what_is_hashed_again_has_the_same_chain(monkeypatch: pytest.MonkeyPatch
         assert hasher.chain(prompt, salt).hashes == fresh.hashes
 
 
-def test_a_lone_surrogate_is_hashed_and_not_raised() -> None:
+def test_a_lone_surrogate_is_hashed_without_an_error() -> None:
     assert len(HASHER.chain(["\ud800" * 64], salt="\udfff")) == 3
 
 
@@ -88,12 +88,12 @@ def test_another_key_or_salt_shares_nothing() -> None:
     assert mine.hashes == PromptHasher(b"secret").chain(text, salt="").hashes
 
 
-def test_the_same_block_at_another_place_has_another_hash() -> None:
+def test_the_same_block_at_another_position_has_another_hash() -> None:
     chain = HASHER.chain(["a" * 4096])
     assert len(set(chain.hashes)) == len(chain) == 64
 
 
-def test_fractions_are_of_the_whole_prompt() -> None:
+def test_fractions_refer_to_the_whole_prompt() -> None:
     chain = HASHER.chain(["a" * 4096, "b" * 300])
     shares = [chain.fraction(blocks) for blocks in (0, 1, 64, 65)]
     assert shares == pytest.approx([0, 64 / 4396, 4096 / 4396, 4352 / 4396])

@@ -1,4 +1,4 @@
-"""How often prefixes are asked for."""
+"""How often prefixes are requested."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_counts_fade_and_clocks_may_jump():
     assert demand.expected(chain("x"), HORIZON_S)[1][0] == pytest.approx(np.exp(-1.0))
 
 
-def test_memory_has_a_cap_and_a_prompt_few_places(monkeypatch):
+def test_memory_is_capped_and_a_prompt_is_counted_at_few_depths(monkeypatch):
     monkeypatch.setattr(module, "MAX_PREFIXES", 100)
     demand = PrefixDemand()
     for number in range(50):

@@ -1,4 +1,4 @@
-"""Text that a cache of a number of tokens holds: by prompt lengths that engines report."""
+"""The text that fits into a cache of some tokens, by reported prompt lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOM_TOKENS = 8 * PROMPT_BYTES / BYTES_PER_TOKEN
 
 
 def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
-    """How many of the last prompts a slot is believed to hold, where tokens are that long."""
+    """Return how many of the last prompts a slot is believed to hold, by tokens per byte."""
     beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
     beliefs.make_room(2)
     tokens = int(PROMPT_BYTES / bytes_per_token)
@@ -29,14 +29,14 @@ def believed(bytes_per_token: float) -> tuple[int, PrefixBeliefs]:
 
 
 @pytest.mark.parametrize("bytes_per_token", [1.6, 2.1, 4.0, 5.7])
-def test_a_cache_is_believed_to_hold_the_prompts_that_it_has_room_for(
+def test_the_index_holds_as_many_prompts_as_fit_into_the_cache(
     bytes_per_token: float,
 ) -> None:
     held, _ = believed(bytes_per_token)
     assert held == math.floor(8 * bytes_per_token / BYTES_PER_TOKEN)
 
 
-def test_a_slot_without_answers_is_as_the_others() -> None:
+def test_a_slot_without_answers_has_the_mean_density() -> None:
     _, beliefs = believed(2.0)
     beliefs.set_capacity(1, ROOM_TOKENS)
     for name in range(8):
@@ -45,7 +45,7 @@ def test_a_slot_without_answers_is_as_the_others() -> None:
     assert held == [False] * 4 + [True] * 4
 
 
-def test_an_endpoint_that_left_teaches_nothing_about_the_one_that_takes_its_slot() -> None:
+def test_the_density_of_a_slot_is_forgotten_when_its_endpoint_leaves() -> None:
     _, beliefs = believed(4.0)
     of_the_last = beliefs.insert(1, chain_of(100), 0.0)
     beliefs.drop(1)

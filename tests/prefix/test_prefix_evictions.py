@@ -1,4 +1,4 @@
-"""Prefixes that come back after a cache pushed them out: counted by their age."""
+"""Prefixes that return after they were evicted: counted by age."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def share_at(evictions: Evictions, age_s: float) -> float:
     return float(evictions.again(np.array([age_s]))[0])
 
 
-def test_the_share_is_that_of_what_comes_back_within_as_long_again() -> None:
+def test_the_share_counts_text_that_returns_before_its_age_doubles() -> None:
     evictions = Evictions()
     uses: list[tuple[float, int]] = []
-    for second in range(200):  # every other prompt is back 40 s after its first use
+    for second in range(200):  # every other prompt returns 40 s after its first use
         uses.append((float(second), second))
         if second >= 40 and second % 2:
             uses.append((float(second), second - 40))
@@ -36,7 +36,7 @@ def test_the_share_is_that_of_what_comes_back_within_as_long_again() -> None:
     old = [
         next((later - at for later, other in uses if other == name and later > at), 1e9)
         for at, name in uses
-        if at < 199.0 - 64.0  # the fate of the others in the octave from 32 s is not known yet
+        if at < 199.0 - 64.0  # the fate of the others in the octave from 32 s is still unknown
     ]
     at_risk = [gap for gap in old if gap >= 32.0]
     share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
@@ -46,7 +46,7 @@ def test_the_share_is_that_of_what_comes_back_within_as_long_again() -> None:
     assert share_at(evictions, float("inf")) == 0.0
 
 
-def test_a_turn_that_goes_on_is_a_return_of_what_went_before() -> None:
+def test_a_continuing_turn_counts_as_a_return_of_the_earlier_text() -> None:
     evictions = Evictions()
     for turn in range(1, 60):
         for name in range(5):
@@ -55,7 +55,7 @@ def test_a_turn_that_goes_on_is_a_return_of_what_went_before() -> None:
     assert share_at(evictions, 8.0) == MAX_SHARE
 
 
-def test_what_a_few_prompts_did_proves_little_and_is_forgotten() -> None:
+def test_a_few_prompts_are_weak_evidence_and_are_forgotten() -> None:
     evictions = Evictions()
     evictions.note(chain_of(1, 8192), 0.0)
     evictions.note(chain_of(1, 8192), 10.0)
@@ -63,13 +63,13 @@ def test_what_a_few_prompts_did_proves_little_and_is_forgotten() -> None:
     for number in range(60):
         evictions.note(chain_of(1), 100.0 + 10.0 * number)
     seen = share_at(evictions, 8.0)
-    for number in range(60):  # no prefix comes back any more
+    for number in range(60):  # prefixes no longer return
         evictions.note(chain_of(1000 + number), 800.0 + 10.0 * number)
     assert share_at(evictions, 8.0) < 0.1 < seen
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), -float("inf"), -1e300, 1e300])
-def test_no_clock_makes_it_anything_but_a_share(now: float) -> None:
+def test_the_result_is_a_share_for_any_clock(now: float) -> None:
     evictions = Evictions()
     for moment in (1000.0, now, 999.0, now, 2000.0):
         evictions.note(chain_of(1), moment)
@@ -77,7 +77,7 @@ def test_no_clock_makes_it_anything_but_a_share(now: float) -> None:
             assert 0.0 <= share_at(evictions, age_s) <= MAX_SHARE
 
 
-def test_it_remembers_a_bounded_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PROMPTS", 1000)
     evictions = Evictions()
     for name in range(1500):
@@ -85,7 +85,7 @@ def test_it_remembers_a_bounded_number_of_prompts(monkeypatch: pytest.MonkeyPatc
     assert len(evictions) == 1000
 
 
-def test_a_prompt_costs_others_only_where_it_pushes_out_what_they_come_back_for() -> None:
+def test_a_prompt_costs_others_only_if_it_evicts_text_that_will_return() -> None:
     beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)
     beliefs.make_room(3)
     for slot in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""The index against a brute-force oracle, and the stories it exists for."""
+"""The index compared with a brute-force oracle, and the cases it exists for."""
 
 import random
 import tracemalloc
@@ -23,7 +23,7 @@ SMALL_HASHER = PromptHasher(b"test", SMALL)
 
 @dataclass
 class Entry:
-    """The oracle's record of one block of one slot."""
+    """The oracle's record of one block at one slot."""
 
     used: int
     proof: int  # when a finished request last proved it; 0 if none did
@@ -143,7 +143,7 @@ def blocks_of(letters: list[str]) -> Chain:
 
 @settings(max_examples=examples(250))
 @given(STEPS, PROMPTS)
-def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
+def test_the_index_agrees_with_a_brute_force_cache_of_each_endpoint(
     steps: list[tuple[str, int, object]], probe: list[str]
 ) -> None:
     index, oracle = PrefixIndex(SLOTS, grid=SMALL), Oracle([2_000_000] * SLOTS)
@@ -207,7 +207,7 @@ def text(seed: int, size: int) -> str:
     return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 
 
-def test_an_entry_counts_from_the_decision_on_and_a_failure_takes_it_back() -> None:
+def test_an_entry_counts_from_the_decision_until_its_request_fails() -> None:
     index, chain = PrefixIndex(2), HASHER.chain([text(1, 5000)])
     receipt = index.insert(1, chain)
     assert index.match(chain).tolist() == [0, len(chain)]
@@ -216,7 +216,7 @@ def test_an_entry_counts_from_the_decision_on_and_a_failure_takes_it_back() -> N
     assert index.size_bytes == 0
 
 
-def test_a_failure_leaves_what_another_request_has_claimed() -> None:
+def test_a_failure_keeps_blocks_that_another_request_has_claimed() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     first, second = index.insert(0, chain), index.insert(0, chain)
     index.retract(first)
@@ -225,7 +225,7 @@ def test_a_failure_leaves_what_another_request_has_claimed() -> None:
     assert index.match(chain).tolist() == [0]
 
 
-def test_a_failure_leaves_what_a_finished_request_has_proven() -> None:
+def test_a_failure_keeps_blocks_that_a_finished_request_has_proven() -> None:
     index = PrefixIndex(1)
     turn, next_turn = HASHER.chain([text(1, 4096)]), HASHER.chain([text(1, 4096), text(2, 4096)])
     index.settle(index.insert(0, turn))
@@ -233,7 +233,7 @@ def test_a_failure_leaves_what_a_finished_request_has_proven() -> None:
     assert index.match(next_turn).tolist() == [len(turn)]
 
 
-def test_a_failure_leaves_the_beginning_of_a_longer_prompt_still_open() -> None:
+def test_a_failure_keeps_the_beginning_of_a_longer_open_prompt() -> None:
     index = PrefixIndex(1)
     long, short = HASHER.chain([text(1, 8192)]), HASHER.chain([text(1, 4096)])
     first, second = index.insert(0, long), index.insert(0, short)
@@ -251,7 +251,7 @@ def settled(count: int) -> tuple[PrefixIndex, list[Chain]]:
     return index, chains
 
 
-def test_two_reported_misses_forget_what_is_older_and_keep_what_was_just_computed() -> None:
+def test_two_reported_misses_forget_older_prompts_and_keep_the_computed_ones() -> None:
     index, (old, first, between, second, young) = settled(5)
     for chain in (second, first):
         index.settle(index.insert(0, chain), cached_fraction=0.0)
@@ -261,14 +261,14 @@ def test_two_reported_misses_forget_what_is_older_and_keep_what_was_just_compute
     assert index.forgotten_blocks["disproved"] == len(old)
 
 
-def test_one_reported_miss_leaves_what_other_prompts_have_proven() -> None:
+def test_one_reported_miss_keeps_what_other_prompts_have_proven() -> None:
     index, chains = settled(6)
-    for _ in range(3):  # the same prompt again says nothing new
+    for _ in range(3):  # repeating the prompt has no new information
         index.settle(index.insert(0, chains[-1]), cached_fraction=0.0)
     assert [index.match(chain).tolist() for chain in chains] == [[len(chain)] for chain in chains]
 
 
-def test_a_hit_of_something_older_explains_a_miss_away() -> None:
+def test_a_hit_of_an_older_prompt_invalidates_a_miss() -> None:
     index, chains = settled(6)
     index.settle(index.insert(0, chains[4]), cached_fraction=0.0)
     index.settle(index.insert(0, chains[0]), cached_fraction=1.0)
@@ -295,12 +295,12 @@ def test_a_miss_between_two_requests_in_flight_proves_nothing() -> None:
     old, burst = HASHER.chain([text(1, 8192)]), HASHER.chain([text(2, 8192)])
     index.settle(index.insert(0, old))
     receipts = [index.insert(0, burst), index.insert(0, burst)]
-    for receipt in receipts:  # the second was prefilled beside the first and hit nothing
+    for receipt in receipts:  # the second was prefilled in parallel with the first and hit nothing
         index.settle(receipt, cached_fraction=0.0)
     assert index.match(old).tolist() == [len(old)]
 
 
-def test_a_receipt_from_before_a_drop_changes_nothing_after_it() -> None:
+def test_a_receipt_from_before_a_drop_has_no_effect_after_it() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     settled, retracted = index.insert(0, chain), index.insert(0, chain)
     index.drop(0)
@@ -321,7 +321,7 @@ def test_an_engine_without_a_prefix_cache_is_believed_to_hold_nothing() -> None:
     assert index.match(chain).tolist() == [0]
 
 
-def test_the_end_of_the_oldest_prompt_leaves_first() -> None:
+def test_the_end_of_the_oldest_prompt_is_evicted_first() -> None:
     index = PrefixIndex(1)
     first, second = HASHER.chain([text(1, 4096)]), HASHER.chain([text(2, 4096)])
     index.set_capacity(0, 6144)
@@ -332,7 +332,7 @@ def test_the_end_of_the_oldest_prompt_leaves_first() -> None:
     assert index.forgotten_blocks["capacity"] == 2048 // 64
 
 
-def test_one_prompt_larger_than_the_cache_keeps_its_beginning() -> None:
+def test_the_beginning_of_a_prompt_larger_than_the_cache_is_kept() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 4096)])
     index.set_capacity(0, 1000)
     index.insert(0, chain)
@@ -349,11 +349,11 @@ def test_every_slot_is_matched_in_one_walk(slots: int) -> None:
         index.insert(slot, HASHER.chain([prompt[:length], text(slot + 2, 3000)]))
         expected.append(GROWING.blocks(length))
     matched = index.match(HASHER.chain([prompt]))
-    # The private tails may agree with the prompt for a few characters, hardly for a block.
+    # The unshared ends may match the prompt for a few characters, hardly for a block.
     assert matched.tolist() == expected
 
 
-def test_more_slots_can_come_and_the_old_ones_stay() -> None:
+def test_slots_can_be_added_and_old_ones_are_kept() -> None:
     index, chain = PrefixIndex(1), HASHER.chain([text(1, 5000)])
     index.insert(0, chain)
     index.resize(3)
@@ -362,7 +362,7 @@ def test_more_slots_can_come_and_the_old_ones_stay() -> None:
     assert index.held_bytes.shape == (3,)
 
 
-def test_prompts_without_a_whole_block_are_no_entry() -> None:
+def test_a_prompt_without_a_full_block_has_no_entry() -> None:
     index, chain = PrefixIndex(2), HASHER.chain(["hello"])
     receipt = index.insert(0, chain)
     index.retract(receipt)
@@ -371,14 +371,14 @@ def test_prompts_without_a_whole_block_are_no_entry() -> None:
     assert index.uses == 0
 
 
-def test_memory_below_one_long_prompt_is_refused_with_the_remedy() -> None:
+def test_a_memory_limit_below_one_long_prompt_is_rejected_with_a_remedy() -> None:
     with pytest.raises(SettingError, match=r"max_bytes is 1000, .*raise it"):
         PrefixIndex(1, max_bytes=1000)
 
 
 @pytest.mark.long
-def test_churn_stays_within_the_memory_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast version of `python -m bench prefix`: real memory, as Python counts it."""
+def test_memory_stays_within_its_limit_under_churn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast version of `python -m bench prefix`: real memory, as Python counts it."""
     monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # the index's alone
     rng, limit = random.Random(3), 1 << 20
     system = [text(seed, 2000) for seed in range(5)]

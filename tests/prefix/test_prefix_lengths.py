@@ -65,7 +65,7 @@ def japanese(rng: random.Random, chars: int) -> str:
 
 
 def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
-    """One report of a prompt's tokens."""
+    """Report a prompt's tokens once."""
     text = "".join(texts).encode()
     chain = HASHER.chain_of(text)
     lengths.estimate(chain, text, [model], np.ones(1))
@@ -103,8 +103,10 @@ def fleet() -> Director:
 
 @pytest.mark.long
 @pytest.mark.parametrize("reported", [1.0, 7 / 120])
-def test_mixed_traffic_is_estimated_within_15_percent_for_nine_of_ten(reported: float) -> None:
-    """Four kinds of conversations, each of its own density; few answers report their tokens."""
+def test_nine_of_ten_prompts_of_mixed_traffic_are_estimated_within_15_percent(
+    reported: float,
+) -> None:
+    """Four kinds of conversations, each with its own density; few answers report their tokens."""
     director, rng, errors = fleet(), random.Random(4), []
     conversations = []
     for number in range(500):
@@ -138,7 +140,7 @@ def test_mixed_traffic_is_estimated_within_15_percent_for_nine_of_ten(reported: 
 
 PAGES = Path(__file__).parents[2]
 PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s+|[^\x00-\x7f]|_")
-"""Near the tokens of a byte-pair encoding."""
+"""Approximate the tokens of a byte-pair encoding."""
 
 
 @cache
@@ -158,7 +160,7 @@ def excerpt(rng: random.Random, suffix: str, chars: int) -> str:
 
 @pytest.mark.long
 def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() -> None:
-    """As an agent's do: a page now, a file or a table next; one answer in seventeen is read."""
+    """Like those of an agent: a page, then a file or a table; one answer in seventeen is read."""
     director, rng, errors = fleet(), random.Random(7), []
     talks: list[list[str]] = []
     for number in range(600):
@@ -189,20 +191,20 @@ def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() ->
     assert np.quantile(errors, 0.9) <= 0.15
 
 
-def test_a_conversation_goes_by_its_own_tokens() -> None:
+def test_a_conversation_is_estimated_from_its_own_reported_tokens() -> None:
     lengths = PromptLengths()
     old = ["a conversation of an unusual sort " * 200]
     new = [*old, "and one more turn of it " * 5]
     size = len("".join(new))
     for _ in range(50):
         learn(lengths, ["x" * 4000], "m", 1000)
-    learn(lengths, old, "m", len(old[0]))  # a token a byte: four times the others
+    learn(lengths, old, "m", len(old[0]))  # one token per byte: four times the others
     found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
     assert found[0] == pytest.approx(size, rel=0.05)
     assert found[1] == pytest.approx(7.0)  # nothing is known of that model
 
 
-def test_an_image_is_as_long_as_images_were() -> None:
+def test_an_image_is_estimated_from_earlier_images() -> None:
     lengths, guess = PromptLengths(), [1.0]
 
     def asks(number: int, images: int) -> list[str]:
@@ -218,7 +220,7 @@ def test_an_image_is_as_long_as_images_were() -> None:
         assert found == pytest.approx(25 + 1600 * images, rel=0.15)
 
 
-def test_short_prompts_have_the_tokens_of_the_template() -> None:
+def test_short_prompts_include_the_tokens_of_the_template() -> None:
     lengths = PromptLengths()
     for number in range(20):
         texts = ["\x1euser\x1f", f"Is {number} a prime?"]
@@ -228,7 +230,7 @@ def test_short_prompts_have_the_tokens_of_the_template() -> None:
     assert found == pytest.approx(41, rel=0.15)
 
 
-def test_nothing_learned_changes_nothing_and_nonsense_is_kept_in_bounds() -> None:
+def test_without_reports_the_guess_is_used_and_false_reports_are_clipped() -> None:
     lengths, text = PromptLengths(), ["x" * 4000]
     guess = [1000.0]
     assert estimate(lengths, text, ["m"], guess)[0] == 1000.0
@@ -240,7 +242,7 @@ def test_nothing_learned_changes_nothing_and_nonsense_is_kept_in_bounds() -> Non
     assert np.isfinite(estimate(lengths, text, ["m"], [0.0])).all()
 
 
-def test_one_report_of_nonsense_does_not_spoil_the_rest() -> None:
+def test_one_false_report_does_not_affect_the_others() -> None:
     lengths, rng = PromptLengths(), random.Random(2)
     texts = [[prose(rng, 2000)] for _ in range(40)]
     for text in texts:

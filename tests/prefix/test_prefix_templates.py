@@ -70,7 +70,7 @@ def believed(beliefs, body):
 
 
 def found(template, one, other):
-    """Share of a prompt's blocks that another one has before it."""
+    """Return the share of a prompt's blocks that another one begins with."""
     blocks = [
         block_hashes(read_in_engine(ChatBody, body).to_prompt(template).ids(), 16)
         for body in (one, other)
@@ -79,7 +79,7 @@ def found(template, one, other):
 
 
 @pytest.mark.parametrize("template", TOLD)
-def test_the_order_of_a_template_is_found_by_its_tokenizer(template):
+def test_the_tokenizer_reveals_the_order_of_a_template(template):
     learned = told(template)
     assert learned._replace(tools_weight=1.0) == TOLD[template]
     assert 0.5 < learned.tools_weight < 1.5
@@ -93,12 +93,12 @@ def test_shared_prefixes_are_those_of_the_rendered_prompts(template, pair):
     one, other = PAIRS[pair]
     beliefs.settle(beliefs.insert(0, believed(beliefs, one).chain, 0.0), None)
     shares = believed(beliefs, other).shares
-    # Instructions around tools, which no body has, are rendered too.
+    # Instructions around tools, which are not in the body, are rendered too.
     assert shares[0] == pytest.approx(found(template, one, other), abs=0.08)
 
 
 def test_without_a_tokenizer_cached_tokens_reveal_the_template():
-    """Tools before the system prompt: what was believed of another system prompt is not so."""
+    """With tools first, the belief about another system prompt is wrong."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
     for number in range(40):
         body = chat(text(100 + number, 4000), TOOLS, "a")
@@ -117,7 +117,7 @@ def test_models_whose_tools_weigh_differently_share_the_template_of_an_alias():
     assert templates.of("alias", ("a", "b", "c")) == Template()
 
 
-async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again(caplog):
+async def test_engines_are_asked_once_even_without_a_tokenizer(caplog):
     caplog.set_level("INFO", "laar.datalayer.chat_templates")
     asked = []
 

@@ -1,4 +1,4 @@
-"""Prompts whose blocks lie in slower memory: what fetching them is worth, and what it costs."""
+"""Prompts with blocks in slower memory: the value of fetching them, and its cost."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from support.exploring import examples
 SIZE = 16
 BLOCKS = 60
 IDS = np.arange(SIZE * BLOCKS, dtype=np.uint32)
-SECONDS_PER_TOKEN = 1e-4  # where nothing was measured
+SECONDS_PER_TOKEN = 1e-4  # without measurements
 BASE_S = 0.02
 
 
 @given(kept=st.lists(st.integers(0, BLOCKS), min_size=3, max_size=3))
 @settings(max_examples=examples(60))
-def test_the_worth_of_slower_blocks_is_that_of_each_of_them(kept):
-    """The device keeps the beginning of a prompt, the host more of it, the disk most."""
+def test_blocks_in_slower_tiers_are_valued_by_tier(kept):
+    """The device has the beginning of a prompt, the host more of it, the disk most."""
     device, host, far = sorted(kept)
     blocks, names = TokenBlocks(), list(range(1, BLOCKS + 1))
     blocks.stored(0, "m", Stored(hashes=names, ids=IDS, block_size=SIZE))
@@ -49,7 +49,7 @@ def test_the_worth_of_slower_blocks_is_that_of_each_of_them(kept):
     assert not blocks.tiers
 
 
-def test_the_time_of_fetching_is_learned_within_its_bounds():
+def test_the_time_to_fetch_is_learned_within_bounds():
     tiers = Tiers()
     tiers.note(3, 1, HOST)
     for ratio in [1e9] * 50:
@@ -64,7 +64,7 @@ def test_the_time_of_fetching_is_learned_within_its_bounds():
 
 
 class Offloading:
-    """A picker before engines that copy their caches to the host; time is an argument."""
+    """A picker for engines that copy their caches to the host; time is an argument."""
 
     def __init__(self, *names: str, fetch_share: float) -> None:
         table = EndpointTable()
@@ -135,7 +135,7 @@ def test_first_tokens_after_fetching_are_predicted_within_30_percent(fetch_share
     assert max(errors[20:]) < 0.3
 
 
-def test_a_prompt_goes_where_fetching_and_computing_take_least():
+def test_a_prompt_goes_where_fetching_plus_computing_takes_least():
     fleet = Offloading("a", "b", fetch_share=0.1)
     assert {fleet.ask(seed)[0].slot for seed in range(10, 16)} == {0, 1}  # blocks have a size
     first, _ = fleet.ask(1)

@@ -29,12 +29,12 @@ def text_of(seed: int, words: int) -> str:
 
 
 def ids_of(text: str) -> np.ndarray:
-    """One id a word: an engine's tokenizer."""
+    """Return one id per word, like an engine's tokenizer."""
     return np.array([WORDS.index(word) for word in text.split()], np.uint32)
 
 
 class Engine:
-    """An engine's cache, which names blocks in its own way and publishes what it does."""
+    """An engine's cache, with its own block names and events."""
 
     def __init__(self, beliefs: PrefixBeliefs, slot: int) -> None:
         self.beliefs, self.slot = beliefs, slot
@@ -44,7 +44,7 @@ class Engine:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
     def run(self, text: str, salt: str = "", *, past: bool = False, session: str = "") -> None:
-        """Put a prompt into the cache; `past` reports it late, `session` is its request's."""
+        """Add a prompt to the cache; `past` reports it late, `session` is its request's."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -114,7 +114,7 @@ def test_prompts_sent_past_the_picker_count_as_cached() -> None:
     assert share(beliefs, text, 0) == 0.0
 
 
-def test_a_request_under_way_counts_although_no_event_came_yet() -> None:
+def test_a_request_in_flight_counts_before_its_events_arrive() -> None:
     beliefs = beliefs_of(1)
     text = text_of(1, 640)
     engine = Engine(beliefs, 0)
@@ -126,7 +126,7 @@ def test_a_request_under_way_counts_although_no_event_came_yet() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_a_request_under_way_survives_that_the_cache_is_cleared() -> None:
+def test_a_request_in_flight_still_counts_after_the_cache_is_cleared() -> None:
     beliefs = beliefs_of(1)
     old, new = text_of(1, 640), text_of(2, 640)
     engine = Engine(beliefs, 0)
@@ -139,7 +139,7 @@ def test_a_request_under_way_survives_that_the_cache_is_cleared() -> None:
     assert share(beliefs, new) > 0.95
 
 
-def test_after_lost_events_what_is_seen_counts_and_what_is_not_seen_is_no_evidence() -> None:
+def test_after_lost_events_only_seen_blocks_are_evidence() -> None:
     beliefs = beliefs_of(1)
     old, new = text_of(1, 640), text_of(2, 640)
     engine = Engine(beliefs, 0)
@@ -148,13 +148,13 @@ def test_after_lost_events_what_is_seen_counts_and_what_is_not_seen_is_no_eviden
     known(beliefs, new)
     beliefs.lost(0)
     assert share(beliefs, old) == 0.0
-    served(beliefs, old)  # the engine has it, and says nothing: it was there before
+    served(beliefs, old)  # the engine has it without an event: it was cached before
     engine.run(new)
     assert share(beliefs, old) > 0.95
     assert share(beliefs, new) > 0.95
 
 
-def test_lost_events_leave_the_text_index_as_it_is() -> None:
+def test_lost_events_do_not_change_the_text_index() -> None:
     beliefs = beliefs_of(1)
     text = text_of(1, 640)
     served(beliefs, text)
@@ -162,7 +162,7 @@ def test_lost_events_leave_the_text_index_as_it_is() -> None:
     assert share(beliefs, text) > 0.95
 
 
-def test_other_salts_and_other_models_share_nothing() -> None:
+def test_different_salts_and_models_share_nothing() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
     known(beliefs, text, salt="a")
@@ -179,8 +179,10 @@ def test_other_salts_and_other_models_share_nothing() -> None:
     system=st.integers(20, 400),
     turns=st.lists(st.tuples(st.integers(5, 300), st.integers(0, 3)), min_size=2, max_size=8),
 )
-def test_conversations_are_matched_to_the_block(system: int, turns: list[tuple[int, int]]) -> None:
-    """Wherever texts branch off: believed is held, within a text block and a token block."""
+def test_conversations_are_matched_exactly_to_the_block(
+    system: int, turns: list[tuple[int, int]]
+) -> None:
+    """Wherever texts branch off: the estimate is correct within a text block and a token block."""
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     texts = [text_of(0, system)]
@@ -193,7 +195,7 @@ def test_conversations_are_matched_to_the_block(system: int, turns: list[tuple[i
         believed = share(beliefs, text)
         slack = (64 + SIZE * 6) / len(text.encode())
         assert believed <= exact + slack + 0.05
-        if number > 1 and parent % len(texts) == len(texts) - 1:  # goes on where the last ended
+        if number > 1 and parent % len(texts) == len(texts) - 1:  # continues where the last ended
             assert believed >= exact - slack - 0.05
         engine.run(text)
         served(beliefs, text)
@@ -201,7 +203,7 @@ def test_conversations_are_matched_to_the_block(system: int, turns: list[tuple[i
         texts.append(text)
 
 
-def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
+def test_blocks_held_twice_stay_until_both_copies_are_gone() -> None:
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     event = Stored(hashes=[7], ids=ids, block_size=SIZE)
@@ -213,7 +215,7 @@ def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
     assert blocks.blocks == 0
 
 
-def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too() -> None:
+def test_blocks_with_a_copy_in_host_memory_stay_until_that_is_gone_too() -> None:
     beliefs = beliefs_of(1)
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     engine.run(text)
@@ -235,14 +237,14 @@ def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too(
     assert beliefs.blocks_held.blocks == 0
 
 
-def test_copies_of_blocks_that_were_never_seen_are_no_blocks() -> None:
+def test_copies_of_unknown_blocks_are_ignored() -> None:
     beliefs = beliefs_of(1)
     beliefs.stored(0, "m", Stored(hashes=[1, 2], tier=HOST))
     assert beliefs.blocks_held.blocks == 0
     assert beliefs.blocks_held.removed(0, [1], HOST) == []
 
 
-def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() -> None:
+def test_a_prompt_with_a_copy_in_host_memory_stays_without_token_ids() -> None:
     beliefs = beliefs_of(1)
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
@@ -256,8 +258,8 @@ def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() 
     assert share(beliefs, text) == 0.0
 
 
-def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
-    """As of two images on the same token ids, where events do not tell them apart."""
+def test_several_engine_names_of_one_block_count_once_until_all_are_gone() -> None:
+    """As with two images for the same token ids, if events do not distinguish them."""
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     for name in (7, 8, 9):
@@ -273,7 +275,7 @@ def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
     assert blocks.blocks == 0
 
 
-def test_blocks_after_a_parent_not_seen_and_blocks_without_ids_are_not_counted() -> None:
+def test_blocks_without_ids_or_after_an_unknown_parent_are_not_counted() -> None:
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     blocks.stored(0, "m", Stored(hashes=[8], parent=7, ids=ids, block_size=SIZE))
@@ -292,7 +294,7 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")
         Engine(beliefs, slot).run(text_of(slot, words))
-    assert held.blocks == 300 // SIZE  # the fuller one goes by the text index
+    assert held.blocks == 300 // SIZE  # the fuller one uses the text index
     for seed in range(50):
         known(beliefs, text_of(seed, 300))
     assert 0 < held.texts <= 300
@@ -301,7 +303,7 @@ def test_memory_is_bounded_by_blocks_and_by_texts(monkeypatch: pytest.MonkeyPatc
     assert share(beliefs, text_of(1, 300), 1) > 0.9
 
 
-def test_a_root_that_is_removed_takes_its_chain_along_without_any_token_ids() -> None:
+def test_removing_a_root_removes_its_chain_without_token_ids() -> None:
     beliefs = beliefs_of(1)
     engine, text, other = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     for each in (text, other):
@@ -329,8 +331,8 @@ def test_an_evicted_first_block_removes_its_older_prompt() -> None:
     assert beliefs.oldest_at(9) == -math.inf  # no such endpoint
 
 
-def test_a_first_block_that_is_evicted_takes_no_prompt_along_that_begins_like_it() -> None:
-    """The engine's block holds more text than the first of ours, and the prompts part within."""
+def test_an_evicted_first_block_does_not_remove_prompts_with_a_similar_beginning() -> None:
+    """The engine's block holds more text than our first one, and the prompts differ within it."""
     beliefs = beliefs_of(1)
     system = "You are the assistant of a corporation. Answer briefly and in the user's language. "
     texts = [system + f"{n} is the number. " + text_of(n, 600) for n in range(8)]
@@ -344,7 +346,7 @@ def test_a_first_block_that_is_evicted_takes_no_prompt_along_that_begins_like_it
     assert all(share(beliefs, text) > 0.95 for text in texts[1:])
 
 
-def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> None:
+def test_a_waiting_request_counts_once_when_the_first_block_is_removed() -> None:
     """It came before the first event, and another one with the same beginning overtook it."""
     beliefs = beliefs_of(1)
     engine, system = Engine(beliefs, 0), text_of(1, 640)
@@ -360,8 +362,8 @@ def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> Non
     assert beliefs.index.held_bytes[0] == 0
 
 
-def test_a_restart_that_the_page_shows_first_empties_the_cache() -> None:
-    """The first event of an engine comes with its first request, which is chosen before that."""
+def test_a_restart_shown_first_by_the_metrics_page_empties_the_cache() -> None:
+    """The first event of an engine comes with its first request, which was chosen before."""
     beliefs = beliefs_of(1)
     beliefs.emptied(0, "m", at_s=100.0)  # number 0 is heard, and no page is read before the restart
     engine, text = Engine(beliefs, 0), text_of(1, 640)
@@ -373,7 +375,7 @@ def test_a_restart_that_the_page_shows_first_empties_the_cache() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_a_restart_that_events_showed_first_takes_nothing_of_what_came_since() -> None:
+def test_a_restart_shown_first_by_events_keeps_later_blocks() -> None:
     beliefs = beliefs_of(1)
     exact, text = text_of(1, 640), text_of(2, 640)
     beliefs.emptied(0, "m", at_s=201.0)
@@ -384,11 +386,11 @@ def test_a_restart_that_events_showed_first_takes_nothing_of_what_came_since() -
     beliefs.restarted(0, started_s=200.0)  # the page is read a second later
     assert share(beliefs, exact) > 0.95
     assert share(beliefs, text) > 0.95
-    beliefs.restarted(0)  # a page that does not say since when
+    beliefs.restarted(0)  # a page without a start time
     assert share(beliefs, exact) == share(beliefs, text) == 0.0
 
 
-def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:
+def test_a_replayed_root_is_not_attributed_to_a_request_in_flight() -> None:
     beliefs = beliefs_of(1)
     engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
@@ -401,7 +403,7 @@ def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> 
     assert share(beliefs, text) == 0.0
 
 
-def test_a_root_that_another_picker_sent_is_not_taken_for_one_that_was_there() -> None:
+def test_a_root_from_another_picker_is_not_attributed_to_a_cached_prompt() -> None:
     beliefs = beliefs_of(1)
     engine, text, others = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     served(beliefs, text)
@@ -413,7 +415,7 @@ def test_a_root_that_another_picker_sent_is_not_taken_for_one_that_was_there() -
     assert share(beliefs, text) > 0.95
 
 
-def test_a_cache_that_was_empty_in_the_past_holds_what_was_sent_since() -> None:
+def test_a_cache_emptied_in_the_past_holds_what_was_sent_since() -> None:
     beliefs = beliefs_of(1)
     text, other = text_of(1, 640), text_of(2, 640)
     served(beliefs, text)
@@ -463,7 +465,7 @@ def test_events_that_name_the_session_need_no_tokenizer(
     assert share(beliefs, prompt) == pytest.approx(left, abs=0.12)
 
 
-def test_a_session_that_is_not_ours_or_skips_blocks_teaches_nothing() -> None:
+def test_nothing_is_learned_from_foreign_sessions_or_skipped_blocks() -> None:
     beliefs = beliefs_of(2)
     engine = Engine(beliefs, 0)
     engine.run(text_of(1, 64))
@@ -480,7 +482,7 @@ def test_a_session_that_is_not_ours_or_skips_blocks_teaches_nothing() -> None:
     assert not blocks.texts
 
 
-def test_a_chain_of_blocks_that_meets_itself_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cyclic_chain_of_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash is fast, not cryptographic: a client may search for such token ids."""
     found = iter([1, 2, 3, 2, 5])  # the root, and then the blocks
     monkeypatch.setattr(tokens, "xxh3_64_intdigest", lambda *_: next(found))
@@ -500,7 +502,7 @@ def test_a_chain_of_blocks_that_meets_itself_ends(monkeypatch: pytest.MonkeyPatc
     assert not blocks.texts
 
 
-def test_what_was_cached_before_the_session_is_known_by_its_events() -> None:
+def test_blocks_cached_before_a_session_are_found_by_their_events() -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     first, other = text_of(2, 320), text_of(3, 320)
@@ -511,7 +513,7 @@ def test_what_was_cached_before_the_session_is_known_by_its_events() -> None:
     assert share(beliefs, first + other) == 0.5
 
 
-def test_blocks_that_come_after_the_answer_are_learned_then() -> None:
+def test_blocks_reported_after_the_answer_are_learned_then() -> None:
     beliefs = beliefs_of(1)
     engine = Engine(beliefs, 0)
     engine.run(text_of(1, 64))
@@ -566,7 +568,9 @@ class BruteForce:
 @pytest.mark.parametrize("late", [1, 4], ids=["at once", "late"])
 @pytest.mark.parametrize("size", [16, 32, 128])
 @pytest.mark.parametrize("seed", range(3))
-def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int, late: int) -> None:
+def test_prompts_of_token_ids_are_estimated_within_one_point(
+    size: int, seed: int, late: int
+) -> None:
     random, beliefs = Random(seed), beliefs_of(2)
     engines = [BruteForce(beliefs, slot, size) for slot in range(2)]
     for engine in engines:
@@ -595,7 +599,7 @@ def test_prompts_of_token_ids_are_believed_within_a_point(size: int, seed: int, 
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_text_that_shares_no_block_with_a_known_one_is_believed_not_held(count: int) -> None:
+def test_a_text_that_shares_no_block_with_a_known_one_counts_as_uncached(count: int) -> None:
     blocks, hasher = TokenBlocks(), PromptHasher(b"k")
     blocks.emptied(0, "m")
     for number, letter in enumerate("ab"):  # both begin alike, by less than a block of tokens

@@ -1,4 +1,4 @@
-"""Answers: usage however they are cut into pieces, and names put back."""
+"""Answers: usage for any split into pieces, and restored names."""
 
 import time
 
@@ -29,13 +29,13 @@ EVENTS = (
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """Cut bytes at places taken modulo their length."""
+    """Split bytes at positions taken modulo their length."""
     marks = sorted({place % (len(data) + 1) for place in places})
     return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=8))
-def test_usage_is_the_same_however_a_stream_is_cut(places):
+def test_usage_is_the_same_for_any_split_of_a_stream(places):
     reader = AnswerReader(events=True)
     for piece in cut(EVENTS, places):
         reader.feed(piece)
@@ -72,14 +72,14 @@ def test_usage_is_the_same_however_a_stream_is_cut(places):
         ([1], Usage()),
     ],
 )
-def test_usage_of_whole_answers_in_every_dialect(document, usage):
+def test_usage_is_read_from_unstreamed_answers_of_every_api(document, usage):
     reader = AnswerReader(events=False)
     reader.feed(orjson.dumps(document))
     reader.end()
     assert reader.usage == usage
 
 
-def test_an_endless_answer_is_not_kept():
+def test_an_endless_answer_is_not_buffered():
     reader = AnswerReader(events=False)
     for _ in range(40):
         reader.feed(b"x" * (1 << 16))
@@ -88,7 +88,7 @@ def test_an_endless_answer_is_not_kept():
     assert reader.usage == Usage()
 
 
-def test_an_answer_too_long_to_be_held_back_passes_and_gets_its_name_back():
+def test_the_name_is_restored_in_an_answer_too_long_to_buffer():
     restorer = NameRestorer(served="srv", asked="auto", whole=True)
     begin, rest = b'{"model":"srv","text":"', b"x" * 700_000
     pieces = [begin, rest, rest, b'"}']
@@ -104,7 +104,7 @@ def test_an_answer_too_long_to_be_held_back_passes_and_gets_its_name_back():
     text=st.binary(max_size=30),
 )
 @example(places=[25], gap=b"", text=b'model":"srv"')  # a name's last quote begins no other name
-def test_names_are_restored_however_the_answer_is_cut(places, gap, text):
+def test_names_are_restored_for_any_split_of_the_answer(places, gap, text):
     data = text + b'"model":' + gap + b'"srv"' + text + b'"model":"other"' + b'"model":"sr'
     restorer = NameRestorer(served="srv", asked="auto")
     pieces = cut(data, places)
@@ -112,7 +112,7 @@ def test_names_are_restored_however_the_answer_is_cut(places, gap, text):
     assert out == data.replace(b'"model":' + gap + b'"srv"', b'"model":' + gap + b'"auto"')
 
 
-def test_a_refusal_has_openais_shape_with_code_and_reason():
+def test_a_refusal_has_the_format_of_openai_with_code_and_reason():
     error = orjson.loads(error_body(RequestError(404, "unknown-model", "no such model")))["error"]
     assert error == {
         "message": "no such model",
@@ -198,13 +198,13 @@ SOUND = [
 
 
 @given(st.sampled_from(ERRORS), st.lists(st.integers(1, 40), max_size=12))
-def test_an_error_is_found_however_the_answer_is_cut(case, cuts):
+def test_an_error_is_found_for_any_split_of_the_answer(case, cuts):
     events, body = case
     assert any(spotted(events, body, cuts))
 
 
 @given(st.sampled_from(SOUND), st.lists(st.integers(1, 40), max_size=12))
-def test_a_text_about_errors_is_none(case, cuts):
+def test_a_text_about_errors_is_not_an_error(case, cuts):
     events, body = case
     assert not any(spotted(events, body, cuts))
 
@@ -220,8 +220,8 @@ def spotted(events, body, cuts):
     return [reply for reply in found if reply is not None and reply.event]
 
 
-def test_an_answer_in_tiny_pieces_costs_no_more_than_its_pieces():
-    """By how often a byte is copied, which the time shows: 25 s before, 0.1 s now."""
+def test_an_answer_in_tiny_pieces_takes_time_in_proportion_to_its_pieces():
+    """By the number of copies of a byte, which the time shows: 25 s before, 0.1 s now."""
     reader = AnswerReader(events=False)
     began = time.process_time()
     for _ in range(MAX_ANSWER_BYTES // 2):
@@ -265,7 +265,7 @@ def stream(reason):
         (stream(b"length")[:1], None, None),
     ],
 )
-def test_an_answer_shows_a_sign_of_itself_once_it_is_whole(pieces, limit, sign):
+def test_a_sign_of_an_answer_is_known_once_it_is_complete(pieces, limit, sign):
     is_stream = pieces[0].startswith(b"data")
     reader = AnswerReader(events=is_stream, api=Api.CHAT, max_tokens=limit)
     for piece in pieces:

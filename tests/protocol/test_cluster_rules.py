@@ -1,4 +1,4 @@
-"""Objectives and rewrites of several pools, and what a stream makes of them."""
+"""Objectives and rewrites of several pools, and their effect on a stream."""
 
 import random
 
@@ -20,7 +20,7 @@ def rule(target, *models):
 
 
 def asked(rules, model, pool="", **headers):
-    """The request that a stream asks about."""
+    """Return the request that a stream asks about."""
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", rules=rules))
     head = {":path": "/v1/completions", ":method": "POST", **headers}
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)
@@ -30,7 +30,7 @@ def asked(rules, model, pool="", **headers):
     return ask.request
 
 
-def test_an_objectives_priority_is_the_requests(rules):
+def test_a_request_has_the_priority_of_its_objective(rules):
     rules.replace_priorities("kubernetes ml/a", "a", {"urgent": 10, "batch": -1})
     header = "x-gateway-inference-objective"
     assert asked(rules, "m", **{header: "urgent"}).priority == 10
@@ -39,7 +39,7 @@ def test_an_objectives_priority_is_the_requests(rules):
     assert asked(rules, "m").priority == 0
 
 
-def test_of_two_pools_objectives_with_one_name_the_first_counts_until_it_leaves(rules):
+def test_of_objectives_with_the_same_name_the_first_pool_wins_until_it_leaves(rules):
     rules.replace_priorities("kubernetes ml/a", "a", {"x": 1})
     rules.replace_priorities("kubernetes ml/b", "b", {"x": 2, "y": 3})
     assert (rules.priority("x"), rules.priority("y")) == (1, 3)
@@ -47,7 +47,7 @@ def test_of_two_pools_objectives_with_one_name_the_first_counts_until_it_leaves(
     assert rules.priority("x") == 2
 
 
-def test_rewrite_beats_header_beats_body(rules):
+def test_a_rewrite_precedes_the_header_and_the_header_precedes_the_body(rules):
     header = {"x-gateway-model-name-rewrite": "by-header"}
     assert asked(rules, "public").model == "public"
     assert asked(rules, "public", **header).model == "by-header"
@@ -56,14 +56,14 @@ def test_rewrite_beats_header_beats_body(rules):
     assert asked(rules, "other", **header).model == "by-header"
 
 
-def test_a_rule_for_any_model_counts_only_while_its_pool_is_alone(rules):
+def test_a_rule_for_any_model_applies_only_if_there_is_a_single_pool(rules):
     rules.replace_rewrites("kubernetes ml/a", "a", [rule("exact", "m"), rule("any")])
     assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", "any")
     rules.replace_rewrites("kubernetes ml/b", "b", [])
     assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", None)
 
 
-def test_a_request_that_a_gateway_sends_to_a_pool_goes_by_the_rules_of_that_pool(rules):
+def test_a_request_that_a_gateway_sends_to_a_pool_follows_the_rules_of_that_pool(rules):
     for pool, priority in (("a", 10), ("b", -1)):
         source = f"kubernetes ml/{pool}"
         rules.replace_priorities(source, pool, {"gold": priority})

@@ -1,4 +1,4 @@
-"""Request headers: hostile values count as absent."""
+"""Request headers: malformed values count as absent."""
 
 import pytest
 
@@ -48,22 +48,22 @@ def test_a_time_to_retry_is_seconds_or_a_date(value, seconds):
 
 
 @pytest.mark.parametrize("value", ["", "nan", "-5", "0", "abc", "1e999x"])
-def test_an_absurd_objective_is_no_objective(value):
+def test_an_invalid_objective_is_ignored(value):
     assert read_head({"x-slo-ttft-ms": value}).ttft_objective_s is None
 
 
-def test_an_objective_beyond_an_hour_is_an_hour():
+def test_objectives_are_capped_at_an_hour():
     assert read_head({"x-slo-ttft-ms": "inf"}).ttft_objective_s == 3600.0
     assert read_head({"x-slo-ttft-ms": "1500"}).ttft_objective_s == 1.5
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "x" * 300, " "])
-def test_a_name_that_is_not_printable_or_too_long_is_no_name(value):
+def test_an_unprintable_or_overlong_name_is_ignored(value):
     head = read_head({"x-laar-task": value, "x-laar-session": value, "x-request-id": value})
     assert (head.task, head.session, head.id) == ("", "", "")
 
 
-def test_control_headers_are_named_for_removal():
+def test_control_headers_are_listed_for_removal():
     head = read_head({"x-laar-tried-models": "a", "x-slo-ttft-ms": "5", "accept": "*/*"})
     assert set(head.control) == {"x-laar-tried-models", "x-slo-ttft-ms"}
 
@@ -87,19 +87,19 @@ NEW = {
 @pytest.mark.parametrize(
     "given", [OLD, NEW, {**dict.fromkeys(OLD, "7"), **NEW}], ids=["old", "new", "both"]
 )
-def test_llm_ds_names_stand_beside_the_old_ones_and_win(given):
+def test_names_used_by_llm_d_take_precedence_over_the_old_ones(given):
     head = read_head(given)
     assert (head.tenant, head.objective, head.rewrite) == ("t", "o", "m")
     assert head.ttft_objective_s == 2.0
     assert set(head.control) == set(given)  # an endpoint sees none of them
 
 
-def test_llm_ds_tenant_is_none_where_another_header_names_it():
+def test_the_tenant_header_of_llm_d_is_ignored_if_another_is_configured():
     assert read_head({**NEW, "x-team": "blue"}, "x-team").tenant == "blue"
     assert read_head(NEW, "x-team").tenant == ""
 
 
-def test_tenants_whose_names_are_no_plain_text_are_tenants_all_the_same():
+def test_tenants_with_unprintable_names_are_still_distinguished():
     token = "Bearer " + "x" * 900
     given = ["Müller", "Møller", token + "1", token + "2", "a\tb"]
     found = [read_head({FAIRNESS: value}).tenant for value in given]

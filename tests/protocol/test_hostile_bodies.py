@@ -22,7 +22,7 @@ NOT_UTF_8 = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-
 
 
 def padded(before: bytes, after: bytes) -> bytes:
-    """A model that is neither first nor near the end, where no short cut finds it."""
+    """A model that is neither first nor near the end, where no shortcut finds it."""
     return b'{%b"model":"auto",%b,"y":"%b","model_":"model"%b}' % (
         before,
         MESSAGES,
@@ -49,7 +49,7 @@ def test_a_deep_body_is_read_and_spliced(place):
         b'{"model":"a",%b,"model":null,"model":"auto"}' % MESSAGES,
     ],
 )
-def test_the_splice_hits_the_member_that_engines_read(body):
+def test_the_splice_changes_the_member_that_engines_read(body):
     assert read_body(Api.CHAT, body).model == json.loads(body)["model"] == "auto"
     spliced = splice_model(body, "served")
     assert json.loads(spliced) == {**json.loads(body), "model": "served"}
@@ -58,7 +58,7 @@ def test_the_splice_hits_the_member_that_engines_read(body):
 
 @pytest.mark.parametrize("key", [b'"model"', b'"\\u006dodel"', b'"m\\u006Fdel" '])
 @pytest.mark.parametrize("shift", range(4))
-def test_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shift):
+def test_a_model_in_the_middle_of_a_long_body_is_found(key, shift):
     long = b'"messages":[{"role":"user","content":"%b"}]' % (b"x" * (70_000 + shift))
     body = b'{"model":"a",%b,%b:"auto",%b}' % (long, key, long)
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
@@ -66,13 +66,13 @@ def test_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shift)
     assert splice_model(once, "served") == once.replace(b'"auto"', b'"served"')
 
 
-def test_a_last_member_without_a_name_counts_too():
+def test_a_repeated_member_with_a_null_name_counts_as_the_last():
     body = b'{"model":"a",%b,"model":null}' % MESSAGES
     assert read_body(Api.CHAT, body).model == ""
     assert json.loads(splice_model(body, "served"))["model"] == "served"
 
 
-def test_a_body_of_many_messages_is_not_built(monkeypatch):
+def test_a_body_with_very_many_messages_is_not_parsed_completely(monkeypatch):
     monkeypatch.setattr(openai, "MAX_PARTS", 2_000)
     built = []
     monkeypatch.setattr(orjson, "loads", lambda text: built.append(len(text)))
@@ -81,7 +81,7 @@ def test_a_body_of_many_messages_is_not_built(monkeypatch):
         b",".join([message] * 20_000)
     )
     read = read_body(Api.CHAT, body)
-    assert max(built, default=0) < 5000  # an end of the body, to find the model's place
+    assert max(built, default=0) < 5000  # an end of the body, to locate the model
     assert (read.model, read.stream, read.max_tokens, read.salt) == ("auto", True, 9, "s")
     assert (read.spans, read.chars) == ((), len(body))
     monkeypatch.undo()
@@ -92,7 +92,7 @@ def test_a_body_of_many_messages_is_not_built(monkeypatch):
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'""', b'{"role":"user","content":"x"}', b"1"])
 @pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
 def test_no_body_takes_much_longer_than_its_length(key, part):
-    """CPU seconds of the part that holds the interpreter, with room for a slow machine."""
+    """CPU seconds of the part that holds the GIL, with a margin for slow machines."""
     count = (6 << 20) // (len(part) + 1)
     body = b'{"model":"m","%b":[%b]}' % (key, b",".join([part] * count))
     began = time.process_time()
@@ -145,7 +145,7 @@ def test_a_byte_order_mark_is_kept():
 
 @pytest.mark.parametrize("encoding", NOT_UTF_8)
 def test_other_encodings_are_refused(encoding):
-    """Python's JSON reads them, and RFC 8259 forbids to send them."""
+    """Python's JSON accepts them, although RFC 8259 forbids sending them."""
     body = '{"model":"auto","messages":[{"role":"user","content":"a question"}]}'
     for api in (Api.CHAT, Api.OPAQUE):
         with pytest.raises(RequestError, match="not UTF-8") as refused:
@@ -180,12 +180,12 @@ def test_a_body_without_a_model_is_read_and_can_be_given_one(model):
     assert json.loads(splice_model(b"{ }", "m")) == {"model": "m"}
 
 
-def test_an_absurd_limit_is_cut():
+def test_a_huge_token_limit_is_clipped():
     body = b'{"model":"m",%b,"max_tokens":%b}' % (MESSAGES, b"9" * 4000)
     assert read_body(Api.CHAT, body).max_tokens == openai.MAX_LIMIT_TOKENS
 
 
-def test_more_members_than_any_api_has_are_refused_where_they_cannot_be_built():
+def test_too_many_members_are_refused_if_they_cannot_be_parsed():
     members = b",".join(b'"k%d":1' % i for i in range(jsonscan.MAX_MEMBERS + 1))
     with pytest.raises(RequestError, match="fewer members"):
         read_body(Api.CHAT, b'{"x":%b,%b}' % (DEEP, members))
@@ -210,7 +210,7 @@ VALUES = st.recursive(
     ascii_only=st.booleans(),
     piece=st.sampled_from([1, 2, 3, 7, 64, 4096]),
 )
-def test_the_scanner_finds_what_a_parser_reads(members, indent, ascii_only, piece):
+def test_the_scanner_finds_the_same_members_as_a_parser(members, indent, ascii_only, piece):
     text = json.dumps(members, indent=indent, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonscan, "PIECE_BYTES", piece)
@@ -222,5 +222,5 @@ def test_the_scanner_finds_what_a_parser_reads(members, indent, ascii_only, piec
 @pytest.mark.parametrize(
     "text", [b"", b" ", b"[]", b"{", b"}{", b'{"a"', b'{"a":1}}', b"{} x", b'{"a"}', b'"', b"\\"]
 )
-def test_the_scanner_says_so_where_there_is_no_object(text):
+def test_the_scanner_reports_if_there_is_no_object(text):
     assert member_spans(text) is None

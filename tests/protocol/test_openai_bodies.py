@@ -31,12 +31,12 @@ JSON = st.recursive(
     ("body", "is_there"),
     [
         (b' {"model": "m", "prompt": "a"}', True),
-        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # places in it would be others
+        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # positions in it would differ
         (b'{"model": "m", "prompt": "\\ud800"}', False),
         (b'{"model": "m", "prompt": "a", "temperature": NaN}', False),
     ],
 )
-def test_the_document_is_kept_where_the_very_bytes_read_so(body, is_there):
+def test_the_parsed_document_is_kept_only_if_it_matches_the_bytes(body, is_there):
     read = read_body(Api.COMPLETIONS, body)
     assert read.document == (orjson.loads(body) if is_there else None)
     assert "prompt" not in repr(read)
@@ -64,7 +64,7 @@ def test_the_path_determines_the_format_of_a_body(path, api):
     assert api_of(path) is api
 
 
-def test_chat_gives_model_texts_question_and_limits():
+def test_a_chat_body_yields_model_texts_question_and_limits():
     body = read_body(
         Api.CHAT,
         orjson.dumps(
@@ -109,7 +109,7 @@ def test_chat_gives_model_texts_question_and_limits():
         ),
     ],
 )
-def test_every_format_gives_the_users_question(api, document, question):
+def test_every_format_yields_the_question_of_the_user(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 
@@ -131,7 +131,7 @@ def test_token_ids_are_counted(prompt, tokens):
 
 
 @pytest.mark.parametrize("sampling", [{"max_tokens": 7}, {}, None, [1], {"sampling_params": {}}])
-def test_a_generate_request_has_its_token_ids_and_its_limit(sampling):
+def test_a_generate_request_yields_token_ids_and_limit(sampling):
     body = {"model": "m", "token_ids": [5, 60_000, 7], "sampling_params": sampling}
     read = read_body(Api.COMPLETIONS, orjson.dumps(body))
     same = read_body(Api.COMPLETIONS, orjson.dumps({"model": "m", "prompt": [5, 60_000, 7]}))
@@ -166,13 +166,13 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:a"}}
         [{"role": "user", "content": "Which bird?"}, {"role": "user", "content": [IMAGE]}],
     ],
 )
-def test_the_question_is_the_last_text_and_no_image(messages):
+def test_the_question_is_the_last_text_and_not_an_image(messages):
     body = read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": messages}))
     assert body.question == "Which bird?"
     assert any(span.startswith("\x1d") for span in body.spans)
 
 
-def test_the_models_own_reasoning_is_part_of_the_prompt_and_no_question():
+def test_reasoning_of_the_model_is_part_of_the_prompt_but_not_the_question():
     given = [
         {"type": "message", "role": "user", "content": "Which bird?"},
         {
@@ -197,7 +197,7 @@ IMAGE_ITEMS = [
 
 
 @pytest.mark.parametrize("item", IMAGE_ITEMS, ids=lambda item: item["type"])
-def test_an_image_inside_an_item_is_no_text_of_its_length(item):
+def test_an_image_inside_an_item_does_not_count_as_text(item):
     def read(data: str) -> Body:
         text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
         return read_body(Api.RESPONSES, text.encode())
@@ -207,7 +207,7 @@ def test_an_image_inside_an_item_is_no_text_of_its_length(item):
 
 
 @pytest.mark.parametrize("more", [{}, {"prompt": "and a text"}])
-def test_embeddings_count_as_the_tokens_that_they_stand_for(more):
+def test_embeddings_count_as_the_tokens_they_represent(more):
     data = base64.b64encode(bytes(2000 * 8192)).decode()
     for embeds in (data, [data]):
         body = orjson.dumps({"model": "m", "prompt_embeds": embeds, **more})
@@ -216,7 +216,7 @@ def test_embeddings_count_as_the_tokens_that_they_stand_for(more):
         assert read.question == more.get("prompt", "")
 
 
-def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
+def test_images_are_represented_by_digests_so_that_equal_ones_share_a_prefix():
     def spans(url: str) -> tuple[str, ...]:
         part = {"type": "image_url", "image_url": {"url": url}}
         message = {"role": "user", "content": [part, {"type": "text", "text": "t"}]}
@@ -239,25 +239,25 @@ def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
         (b"[" * 2000 + b"]" * 2000, "must be a JSON object"),
     ],
 )
-def test_a_body_that_cannot_be_routed_is_a_400_that_says_why(body, complaint):
+def test_a_body_that_cannot_be_routed_gets_a_400_with_the_reason(body, complaint):
     with pytest.raises(RequestError, match=complaint) as refused:
         read_body(Api.CHAT, body)
     assert refused.value.status == 400
 
 
-def test_a_refusal_holds_nothing_of_the_prompt():
+def test_a_refusal_contains_nothing_of_the_prompt():
     with pytest.raises(RequestError) as refused:
         read_body(Api.CHAT, b'{"model": "m", "messages": [{"content": "my secret" oops}]}')
     assert "secret" not in str(refused.value)
 
 
-def test_nesting_of_100_is_read():
+def test_a_nesting_depth_of_100_is_supported():
     deep = b"[" * 100 + b"]" * 100
     body = b'{"model":"m","messages":[{"role":"user","content":"q"}],"x":' + deep + b"}"
     assert read_body(Api.CHAT, body).question == "q"
 
 
-def test_of_duplicate_keys_the_last_counts_and_is_spliced():
+def test_the_last_of_duplicate_keys_counts_and_is_spliced():
     body = b'{"model":"a","messages":[{"role":"user","content":"q"}],"model":"b"}'
     assert read_body(Api.CHAT, body).model == "b"
     assert splice_model(body, "c").endswith(b'"model":"c"}')
@@ -328,7 +328,7 @@ AUDIO = bytes(range(256)) * 5000 + b'\r\n--other\r\n"model"\r\n\r\nnone\r\n----'
         (b"--x\r\n\r\n" * 5000, ""),
     ],
 )
-def test_a_forms_model_is_read_wherever_it_stands_and_spliced(body, model):
+def test_the_model_in_a_form_is_found_at_any_position_and_spliced(body, model):
     read = read_body(Api.OPAQUE, body)
     assert read.model == model
     if model:
@@ -365,7 +365,7 @@ USER = {"role": "user", "content": "U"}
         (Api.RESPONSES, {"instructions": "S", "input": "U"}),
     ],
 )
-def test_tools_stand_behind_the_system_prompt_as_templates_render_them(api, body):
+def test_tools_follow_the_system_prompt_as_in_most_templates(api, body):
     spans = read_body(api, orjson.dumps({"model": "m", "tools": [{"name": "t"}], **body})).spans
     assert [text for text in spans if "\x1f" not in text] == ["S", '[{"name":"t"}]', "U"]
 

@@ -1,4 +1,4 @@
-"""Operators' paths, plain and disguised; real-vllm 15."""
+"""Operator paths, plain and disguised; real-vllm 15."""
 
 import orjson
 import pytest
@@ -35,9 +35,9 @@ DENIED = DeniedPaths(DENIED_PATHS)
         "/sleep#x",
     ],
 )
-def test_an_operators_path_is_known_in_any_spelling(path):
+def test_an_operator_path_is_recognized_in_any_spelling(path):
     if path == "/sleep%3Fx":
-        assert path not in DENIED  # the engine looks for `sleep?x`, which is nothing
+        assert path not in DENIED  # the engine looks for `sleep?x`, which does not exist
     else:
         assert path in DENIED
 
@@ -80,7 +80,7 @@ PATH = "/v1/tune/chat/completions?level=2"
         WholeRequest({":path": PATH}, "", b"no JSON"),  # its headers stay with Envoy
     ],
 )
-def test_it_is_refused_in_openais_form_in_shadow_too(first, share):
+def test_an_operator_path_is_refused_in_the_format_of_openai_even_in_shadow(first, share):
     stream = Stream(
         Environment(
             settings=StreamSettings(denied_paths=("/tune/chat/completions",)),

@@ -1,4 +1,4 @@
-"""The sample of answers that are read: a share, one after a while, and a bound on chunks."""
+"""The sample of answers that are read: a share, one after a while, and a limit on chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laar.protocol.sampling import CHUNKS_PER_S, Sampler
 
 
 def reads(*, share: float, chunks: int, a_second: int = 50, seconds: int = 60) -> tuple[int, int]:
-    """Answers and chunks read of steady traffic."""
+    """Return answers and chunks read from steady traffic."""
     sampler = Sampler(share, every_s=0.25, rng=random.Random(1))
     answers = 0
     for number in range(a_second * seconds):
@@ -38,7 +38,7 @@ def test_the_share_is_read_however_long_the_answers_are() -> None:
     assert answers == 50 * 60
 
 
-def test_a_share_that_was_lowered_is_forgotten_soon() -> None:
+def test_a_lowered_share_takes_effect_soon() -> None:
     sampler = Sampler(1.0, every_s=0.25, rng=random.Random(1))
     for number in range(1000):
         assert sampler.draw(number / 100)
@@ -47,5 +47,5 @@ def test_a_share_that_was_lowered_is_forgotten_soon() -> None:
     assert any(sampler.draw(10.0 + after) for after in range(60))
 
 
-def test_a_share_of_nothing_reads_nothing() -> None:
+def test_a_share_of_zero_reads_nothing() -> None:
     assert reads(share=0.0, chunks=1) == (0, 0)

@@ -1,4 +1,4 @@
-"""Which session a request belongs to, by what agents and APIs send."""
+"""The session of a request, by what agents and APIs send."""
 
 from itertools import takewhile
 
@@ -20,7 +20,7 @@ def test_each_session_header_names_the_session(header):
     assert read_head({header: " abc "}).session == "abc"
 
 
-def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
+def test_the_laar_header_takes_precedence_and_a_sub_agent_is_a_separate_session():
     main = {"x-claude-code-session-id": "s"}
     sub = {**main, "x-claude-code-agent-id": "a"}
     assert read_head(main).session == "s"
@@ -31,13 +31,13 @@ def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
     assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
 
 
-def test_a_codex_sub_agent_is_a_session_of_its_own():
+def test_a_codex_sub_agent_is_a_separate_session():
     root = {"session-id": "s", "thread-id": "s"}
     assert read_head(root).session == "s"
     assert read_head({**root, "thread-id": "t"}).session == "t"
 
 
-def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine():
+def test_session_headers_of_agents_reach_the_picker_as_attributes_and_are_forwarded():
     attributes = attributes_read()
     for header in SESSION_HEADERS:
         assert f"request.headers['{header}']" in attributes
@@ -99,7 +99,7 @@ TOOLS = [
 
 
 def agents_turn(turn, *, attribution_block):
-    """The body of one turn of a coding agent, of the shape that Claude Code sends."""
+    """The body of one turn of a coding agent, as sent by Claude Code."""
     line = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
     rules = "You are a coding agent. " + "Rules stand here. " * 900
     system = (
@@ -118,14 +118,14 @@ def agents_turn(turn, *, attribution_block):
             {"role": "assistant", "content": [call]},
             {"role": "user", "content": [result]},
         ]
-    for message in messages[-2:]:  # marks that move turn by turn
+    for message in messages[-2:]:  # marks that move with each turn
         message["content"][-1]["cache_control"] = {"type": "ephemeral"}
     document = {"model": "m", "max_tokens": 99, "system": system, "tools": TOOLS}
     return orjson.dumps({**document, "messages": messages})
 
 
 def believed(first, second):
-    """The share of the second body's prompt that is believed cached after the first."""
+    """Return the share of the second body's prompt that is believed cached after the first."""
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     chains = []
     for body in (first, second):
@@ -150,7 +150,7 @@ def test_the_next_turn_of_an_agent_is_believed_cached(attribution_block):
     assert share == pytest.approx(found, abs=0.05)
 
 
-def test_a_line_elsewhere_in_a_prompt_still_counts():
+def test_an_attribution_line_elsewhere_in_a_prompt_still_counts():
     def body(number):
         text = f"x-anthropic-billing-header: cch={number};\n" + "words " * 900
         message = {"role": "user", "content": text}
@@ -159,7 +159,7 @@ def test_a_line_elsewhere_in_a_prompt_still_counts():
     assert believed(body(1), body(2)) < 0.05
 
 
-def test_the_simulated_engine_leaves_the_attribution_out_as_vllm_does():
+def test_the_simulated_engine_omits_the_attribution_line_as_vllm_does():
     one, two = (
         read_in_engine(MessagesBody, body).to_prompt().text
         for body in (

@@ -1,4 +1,4 @@
-"""Whether an answer is of use, in every API and however it comes."""
+"""Whether an answer is useful, in every API and in any split."""
 
 import orjson
 import pytest
@@ -83,7 +83,7 @@ CUTS = st.lists(st.integers(1, 60), max_size=12)
 
 
 @given(st.sampled_from(WHOLE), CUTS, st.sampled_from([False, None]))
-def test_a_document_is_useful_if_it_says_anything(case, cuts, events):
+def test_a_document_is_useful_if_it_has_any_content(case, cuts, events):
     api, document, verdict = case
     assert found(api, orjson.dumps(document), cuts, events=events) == [verdict] * (
         verdict is not None
@@ -91,30 +91,30 @@ def test_a_document_is_useful_if_it_says_anything(case, cuts, events):
 
 
 @given(st.sampled_from(STREAMS), CUTS, st.sampled_from([True, None]))
-def test_a_stream_is_useful_if_it_says_anything_and_ends(case, cuts, events):
+def test_a_stream_is_useful_if_it_has_any_content_and_ends(case, cuts, events):
     api, events_of_it, verdict = case
     lines = [e if isinstance(e, str) else orjson.dumps(e).decode() for e in events_of_it]
     text = "".join(f"data: {line}\n\n" for line in lines).encode()
     assert found(api, text, cuts, events=events) == [verdict]
 
 
-def test_a_stream_that_breaks_off_after_its_first_words_is_cut():
+def test_a_stream_that_ends_after_its_first_words_is_cut():
     text = b"data: " + orjson.dumps(delta({"content": "x"})) + b"\n\n"
     assert found(Api.CHAT, text, events=True) == [GOOD, Kind.CUT]
 
 
 @pytest.mark.parametrize("events", [True, False, None])
 @pytest.mark.parametrize("text", [b"<html>It works</html>", b"[]", b"\xff\xfe", b'{"choices": ['])
-def test_a_body_that_is_no_answer_is_unreadable(text, events):
+def test_a_body_that_is_not_an_answer_is_unreadable(text, events):
     assert found(Api.CHAT, text, events=events) == [Kind.UNREADABLE]
 
 
-def test_one_token_may_be_nothing():
+def test_an_answer_of_one_token_may_be_empty():
     text = orjson.dumps(chat({"content": ""}, "length"))
     assert found(Api.CHAT, text, events=False, max_tokens=1) == []
 
 
-def test_a_deep_answer_is_looked_at_no_deeper_than_is_cheap():
+def test_a_deep_answer_is_examined_to_a_limited_depth():
     text = b'{"choices":' + b'[{"content":' * 400 + b'"x"' + b"}]" * 400 + b"}"
     assert found(Api.CHAT, text, events=False) == [Kind.EMPTY]
 
@@ -133,5 +133,5 @@ def test_a_deep_answer_is_looked_at_no_deeper_than_is_cheap():
         ("application/x-npy", Api.EMBEDDINGS, False, False),
     ],
 )
-def test_the_type_of_an_answer(media_type, api, stream, is_flaw):
+def test_the_content_type_of_an_answer_is_checked(media_type, api, stream, is_flaw):
     assert flaw_of_type(media_type, api, stream=stream) is is_flaw

@@ -16,7 +16,7 @@ FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "hide-scrollbars", "disabl
 
 
 def missing():
-    """The packages that driving a browser still needs; empty when they are all there."""
+    """Return the packages still missing for driving a browser; empty if there are none."""
     return " and ".join(
         package
         for package, binary in (("chromium", "chromium"), ("chromium-driver", "chromedriver"))
@@ -42,7 +42,7 @@ class Browser:
         await self._call("POST", "/url", {"url": url})
 
     async def run(self, script, *args):
-        """The value of a JavaScript function body."""
+        """Return the value of a JavaScript function body."""
         return await self._call("POST", "/execute/sync", {"script": script, "args": list(args)})
 
     async def text(self, selector):
@@ -61,17 +61,17 @@ class Browser:
         await self._call("POST", f"/element/{await self._element(selector)}/value", {"text": text})
 
     async def press(self, *keys):
-        """Press keys one after the other, wherever the focus is."""
+        """Press keys one after another, wherever the focus is."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         source = {"type": "key", "id": "keyboard", "actions": actions}
         await self._call("POST", "/actions", {"actions": [source]})
 
     async def emulate(self, command, **params):
-        """A command of the DevTools protocol."""
+        """Send a command of the DevTools protocol."""
         await self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
 
     async def errors(self):
-        """The errors on the console."""
+        """Return the errors on the console."""
         log = await self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in log if entry["level"] == "SEVERE"]
 
@@ -81,7 +81,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(directory):
-    """Run a driver and a browser that can reach nothing but this machine."""
+    """Run a driver and a browser that can only reach this machine."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         "chromedriver",
@@ -124,10 +124,10 @@ async def browsing(directory):
 
 @asynccontextmanager
 async def window(session):
-    """Opens a window of a browser that runs, as empty as a new browser's; closes it."""
+    """Open a window of a running browser, as empty as a new browser's; close it afterwards."""
     async with aiohttp.ClientSession() as http:
         browser = Browser(http, session)
-        await browser.errors()  # those of the windows before
+        await browser.errors()  # those of earlier windows
         before = await browser._call("GET", "/window")
         opened = await browser._call("POST", "/window/new", {"type": "window"})
         await browser._call("POST", "/window", {"handle": opened["handle"]})

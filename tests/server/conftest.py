@@ -23,12 +23,12 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
-    """Let the context hook take its time: on a busy machine it is no reason to leave a body."""
+    """Let the context hook take its time: a busy machine must not make it skip a body."""
     monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 1000.0)
 
 
 class Gateway:
-    """Upstreams, a picker in this process, and Envoy; one test's worth."""
+    """Upstreams, a picker in this process, and Envoy, for one test."""
 
     def __init__(self, directory, stack):
         self.directory = directory
@@ -90,7 +90,7 @@ class Gateway:
         return self.runner
 
     def change(self, **sections):
-        """Write the settings file again, with some settings changed."""
+        """Rewrite the settings file with some settings changed."""
         for name, values in sections.items():
             if isinstance(values, dict):
                 values = {**self.document.get(name, {}), **values}
@@ -100,7 +100,7 @@ class Gateway:
         temporary.replace(self.settings_file)
 
     async def stop_picker(self):
-        """Stop in an orderly way; a second call is harmless."""
+        """Stop gracefully; a second call is harmless."""
         if self._running is not None:
             self.runner.stop()
             running, self._running = self._running, None
@@ -145,8 +145,8 @@ class Gateway:
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
-    """The session of a browser whose windows tests share one after the other."""
-    from browser import browsing  # another package's tests have these fixtures, and no browser
+    """The session of a browser whose windows tests share one after another."""
+    from browser import browsing  # another package's tests use these fixtures without a browser
 
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         running = browsing(tmp_path_factory.mktemp("browser") / "profile")

@@ -1,4 +1,4 @@
-"""What laar does with each API of each kind of engine, seen through a real Envoy; and its page."""
+"""How laar handles each API of each kind of engine, through a real Envoy; and its page."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ APIS = (
 
 
 def path_of(api: ApiRow, kind: Kind) -> str:
-    """Return the path that a client asks; empty where the engine has none."""
+    """Return the path that a client requests; empty if the engine has none."""
     if api.form in ("native", "tokenize"):
         return getattr(kind, api.form)[0]
     return api.path
 
 
 def body_of(api: ApiRow, kind: Kind, model: str) -> Any:
-    """Return a body for an API, with a prompt of its own that is long enough to be cached."""
+    """Return a body for an API, with its own prompt, long enough to be cached."""
     prompt = f"{kind.name} {api.name} " + " ".join(f"word{n}" for n in range(1000))
     if api.form == "form":
         form = aiohttp.FormData()
@@ -151,7 +151,7 @@ async def ask(
 
 
 def judged(record: Mapping[str, Any]) -> Seen:
-    """Return what the record of a decision says that laar did."""
+    """Return what a decision's record shows that laar did."""
     cached = record["candidates"][record["picked"]].get("cached_tokens", 0.0)
     end = record["completion"]
     usage = [
@@ -163,7 +163,7 @@ def judged(record: Mapping[str, Any]) -> Seen:
 
 
 def page(seen: Mapping[tuple[str, str], Seen], reach: Mapping[str, Reach]) -> str:
-    """Return the page of all that was seen, by API and engine."""
+    """Return the page of all results, by API and engine."""
     kinds = [kind.name for kind in KINDS]
 
     def table(cell: Callable[[Seen], str], rows: Sequence[ApiRow]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A server of `laar.server.h2` with methods that do as they are asked, and peers made by hand."""
+"""A server of `laar.server.h2` with test methods, and hand-made peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADERS = [
 
 
 class Echo:
-    """Sends back each message; what it sees is kept in `seen`."""
+    """Echoes each message; received ones are kept in `seen`."""
 
     def __init__(self, call, seen):
         self.call, self.seen = call, seen
@@ -80,7 +80,7 @@ async def serving(**options):
 
 
 def framed(message):
-    """A message of gRPC with its length before it."""
+    """Return a gRPC message with its length prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -121,7 +121,7 @@ class Peer:
             self.writer.write(data)
             await self.writer.drain()
         except ConnectionError:
-            pass  # the server has had enough, which the test then sees by reading
+            pass  # the server has closed, which the test sees by reading
 
     def call(self, number, *, headers=HEADERS, end=False):
         self.h2.send_headers(number, headers, end_stream=end)
@@ -130,7 +130,7 @@ class Peer:
         self.h2.send_data(number, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=end)
 
     async def until(self, condition, timeout_s=20):
-        """Read until an event is as wanted; None where the connection ended before."""
+        """Read until an event matches; None if the connection ended before."""
         async with asyncio.timeout(timeout_s):
             while True:
                 for event in self.events:

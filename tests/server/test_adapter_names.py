@@ -94,7 +94,7 @@ async def fleet_of(gateway, *engines, **sections):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_no_adapter_answers_for_another_model_of_the_same_name(gateway, http, shape):
+async def test_no_adapter_answers_for_another_model_with_the_same_name(gateway, http, shape):
     one = await gateway.enter(Engine("one", adapters=("two", "both", "sql")))
     two = await gateway.enter(Engine("two", "both"))
     await fleet_of(gateway, one, two, routing={"policy": "least-loaded"})
@@ -105,7 +105,7 @@ async def test_no_adapter_answers_for_another_model_of_the_same_name(gateway, ht
 
 
 async def burst(http, envoy, *models, **fields):
-    """Ask for each model at once; return the statuses."""
+    """Send a request for each model at once; return the statuses."""
     answers = await asyncio.gather(*(ask(http, envoy, model, **fields) for model in models))
     return Counter(status for status, _ in answers)
 
@@ -123,10 +123,10 @@ def state(runner, engine):
         [("lora", status) for status in (400, 401, 404, 503, "event")] + [("other", 400)],
     ),
 )
-async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
+async def test_requests_for_a_model_that_one_endpoint_refuses_go_elsewhere(
     gateway, http, shape, refused, status
 ):
-    """Its other models stay in use there, and it is asked again once it answers."""
+    """Its other models stay in use there, and it is probed again until it answers."""
     bad, *good = [await gateway.enter(Engine("m", "other", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy(shape)
@@ -162,7 +162,7 @@ async def test_a_model_that_one_endpoint_refuses_is_asked_for_elsewhere(
     assert source not in problems
 
 
-async def test_clients_with_bad_requests_for_an_adapter_take_out_nothing(gateway, http):
+async def test_bad_requests_for_an_adapter_exclude_nothing(gateway, http):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy()
@@ -192,7 +192,7 @@ async def test_a_model_that_all_endpoints_refuse_is_refused_by_them(gateway, htt
 
 
 @pytest.mark.parametrize("status", [503, "event"])
-async def test_an_adapter_that_all_endpoints_fail_leaves_their_model_in_use(gateway, http, status):
+async def test_an_adapter_that_fails_everywhere_leaves_the_base_model_in_use(gateway, http, status):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     for engine in engines:
         engine.refused["lora"] = status
@@ -203,7 +203,7 @@ async def test_an_adapter_that_all_endpoints_fail_leaves_their_model_in_use(gate
         assert await burst(http, envoy, "m") == {200: 1}
 
 
-async def test_an_adapter_that_only_one_endpoint_answers_goes_there(gateway, http):
+async def test_requests_for_an_adapter_go_to_the_only_endpoint_that_answers_for_it(gateway, http):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(4)]
     for engine in engines[1:]:
         engine.refused["lora"] = 401
@@ -215,7 +215,7 @@ async def test_an_adapter_that_only_one_endpoint_answers_goes_there(gateway, htt
     assert sum(engine.asked["lora"] for engine in engines[1:]) <= 36
 
 
-async def test_clients_with_a_wrong_key_take_no_adapter_from_others(gateway, http):
+async def test_clients_with_a_wrong_key_do_not_withhold_an_adapter_from_others(gateway, http):
     engines = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     runner = await fleet_of(gateway, *engines, routing={"policy": "least-loaded"})
     envoy = await gateway.envoy()
@@ -228,9 +228,7 @@ async def test_clients_with_a_wrong_key_take_no_adapter_from_others(gateway, htt
 
 
 @pytest.mark.parametrize("status", [404, 503, "event"])
-async def test_an_engine_that_fails_for_all_its_adapters_and_its_model_is_out(
-    gateway, http, status
-):
+async def test_an_engine_that_fails_for_adapters_and_base_model_is_excluded(gateway, http, status):
     adapters = [f"lora-{number}" for number in range(8)]
     bad, *good = [await gateway.enter(Engine("m", adapters=adapters)) for _ in range(3)]
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})
@@ -260,7 +258,7 @@ async def test_without_probes_no_model_is_withheld(gateway, http):
     assert runner.picker.problems.counts["endpoint"] == 0
 
 
-async def test_an_adapter_that_is_unloaded_while_it_is_refused_is_no_problem(gateway, http):
+async def test_no_problem_remains_if_a_refused_adapter_is_unloaded(gateway, http):
     bad, *good = [await gateway.enter(Engine("m", adapters=("lora",))) for _ in range(3)]
     bad.refused["lora"] = 400
     runner = await fleet_of(gateway, bad, *good, routing={"policy": "least-loaded"})

@@ -1,4 +1,4 @@
-"""What foreign pages, guessers and strangers on the network get of the admin port."""
+"""What foreign pages, guessers and other machines get from the admin port."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
 PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
 LARGE = 16 << 20
-"""Bytes of an answer that no socket's buffers hold."""
+"""Bytes of an answer that exceed any socket buffers."""
 JSON = {"content-type": "application/json"}
 
 
@@ -63,7 +63,7 @@ def client(
         ("127.0.0.1:9090@evil.example", False),
     ],
 )
-def test_a_name_that_a_hostile_page_can_point_here_shows_nothing(host, allowed):
+def test_a_host_name_controlled_by_a_hostile_page_is_refused(host, allowed):
     for path in PAGES:
         status = client().get(path, headers={"host": host}).status_code
         assert (status == 200) is allowed, (path, status)
@@ -71,7 +71,7 @@ def test_a_name_that_a_hostile_page_can_point_here_shows_nothing(host, allowed):
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_scrapers_and_probes_come_under_any_name(path):
+def test_scrapers_and_probes_may_use_any_host_name(path):
     there = client(token=TOKEN, others=True)
     assert there.get(path, headers={"host": "scraper.example"}).status_code == 200
 
@@ -91,13 +91,13 @@ def test_scrapers_and_probes_come_under_any_name(path):
         ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 403),
     ],
 )
-def test_a_foreign_page_changes_nothing(headers, status):
+def test_a_page_of_another_origin_cannot_change_anything(headers, status):
     for content in (b"{}", b""):
         answer = client().post("/outcomes", content=content, headers={**JSON, **headers})
         assert answer.status_code == status
 
 
-def test_a_link_from_elsewhere_may_be_followed():
+def test_a_link_from_another_site_works():
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     assert client().get("/", headers=headers).status_code == 200
 
@@ -105,7 +105,7 @@ def test_a_link_from_elsewhere_may_be_followed():
 @pytest.mark.parametrize(
     "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"]
 )
-def test_what_a_page_can_send_unasked_is_refused(kind):
+def test_requests_that_a_page_can_send_without_preflight_are_refused(kind):
     headers = {"content-type": kind} if kind else {}
     assert client().post("/outcomes", content=b"{}", headers=headers).status_code == 415
 
@@ -115,7 +115,7 @@ def test_json_may_name_its_charset():
     assert client().post("/outcomes", content=b"{}", headers=headers).status_code == 200
 
 
-def test_without_a_token_others_see_metrics_and_health_alone():
+def test_without_a_token_other_machines_see_only_metrics_and_health():
     there = client(others=True)
     for path in OPEN:
         assert there.get(path).status_code == 200
@@ -125,14 +125,14 @@ def test_without_a_token_others_see_metrics_and_health_alone():
         assert "viewers_token_file" in answer.text
 
 
-def test_repeated_wrong_tokens_have_to_wait():
+def test_a_client_that_repeats_wrong_tokens_has_to_wait():
     clock = Clock()
     there = client(token=TOKEN, clock=clock)
     right = {"authorization": f"Bearer {TOKEN}"}
     for guess in range(Attempts.MOST - 1):
         headers = {"authorization": f"Bearer wrong-{guess}"}
         assert there.get("/fleet", headers=headers).status_code == 401
-    assert there.get("/fleet", headers=right).status_code == 200  # and the count begins again
+    assert there.get("/fleet", headers=right).status_code == 200  # and the count starts again
     for guess in range(Attempts.MOST):
         answer = there.post("/login", data={"token": f"wrong-{guess}"})
         assert answer.status_code == 401
@@ -142,7 +142,7 @@ def test_repeated_wrong_tokens_have_to_wait():
     assert there.get("/fleet", headers=right).status_code == 200
 
 
-def test_a_token_of_yesterday_shuts_out_no_other_client_of_its_address():
+def test_an_outdated_token_does_not_block_other_clients_at_its_address():
     clock = Clock()
     there = client(token=TOKEN, clock=clock)
     for _ in range(3 * Attempts.MOST):
@@ -152,7 +152,7 @@ def test_a_token_of_yesterday_shuts_out_no_other_client_of_its_address():
     assert there.get("/fleet", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_the_addresses_that_guess_are_bounded(monkeypatch):
+def test_the_number_of_remembered_addresses_is_bounded(monkeypatch):
     monkeypatch.setattr(Attempts, "MAX_ADDRESSES", 3)
     attempts = Attempts(Clock())
     for address in range(50):
@@ -171,7 +171,7 @@ def test_the_addresses_that_guess_are_bounded(monkeypatch):
         ("http://127.0.0.1:9", {"x-forwarded-proto": "https"}, True),
     ],
 )
-def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
+def test_the_cookie_is_sent_only_over_encrypted_connections(base, headers, secure):
     there = client(token=TOKEN, base=base)
     cookie = there.post("/login", data={"token": TOKEN}, headers=headers).headers["set-cookie"]
     assert ("Secure" in cookie) is secure
@@ -183,7 +183,7 @@ def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
     ['prefs={"theme": "dark"}', "name=J\xf6rg", "a[b]=1", "bare", 'x="open', "path=/", "q=a b"],
 )
 @pytest.mark.parametrize("token", [TOKEN, 'quote"semi;comma,space =\\'])
-def test_a_viewer_stays_logged_in_beside_any_cookie_of_another_port(others, token):
+def test_a_viewer_stays_logged_in_despite_cookies_of_other_ports(others, token):
     there = client(token=token)
     set_cookie = there.post("/login", data={"token": token}).headers["set-cookie"]
     there.cookies.clear()
@@ -212,7 +212,7 @@ def test_loopback_addresses_are_recognized(address, host, loopback):
 
 @pytest.fixture
 async def served(monkeypatch):
-    """The address of an admin server whose limits are low."""
+    """The address of an admin server with low limits."""
     monkeypatch.setattr("laar.server.admin.app.MAX_CONNECTIONS", 5)
     monkeypatch.setattr("laar.server.admin.app.WAIT_S", 0.3)
 
@@ -240,7 +240,7 @@ async def asked(address, headers=b""):
 
 
 def ipv6():
-    """Whether this machine has IPv6."""
+    """Return whether this machine has IPv6."""
     try:
         socket.create_server(("::", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -263,7 +263,7 @@ async def test_a_port_on_every_address_takes_clients_of_both_families():
 
 
 @pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
-def test_a_port_that_another_has_in_one_family_is_in_use():
+def test_a_port_used_in_one_address_family_counts_as_in_use():
     with socket.create_server(("0.0.0.0", free_port())) as other:
         admin = f"[::]:{other.getsockname()[1]}"
         listen = Listen(
@@ -273,7 +273,7 @@ def test_a_port_that_another_has_in_one_family_is_in_use():
         assert f"can't listen on {admin}" in str(fault)
 
 
-async def test_connections_that_say_nothing_are_closed_and_others_are_served(served, caplog):
+async def test_silent_connections_are_closed_and_others_are_served(served, caplog):
     silent = [await asyncio.open_connection(*served) for _ in range(5)]
     for _, writer in silent:
         writer.write(b"GET / HTTP/1.1\r\nhost:")
@@ -287,7 +287,7 @@ async def test_connections_that_say_nothing_are_closed_and_others_are_served(ser
     assert not caplog.records
 
 
-async def test_a_first_request_buys_no_connection_for_ever(served):
+async def test_a_first_request_does_not_keep_a_connection_open_forever(served):
     get, large = b"GET / HTTP/1.1\r\nhost: x\r\n", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
     stalled = []
     for first, then in (
@@ -317,7 +317,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
     reader, writer = await asyncio.open_connection(*served, limit=1024)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     loop, read = asyncio.get_running_loop(), 0
-    until = loop.time() + 2.0  # some looks at the connection
+    until = loop.time() + 2.0  # some checks of the connection
     while piece := await reader.read(LARGE // 100):
         read += len(piece)
         if loop.time() < until:
@@ -326,7 +326,7 @@ async def test_a_slow_reader_gets_the_complete_answer(served):
     assert read > LARGE
 
 
-async def test_a_login_that_is_not_finished_holds_no_connection(monkeypatch, caplog):
+async def test_an_unfinished_login_does_not_hold_a_connection(monkeypatch, caplog):
     monkeypatch.setattr("laar.server.admin.auth.FORM_S", 0.3)
     server = AdminServer(AdminAuth(Starlette(), TOKEN, Attempts(Clock())), "127.0.0.1", 0)
     running = asyncio.create_task(server.run_until_stopped())
@@ -356,6 +356,6 @@ async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 1
 
 
-async def test_a_client_cannot_choose_the_address_it_is_seen_from(served):
+async def test_a_client_cannot_choose_its_apparent_address(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")

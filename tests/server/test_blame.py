@@ -1,4 +1,4 @@
-"""Failures that are a request's, and refusals for load, behind a real picker and a real Envoy."""
+"""Failures that are a request's fault, and load refusals, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GOOD = orjson.dumps(
 
 
 class Engine(ServedEngine):
-    """Breaks at prompts with `poison`, and refuses beyond `most` requests, as vLLM does."""
+    """Fails on prompts with `poison`, and refuses beyond `most` requests, like vLLM."""
 
     def __init__(self, how="500", most=10**6, took_s=0.03):
         self.how, self.most, self.took_s = how, most, took_s
@@ -110,7 +110,7 @@ def states(runner):
 
 
 @pytest.mark.parametrize(("shape", "how"), crossed(SHAPES, ["500", "reset"]))
-async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
+async def test_requests_that_break_every_engine_are_blamed_instead_of_the_engines(
     gateway, http, shape, how
 ):
     engines = [await gateway.enter(Engine(how)) for _ in range(4)]
@@ -146,8 +146,8 @@ async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_that_refused_a_burst_has_its_share_again(gateway, http, shape):
-    # Answers this slow pile up on any machine, so that the small engine has to refuse.
+async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, shape):
+    # Answers this slow pile up on any machine, so the small engine has to refuse.
     small = await gateway.enter(Engine(most=4, took_s=0.5))
     large = await gateway.enter(Engine(took_s=0.5))
     gateway.members((small.address, "m"), (large.address, "m"))

@@ -1,4 +1,4 @@
-"""An engine that publishes what its cache does is believed."""
+"""The events that an engine publishes about its cache are trusted."""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +24,7 @@ DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 @asynccontextmanager
 async def publishing_engine(gateway):
-    """The director of a picker whose endpoint publishes events, and what publishes them."""
+    """The director of a picker whose endpoint publishes events, and the publisher."""
     with zmq.asyncio.Context() as context, context.socket(zmq.PUB) as engine:
         port = engine.bind_to_random_port("tcp://127.0.0.1")
         entry = {
@@ -46,12 +46,12 @@ async def publishing_engine(gateway):
 
 
 def believed(director, prompt):
-    """The share of a prompt that the endpoint is believed to hold."""
+    """Return the share of a prompt that the endpoint is believed to hold."""
     decision = director.preview(request(prompt), 0.0)
     return 1.0 - decision.uncached_tokens / decision.tokens
 
 
-async def test_a_cache_that_was_cleared_is_believed_empty(gateway):
+async def test_a_cleared_cache_is_believed_empty(gateway):
     async with publishing_engine(gateway) as (director, publish):
         prompt = "a prompt that comes again " * 100
         director.settle(director.decide(request(prompt), 0.0), DONE)
@@ -64,7 +64,7 @@ async def test_a_cache_that_was_cleared_is_believed_empty(gateway):
         await eventually(forgotten, what="an empty cache")
 
 
-async def test_the_request_after_a_reset_is_believed_although_the_event_comes_with_it(gateway):
+async def test_the_request_after_a_reset_counts_although_the_event_arrives_with_it(gateway):
     async with publishing_engine(gateway) as (director, publish):
         old, new = "a prompt of yesterday " * 100, "a prompt of today " * 100
         director.settle(director.decide(request(old), 0.0), DONE)
@@ -79,8 +79,8 @@ async def test_the_request_after_a_reset_is_believed_although_the_event_comes_wi
         assert believed(director, new) > 0.9
 
 
-async def test_an_endpoint_that_was_away_for_a_moment_is_not_believed_by_older_events(gateway):
-    """Its requests in flight keep its slot; what its cache did meanwhile went past the picker."""
+async def test_events_from_before_an_endpoint_left_do_not_count_when_it_returns(gateway):
+    """Its requests in flight keep its slot; the picker misses what its cache did meanwhile."""
     async with publishing_engine(gateway) as (director, publish):
         text, ids = "a prompt that the engine let go " * 100, list(range(160))
         beliefs, (spec,) = director.prefixes, director.table.specs()
@@ -123,8 +123,8 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     assert problems.counts["kv-events"] == 1
 
 
-def test_a_restart_counts_where_no_event_has_come_since():
-    """Engines tell both times by one clock: in the first batch of events, and on the page."""
+def test_a_restart_counts_if_no_event_has_arrived_since():
+    """Engines report both times by one clock: in the first batch of events, and on the page."""
     picker = Picker(SETTINGS)
     fleet, beliefs = FleetState(picker), picker.prefixes
     beliefs.make_room(1)
@@ -132,7 +132,7 @@ def test_a_restart_counts_where_no_event_has_come_since():
     ids = np.arange(160, dtype=np.uint32)
 
     def holds_after(page):
-        """Whether blocks of a cache that was empty at 100 s are believed after a page."""
+        """Return whether blocks of a cache that was empty at 100 s still count after a page."""
         fleet.cleared(ADDRESS, at_s=100.0)
         fleet.stored(ADDRESS, Stored(hashes=range(10), ids=ids, block_size=16))
         fleet.reading(ADDRESS, page, 0.0)
@@ -144,7 +144,7 @@ def test_a_restart_counts_where_no_event_has_come_since():
     assert not holds_after(Reading(restarted=True))
 
 
-def test_what_an_engine_had_cached_is_forgotten_when_it_falls_asleep():
+def test_the_cache_of_an_engine_is_forgotten_when_it_falls_asleep():
     picker, emptied = Picker(SETTINGS), []
     picker.emptied = emptied.append
     fleet, beliefs = FleetState(picker), picker.prefixes

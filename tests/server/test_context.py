@@ -1,4 +1,4 @@
-"""The context hook behind a real Envoy: what endpoints receive, and what the pages say of it."""
+"""The context hook with a real Envoy: what endpoints receive, and what the pages report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def text(ids, question="What is it?"):
 
 
 def raw(value, api="chat"):
-    """A body with spacing, escapes and numbers that a JSON writer would not give back."""
+    """A body with spacing, escapes and numbers that a JSON writer would not reproduce."""
     content = orjson.dumps(value)
     given = {
         "chat": b'"messages" : [ {"role":"system","content":"Be\\u0020brief."},'
@@ -103,9 +103,7 @@ def place(gateway, http):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("api", PATHS)
-async def test_documents_arrive_in_the_order_sent_before_and_all_else_byte_for_byte(
-    place, shape, api
-):
+async def test_documents_arrive_in_the_earlier_order_and_all_else_byte_for_byte(place, shape, api):
     there = await place(shape, ON)
     first = raw(text([2, 1, 4]), api)
     assert await there.send(first, PATHS[api]) == first
@@ -119,8 +117,8 @@ async def test_documents_arrive_in_the_order_sent_before_and_all_else_byte_for_b
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_tool_results_of_every_size_are_reordered_whole(place, shape):
-    """Past 62,000 bytes the gateway shape sends the changed body in pieces."""
+async def test_tool_results_of_every_size_are_reordered_as_a_whole(place, shape):
+    """Beyond 62,000 bytes the gateway shape sends the changed body in pieces."""
     there = await place(shape, {**ON, "roles": ["tool"]})
 
     def call(ids):
@@ -145,12 +143,12 @@ def prose(i):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_texts_without_tags_arrive_in_the_order_sent_before(place, shape):
-    """They are known once they came between other ones."""
+async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
+    """They are known once they occurred between other ones."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
-        """As Anthropic's clients send it."""
+        """As sent by Anthropic's clients."""
         listed = "\n\n".join(map(prose, ids))
         content = f"Use these pieces of context.\n\n{listed}{note}\n\nQuestion: {question}"
         message = {"role": "user", "content": [{"type": "text", "text": content}]}
@@ -171,7 +169,7 @@ async def test_texts_without_tags_arrive_in_the_order_sent_before(place, shape):
 
 
 def sources(ids):
-    """Open WebUI's, numbered by place."""
+    """Open WebUI's, numbered by position."""
     listed = "\n".join(
         f'<source id="{n}" name="{i}.pdf">{prose(i)}</source>' for n, i in enumerate(ids, 1)
     )
@@ -183,7 +181,7 @@ SOURCE = re.compile(r'<source id="(\d+)" name="(\d+)\.pdf">')
 
 @pytest.mark.parametrize("shape", [*SHAPES, "gateway"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-async def test_numbered_documents_move_and_answers_cite_the_clients_numbers(place, shape, stream):
+async def test_numbered_documents_move_and_answers_cite_the_original_numbers(place, shape, stream):
     there = await place(shape, {**ON, "sample_answers": 1.0})
     rng = random.Random(5)
     answers: list[str] = []
@@ -193,7 +191,7 @@ async def test_numbered_documents_move_and_answers_cite_the_clients_numbers(plac
         return b"data: %s\n\n" % orjson.dumps({"choices": [choice]})
 
     async def pieces(said):
-        """Cut within words, ids and events."""
+        """Split within words, ids and events."""
         wire = b""
         while said:
             size = rng.randint(1, 7)
@@ -205,7 +203,7 @@ async def test_numbered_documents_move_and_answers_cite_the_clients_numbers(plac
             wire = wire[size:]
 
     def answer():
-        """Name each document by what the prompt calls it, in the prompt's order."""
+        """Return each document's name in the prompt, in the prompt's order."""
         prompt = orjson.loads(there.upstream.asked[-1].body)["messages"][0]["content"]
         named = SOURCE.findall(prompt)
         said = "".join(f"{name} is in [{own}], source {own}. " for own, name in named)
@@ -257,7 +255,7 @@ WISH = {"x-laar-context": "on"}
         (({**ON, "holdout_share": 0.9999},), [{}]),
     ],
 )
-async def test_the_same_bytes_arrive_when_it_is_off_or_only_looks(place, shape, routes, headers):
+async def test_the_same_bytes_arrive_in_modes_off_and_observe(place, shape, routes, headers):
     there = await place(shape, *routes)
     for sent in headers:
         for ids in ([2, 1, 4], [1, 9, 4, 2], [4, 2, 1]):
@@ -266,7 +264,7 @@ async def test_the_same_bytes_arrive_when_it_is_off_or_only_looks(place, shape, 
     assert all("x-laar-context" not in r.headers for r in there.upstream.asked)
 
 
-async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(place):
+async def test_ambiguous_documents_are_unchanged_and_counted(place):
     there = await place("standalone", ON)
     three = block([1, 2, 3])
     hostile = [
@@ -290,7 +288,7 @@ async def test_what_is_not_plainly_a_list_of_documents_passes_and_is_counted(pla
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_refused_request_teaches_nothing(place, shape):
+async def test_nothing_is_learned_from_a_refused_request(place, shape):
     """Orders count once an endpoint accepted them."""
     there = await place(shape, ON)
     there.upstream.script(Answer(status=422), Answer())
@@ -300,7 +298,7 @@ async def test_a_refused_request_teaches_nothing(place, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_client_may_turn_it_on_only_where_the_route_says_so(place, shape):
+async def test_a_client_may_enable_the_hook_only_if_the_route_allows_it(place, shape):
     there = await place(shape, {**ON, "mode": "observe", "opt_in": True})
     await there.send(raw(text([2, 1, 4])), **WISH)
     changed = await there.send(raw(text([4, 1, 2])), **WISH)
@@ -320,7 +318,7 @@ async def test_tenants_share_no_order(place, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_every_turn_begins_with_what_the_turn_before_sent(place, shape):
+async def test_every_turn_begins_with_the_text_of_the_previous_turn_as_sent(place, shape):
     there = await place(shape, ON)
     rng = random.Random(3)
     for _ in range(4):  # others, for the conversation to align with
@@ -364,7 +362,7 @@ async def test_a_restarted_picker_repeats_the_orders_of_running_conversations(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_in_shadow_it_only_observes(place, shape):
+async def test_in_shadow_the_hook_only_observes(place, shape):
     there = await place(shape, ON, routing={"mode": "shadow"})
     for ids in ([2, 1, 4], [4, 1, 2]):
         body = raw(text(ids))
@@ -372,7 +370,7 @@ async def test_in_shadow_it_only_observes(place, shape):
     assert reasons(there.runner, "observed") == 1
 
 
-async def test_observing_reports_what_would_be_gained(place):
+async def test_observe_mode_reports_the_potential_gain(place):
     there = await place("standalone", {**ON, "mode": "observe"})
     for ids in ([2, 1, 4], [4, 1, 2], [1, 2, 4], [2, 4, 1]):
         await there.send(raw(text(ids)))
@@ -393,7 +391,7 @@ def usage(cached):
 
 GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
 REQUESTS = 8
-"""Conversations that the guard of these tests judges by."""
+"""Conversations on which the guard of these tests judges."""
 
 
 @pytest.fixture(autouse=True)
@@ -420,7 +418,7 @@ async def served(there, rounds, cached, enough=lambda: True):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place, shape):
+async def test_the_hook_switches_itself_off_without_a_gain_and_reports_it(place, shape):
     there = await place(shape, GUARDED)
 
     def off():
@@ -442,7 +440,7 @@ async def test_it_switches_itself_off_where_nothing_is_gained_and_says_so(place,
     assert "context rag" not in there.runner.picker.problems
 
 
-async def test_it_stays_on_where_the_engines_find_more_cached(place):
+async def test_the_hook_stays_on_if_engines_find_more_cached(place):
     there = await place("standalone", GUARDED)
     rng, ids = random.Random(5), list(range(8))
     for _ in range(60):
@@ -450,7 +448,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
         given = raw(text(ids))
 
         async def answer(given=given):
-            """An engine that finds more cached of what the hook changed."""
+            """An engine that finds more cached if the hook changed the prompt."""
             changed = there.upstream.asked[-1].body != given
             yield usage(80 if changed else 20).body
 
@@ -478,7 +476,9 @@ async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, mon
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_the_line_that_breaks_prefixes_is_named_without_any_route(place, shape, monkeypatch):
+async def test_the_line_that_breaks_prefixes_is_reported_without_any_route(
+    place, shape, monkeypatch
+):
     monkeypatch.setattr("laar.prefix.beliefs.ADVISE_EVERY_S", 0.0)
     there = await place(shape)
     rules = "\n".join(f"Rule {n}: {document(n)}" for n in range(8))
@@ -498,7 +498,7 @@ async def test_the_line_that_breaks_prefixes_is_named_without_any_route(place, s
     assert first in done.output
 
 
-async def test_no_answer_waits_for_the_look_at_its_prompt(place, monkeypatch):
+async def test_no_answer_waits_for_the_analysis_of_its_prompt(place, monkeypatch):
     there = await place("standalone")
     decided = []
 
@@ -529,7 +529,7 @@ async def test_reported_outcomes_reach_the_guard(place):
     assert (guard["harm"], guard["dedup"]) == (False, "trial")
 
 
-def test_an_order_is_learned_after_its_messages_and_before_the_next_body():
+def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_body():
     settings = Settings.model_validate({"context": {"routes": [ON]}, "endpoints_file": "e.yaml"})
     hooks = Picker(settings, seed=1, clock=lambda: 0.0).context
     due = []
@@ -585,7 +585,7 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("api", ["chat", "messages", "responses"])
-async def test_tools_arrive_sorted_and_lines_that_differ_last_where_the_route_says_so(
+async def test_tools_are_sorted_and_changing_lines_moved_last_if_the_route_says_so(
     place, shape, api
 ):
     there = await place(shape, {**ON, "sort_tools": True, "last_lines": ["Today is"]})

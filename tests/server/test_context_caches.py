@@ -1,4 +1,4 @@
-"""The context hook learns of the engines' caches: no order follows an evicted one."""
+"""The context hook learns about the engines' caches: no order follows an evicted one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body(ids):
 
 
 class Fleet:
-    """Endpoints of one model behind picker and Envoy, and what the picker's page says."""
+    """Endpoints of one model behind picker and Envoy, and the picker's page."""
 
     def __init__(self, http, gateway, envoy):
         self.http, self.gateway, self.envoy = http, gateway, envoy
@@ -42,7 +42,7 @@ class Fleet:
         return metric(page, 'laar_context_requests_total{reason="reordered",route="rag"}')
 
     async def learned(self):
-        async def follows():  # what came before the events began is forgotten with them
+        async def follows():  # what arrived before the events began is forgotten too
             for ids in ([1, 2, 3, 4], [4, 3, 2, 1]):
                 if not self.reordered():
                     await self.ask(ids)
@@ -52,7 +52,7 @@ class Fleet:
         assert (await self.memory())["index_orders"] == 1
 
     async def forgot(self):
-        """Now the order as received is as good as any."""
+        """Now the received order is as good as any other."""
         before = self.reordered()
         await self.ask([2, 4, 1, 3])
         assert self.reordered() == before
@@ -87,7 +87,7 @@ async def engine():
     await endpoint.stop()
 
 
-async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine, http):
+async def test_events_show_that_an_engine_lost_its_cache(fleet, engine, http):
     async with http.get(engine.url + "/kv_event_sources") as answer:
         (source,) = await answer.json()
     labels = {"laar.dev/kv-events": source["endpoint"]}
@@ -102,7 +102,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
         except aiohttp.ClientError:
             return False
 
-    await prefill()  # an engine's first batch is a start as well
+    await prefill()  # an engine's first batch is a start too
     # No metrics page is read again, so that nothing else can show the restart.
     there = await fleet(
         {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
@@ -111,7 +111,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
 
     async def lost():
         """Batches are received, and the first one after the crash starts over."""
-        for _ in range(2):  # the crash before may only be under way
+        for _ in range(2):  # the earlier crash may still be in progress
             await eventually(prefill, what="the engine")
         await prefill(**{"x-sim-fault": "oom:0.01"})
         await eventually(prefill, what="the engine's return")
@@ -121,7 +121,7 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
     assert await there.forgot()
 
 
-async def test_an_endpoint_that_leaves_takes_its_orders_along(fleet, gateway):
+async def test_the_orders_of_an_endpoint_are_forgotten_when_it_leaves(fleet, gateway):
     first, second = await gateway.upstream(), await gateway.upstream()
     there = await fleet({"address": first.address, "model": "m"})
     await there.learned()
@@ -135,7 +135,7 @@ async def test_an_endpoint_that_leaves_takes_its_orders_along(fleet, gateway):
 
 
 async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
-    """128 blocks of 16 tokens, some 8 KB of prompts: 20 or so documents of 0.4 KB."""
+    """128 blocks of 16 tokens, some 8 KB of prompts: about 20 documents of 0.4 KB."""
     address = engine.url.removeprefix("http://")
     there = await fleet({"address": address, "model": "m"})
 
@@ -150,8 +150,8 @@ async def test_the_index_is_no_larger_than_the_engines_caches(fleet, engine):
     assert (await there.memory())["index_documents"] < 30
 
 
-async def test_orders_go_when_other_prompts_fill_the_engines_cache(fleet, engine):
-    """Of 8 KB that it holds, the prompt that goes with the order is 2."""
+async def test_orders_are_forgotten_when_other_prompts_fill_the_cache(fleet, engine):
+    """Of the 8 KB that it holds, the prompt with the order takes 2."""
     there = await fleet({"address": engine.url.removeprefix("http://"), "model": "m"})
     await there.learned()
     numbers = iter(range(10_000))

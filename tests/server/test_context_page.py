@@ -1,4 +1,4 @@
-"""The live page's panel of the context hook, in a real Chromium."""
+"""The context hook's panel on the live page, in a real Chromium."""
 
 import re
 from functools import partial
@@ -26,7 +26,7 @@ def body(ids):
     return orjson.dumps({"model": "m", "messages": messages})
 
 
-async def test_it_shows_what_breaks_prefixes(tmp_path, chromium):
+async def test_the_page_shows_what_breaks_prefixes(tmp_path, chromium):
     rules = "\n".join(f"Rule {n} of the <b>house</b>: keep it tidy, and warm." for n in range(30))
     async with (
         watched_picker(tmp_path) as (runner, url),
@@ -44,7 +44,9 @@ async def test_it_shows_what_breaks_prefixes(tmp_path, chromium):
         assert await browser.errors() == []
 
 
-async def test_it_shows_what_the_hook_expects_and_gains(tmp_path, chromium, monkeypatch):
+async def test_the_page_shows_expected_and_actual_gains_of_the_hook(
+    tmp_path, chromium, monkeypatch
+):
     monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2, window=4))
     route = {
         "name": "rag",

@@ -1,4 +1,4 @@
-"""Eight kinds of engine by twelve APIs, through real Envoy; makes docs/reference/engines.md."""
+"""Eight kinds of engine and twelve APIs, through a real Envoy; makes docs/reference/engines.md."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def engines(gateway, tmp_path):
 
 
 async def seen_by(gateway, http, engines, shape):
-    """What laar does with each API of each engine in a shape."""
+    """How laar handles each API of each engine in a shape."""
     await gateway.picker(bodies={"sample_answers": 1.0})
     envoy = await gateway.envoy(shape, endpoint_cas=gateway.cas)
 
@@ -70,13 +70,15 @@ async def seen_by(gateway, http, engines, shape):
 
 @pytest.fixture
 async def http():
-    """A client that has a key of its own."""
+    """A client with its own key."""
     headers = {"authorization": "Bearer the-clients-own"}
     async with aiohttp.ClientSession(headers=headers) as session:
         yield session
 
 
-async def test_the_page_says_what_laar_does(gateway, http, engines, pytestconfig):
+async def test_the_page_on_engines_matches_the_behaviour_of_laar(
+    gateway, http, engines, pytestconfig
+):
     seen = await seen_by(gateway, http, engines, "standalone")
     async with http.get(gateway.url("admin", "/fleet")) as answer:
         fleet = {row["endpoint"]: row for row in (await answer.json())["fleet"]}
@@ -98,8 +100,8 @@ async def test_the_page_says_what_laar_does(gateway, http, engines, pytestconfig
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["sidecar", "gateway", "full-duplex"])
-async def test_it_is_the_same_in_every_shape(gateway, http, engines, shape):
-    """But for the usage of scores, which only a picker that sees every answer reads."""
+async def test_the_behaviour_is_the_same_in_every_shape(gateway, http, engines, shape):
+    """Except for the usage of scores, which only a picker that sees every answer reads."""
     seen = await seen_by(gateway, http, engines, shape)
     usage = {"gateway": "tokens", "full-duplex": "tokens"}.get(shape, "")
     for key, one in seen.items():

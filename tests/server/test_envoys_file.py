@@ -1,4 +1,4 @@
-"""The endpoints file that Envoy reads: while a picker starts, and as endpoints come and go."""
+"""The endpoints file that Envoy reads: while a picker starts, and as endpoints join and leave."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def running(eds):
             await publishing
 
 
-async def test_a_picker_that_starts_leaves_envoy_its_endpoints_until_it_knows_some(eds):
+async def test_a_starting_picker_keeps_the_endpoints_of_envoy_until_it_knows_some(eds):
     write_eds(eds, [EndpointSpec(address="10.0.0.7:8000", models=("m",))])
     nowhere = f"http://127.0.0.1:{free_port()}"
     source = {"selector": {"app": "vllm"}, "ports": [8000], "models": ["m"], "namespace": "ml"}
@@ -73,7 +73,7 @@ async def test_a_picker_that_starts_leaves_envoy_its_endpoints_until_it_knows_so
     await serving
 
 
-async def test_a_fleet_that_empties_is_written(eds):
+async def test_an_empty_fleet_is_written_to_the_file(eds):
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec("10.0.0.1:8000")])
         await eventually(lambda: len(table) == 1, what="the endpoint")
@@ -87,7 +87,7 @@ async def test_a_picker_without_endpoints_writes_the_first_file(eds):
     assert listed(eds) == []
 
 
-async def test_an_endpoint_that_leaves_while_envoy_learns_of_it_is_taken_out(eds):
+async def test_an_endpoint_that_leaves_before_envoy_knows_it_is_removed(eds):
     async with running(eds) as (fleet, table):
         fleet.replace("a", [spec("10.0.0.1:8000")])
         await eventually(lambda: len(table) == 1, what="the endpoint")
@@ -110,7 +110,7 @@ async def test_an_endpoint_that_leaves_is_listed_while_requests_are_on_their_way
         await eventually(lambda: set(listed(eds)) == {one, three}, what="its end")
 
 
-async def test_endpoints_that_left_leave_the_file_although_others_come_all_the_time(
+async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_changes(
     eds, monkeypatch
 ):
     monkeypatch.setattr("laar.server.envoy_file.ENVOY_LEARNS_S", 0.0)
@@ -122,8 +122,8 @@ async def test_endpoints_that_left_leave_the_file_although_others_come_all_the_t
         assert set(listed(eds)) == {*left, *wanted}
 
 
-async def test_an_endpoint_that_is_back_while_envoy_forgets_it_is_a_newcomer(eds):
-    """It was used at once, and Envoy, which did not know it any more, asked any other."""
+async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
+    """It was used at once, and Envoy, which no longer knew it, chose any other."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

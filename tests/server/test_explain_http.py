@@ -1,4 +1,4 @@
-"""Why, over HTTP: explain, decisions, and the viewers' token."""
+"""Explanations over HTTP: explain, decisions, and the viewers' token."""
 
 import asyncio
 import json
@@ -85,7 +85,7 @@ async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http)
         (b"x" * 5000, 413, "body-too-large"),
     ],
 )
-async def test_a_request_that_would_be_refused_gets_that_refusal(
+async def test_a_request_that_would_be_refused_gets_the_refusal(
     tmp_path, http, body, status, reason
 ):
     async with watched_picker(tmp_path, bodies={"max_body_bytes": 4096}) as (_, url):
@@ -99,7 +99,7 @@ async def test_a_request_that_would_be_refused_gets_that_refusal(
 async def test_explain_reads_every_header_that_the_data_path_reads(
     tmp_path, http, header, monkeypatch
 ):
-    """As of Codex, whose sessions have names without `x-`."""
+    """Like Codex, whose session headers lack `x-`."""
     sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
     async with watched_picker(tmp_path, **sections) as (runner, url):
         director, read = runner.picker.director, []
@@ -137,7 +137,7 @@ async def test_a_bad_limit_is_a_400(tmp_path, http, query):
         assert (status, answer["error"]["reason"]) == (400, "bad-limit")
 
 
-async def test_requests_go_on_while_a_long_list_of_decisions_is_made(tmp_path, http):
+async def test_requests_are_served_while_a_long_list_of_decisions_is_built(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         for number in range(100):
             ask(runner, id=f"r-{number}")
@@ -152,7 +152,7 @@ async def test_requests_go_on_while_a_long_list_of_decisions_is_made(tmp_path, h
         assert len(set(made_in)) > 50, "in turns with the requests"
 
 
-async def test_an_id_that_does_not_exist_is_a_404_that_says_where_to_look(tmp_path, http):
+async def test_an_unknown_id_is_a_404_with_advice(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):
             async with http.get(f"{url}/decisions/{unknown}") as answer:
@@ -182,11 +182,11 @@ async def test_the_fleet_is_shown_with_the_age_and_health_of_its_readings(tmp_pa
         assert (second["health"], second["waiting"], second["hit_rate"]) == ("not read", None, None)
 
 
-async def test_the_log_holds_what_the_header_the_page_and_the_metrics_speak_of(tmp_path, http):
+async def test_the_log_agrees_with_headers_page_and_metrics(tmp_path, http):
     log = tmp_path / "decisions.jsonl"
     async with watched_picker(tmp_path, decisions={"log": "decisions.jsonl"}) as (runner, url):
         for _ in range(3):
-            ask(runner)  # still under way: not in the log
+            ask(runner)  # still in flight: not in the log
         first = ask(runner)
         settle(runner, first)
         await eventually(lambda: log.exists() and first.id in log.read_text(), what="a line")
@@ -201,7 +201,7 @@ async def test_the_log_holds_what_the_header_the_page_and_the_metrics_speak_of(t
     assert PROMPT.strip() not in log.read_text()
 
 
-async def test_a_log_that_cannot_be_written_is_a_problem_and_requests_go_on(tmp_path, http):
+async def test_an_unwritable_log_is_reported_and_requests_continue(tmp_path, http):
     async with watched_picker(tmp_path, decisions={"log": "none/x.jsonl"}) as (runner, url):
         settle(runner, ask(runner))
 
@@ -245,8 +245,8 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         assert (await post(http, url, CHAT, **bearer))[0] == 200
 
 
-async def test_a_reporter_that_guesses_tokens_shuts_no_viewer_out(tmp_path, http):
-    """Both may come by one address, as through an ingress."""
+async def test_a_reporter_that_guesses_tokens_blocks_no_viewer(tmp_path, http):
+    """Both may have the same address, as behind an ingress."""
     files = {name: tmp_path / name for name in ("viewers", "outcomes")}
     for name, file in files.items():
         file.write_text(f"{name}-of-today")
@@ -264,7 +264,7 @@ async def test_a_reporter_that_guesses_tokens_shuts_no_viewer_out(tmp_path, http
             assert answer.status == 200
 
 
-async def test_a_feed_that_is_open_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
+async def test_an_open_feed_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
     monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("token-that-leaked")
@@ -277,10 +277,10 @@ async def test_a_feed_that_is_open_ends_when_its_token_is_replaced(tmp_path, htt
                 await answer.read()
         today = {"authorization": "Bearer token-of-today"}
         async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
-            assert [await answer.content.readline() for _ in range(3)][2]  # one that goes on
+            assert [await answer.content.readline() for _ in range(3)][2]  # one that continues
 
 
-async def test_only_who_reads_the_feed_holds_a_place_of_it(tmp_path, http):
+async def test_only_active_readers_of_the_feed_occupy_a_place(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         feed = runner.picker.observability.feed
         async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
@@ -313,7 +313,7 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
                 return fleet.status, report.status
 
         assert await asked("that-leaked") == (200, 200)
-        files["viewers"].unlink()  # as while a volume is mounted anew
+        files["viewers"].unlink()  # as while a volume is being mounted
         await eventually(lambda: "token files" in problems, what="the problem")
         assert await asked("that-leaked") == (200, 200)
         for name in ("outcomes", "viewers"):  # the missing one last: it ends the problem
@@ -323,7 +323,7 @@ async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
         assert await asked("that-leaked") == (401, 401)
 
 
-async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(tmp_path, http):
+async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tmp_path, http):
     (tmp_path / "token").write_text(TOKEN)
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
     async with watched_picker(tmp_path, **sections) as (_, url):
@@ -342,7 +342,7 @@ async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(t
         assert (await get(http, f"{url}/fleet", headers=sent))[0] == 200
 
 
-def test_a_token_file_that_holds_none_is_named_with_the_remedy(tmp_path):
+def test_a_token_file_without_a_token_is_reported_with_a_remedy(tmp_path):
     def settings(**decisions):
         one = {"address": "127.0.0.1:9", "model": "m"}
         return Settings.model_validate({"endpoints": [one], "decisions": decisions})

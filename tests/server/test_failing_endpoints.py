@@ -1,4 +1,4 @@
-"""Endpoints that fail behind a real picker and a real Envoy: the next one, or a clear error."""
+"""Endpoints that fail, with a real picker and a real Envoy: the next one, or a clear error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def error(body):
 
 
 class Resetting:
-    """An endpoint that takes a request, begins an answer, and cuts the connection."""
+    """An endpoint that accepts a request, begins an answer, and closes the connection."""
 
     def __init__(self, begins=b""):
         self.requests = 0
@@ -56,7 +56,7 @@ class Resetting:
     async def _cut(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET"):  # probes and scrapes find nothing wrong
+            if head.startswith(b"GET"):  # probes and scrapes find no fault
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
                 await writer.drain()
                 writer.close()
@@ -64,7 +64,7 @@ class Resetting:
                 self.requests += b"/tokenize" not in head  # the picker asks for templates
                 writer.write(self._begins)
                 await writer.drain()
-                await asyncio.sleep(0.1 if self._begins else 0)  # what was written may arrive
+                await asyncio.sleep(0.1 if self._begins else 0)  # written data may arrive
         except asyncio.IncompleteReadError:
             pass
         finally:
@@ -73,7 +73,7 @@ class Resetting:
 
 
 @pytest.mark.parametrize(("shape", "status"), crossed(SHAPES, [503, 429, 500, 502, 504]))
-async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape, status):
+async def test_clients_do_not_notice_one_endpoint_that_refuses(gateway, http, shape, status):
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")
     gateway.members(*((u.address, "m") for u in (bad, *good)))
@@ -91,7 +91,7 @@ async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_client_sees_the_one_endpoint_that_resets(gateway, http, shape):
+async def test_clients_do_not_notice_one_endpoint_that_resets_connections(gateway, http, shape):
     good = await gateway.upstream()
     bad = await gateway.enter(Resetting())
     gateway.members((bad.address, "m"), (good.address, "m"))
@@ -143,7 +143,7 @@ async def test_an_endpoint_that_redirects_to_a_login_page_does_not_attract_reque
 
 
 @pytest.mark.parametrize("status", [400, 405, 422])
-async def test_an_endpoint_that_rejects_everything_is_out_after_a_few_requests(
+async def test_an_endpoint_that_rejects_everything_is_excluded_after_a_few_requests(
     gateway, http, status
 ):
     """It answers faster than any engine; Envoy passes its answers on, as those to bad requests."""
@@ -172,7 +172,7 @@ async def test_an_endpoint_that_rejects_everything_is_out_after_a_few_requests(
     assert {answer.status for answer, _ in answers} == {200}
 
 
-async def test_bad_requests_take_out_no_endpoint(gateway, http):
+async def test_bad_requests_exclude_no_endpoint(gateway, http):
     def judged(upstream):
         bad = b"bad" in upstream.requests[-1].body
         return Answer(status=400, body=b"no") if bad else Answer()
@@ -193,9 +193,7 @@ async def test_bad_requests_take_out_no_endpoint(gateway, http):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_404(
-    gateway, http, shape
-):
+async def test_a_model_without_a_reachable_endpoint_is_a_503_with_its_name(gateway, http, shape):
     other = await gateway.upstream()
     other.default_answer = Answer(status=404, body=b"no such model here")
     gateway.members((f"127.0.0.1:{free_port()}", "gone", "auto"), (other.address, "other"))
@@ -218,7 +216,7 @@ async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_
     ("shape", "status", "attempts"),
     crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
 )
-async def test_when_all_endpoints_fail_the_client_sees_the_engines_error(
+async def test_if_all_endpoints_fail_the_client_gets_the_error_of_the_engine(
     gateway, http, shape, status, attempts
 ):
     only = await gateway.upstream()
@@ -236,7 +234,7 @@ async def test_when_all_endpoints_fail_the_client_sees_the_engines_error(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_request_that_breaks_each_engine_breaks_three(gateway, http, shape):
+async def test_a_request_that_breaks_engines_breaks_at_most_three(gateway, http, shape):
     fleet = [await gateway.enter(Resetting()) for _ in range(6)]
     gateway.members(*((endpoint.address, "m") for endpoint in fleet))
     await gateway.picker()
@@ -247,7 +245,7 @@ async def test_a_request_that_breaks_each_engine_breaks_three(gateway, http, sha
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_that_has_begun_is_not_asked_for_again(gateway, http, shape):
+async def test_a_request_is_not_retried_after_its_answer_has_begun(gateway, http, shape):
     begins = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
     first, second = [await gateway.enter(Resetting(begins)) for _ in range(2)]
     gateway.members((first.address, "m"), (second.address, "m"))
@@ -259,9 +257,7 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_silent_endpoint_is_left_for_another_after_the_time_its_prompt_may_take(
-    gateway, http, shape
-):
+async def test_a_silent_endpoint_is_abandoned_after_the_allowed_time(gateway, http, shape):
     good, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
     gateway.members(("{}:{}".format(*hung.getsockname()), "m"), (good.address, "m"))
     await gateway.picker()
@@ -280,7 +276,7 @@ async def test_a_silent_endpoint_is_left_for_another_after_the_time_its_prompt_m
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_does_not_begin_is_asked_for_elsewhere(gateway, http, shape, stream):
+async def test_a_request_whose_answer_does_not_begin_is_hedged(gateway, http, shape, stream):
     good, hung = await gateway.upstream(), socket.create_server(("127.0.0.1", 0), backlog=64)
     gateway.members(("{}:{}".format(*hung.getsockname()), "m"), (good.address, "m"))
     runner = await gateway.picker()
@@ -302,7 +298,7 @@ async def test_an_answer_that_does_not_begin_is_asked_for_elsewhere(gateway, htt
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_slow_answer_is_the_clients_when_it_begins_before_the_others(
+async def test_a_slow_answer_is_used_if_it_begins_before_the_hedged_one(
     gateway, http, shape, monkeypatch
 ):
     """The request that it had begun to work on is not lost, and it did not fail."""
@@ -324,7 +320,7 @@ async def test_a_slow_answer_is_the_clients_when_it_begins_before_the_others(
 
 
 def _patient_policies(bootstrap):
-    """Of the routes that a decision names: they bound how long an endpoint may be silent."""
+    """For the routes that a decision names: they bound how long an endpoint may be silent."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     routes = manager["route_config"]["virtual_hosts"][0]["routes"]

@@ -11,7 +11,7 @@ from support import eventually
 
 
 class Viewer:
-    """One viewer's side of ASGI; `reads` says whether sends come through."""
+    """One viewer's side of ASGI; `reads` controls whether sends complete."""
 
     def __init__(self, feed):
         self.frames = []
@@ -74,7 +74,7 @@ async def test_no_frame_is_rendered_without_viewers_and_all_viewers_share_each()
     task.cancel()
 
 
-async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
+async def test_open_pages_continue_after_a_frame_that_failed():
     frames = Frames()
 
     def faulty():
@@ -92,7 +92,7 @@ async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
     task.cancel()
 
 
-async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
+async def test_a_slow_viewer_misses_frames_and_delays_no_one():
     feed = Feed(Frames())
     task = await running(feed)
     slow, quick = Viewer(feed), Viewer(feed)
@@ -121,7 +121,7 @@ async def test_a_viewer_that_stops_reading_is_cut_off(monkeypatch):
     task.cancel()
 
 
-async def test_a_viewer_that_stops_reading_fills_no_memory(http, monkeypatch):
+async def test_a_viewer_that_stops_reading_does_not_fill_the_memory(http, monkeypatch):
     monkeypatch.setattr("laar.server.admin.feed.STALLED_S", 1.0)
     frame = "x" * 200_000
     feed = Feed(lambda: {"n": frame})

@@ -1,4 +1,4 @@
-"""Ten faults, each named on the first screen of the live page and by `laar doctor`."""
+"""Ten faults, each reported on the first screen of the live page and by `laar doctor`."""
 
 import asyncio
 import sys
@@ -83,7 +83,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_fault_is_named_on_the_first_screen_and_by_doctor(gateway, tmp_path, fault):
+async def test_a_fault_is_reported_on_the_first_screen_and_by_the_doctor(gateway, tmp_path, fault):
     bad, good = [await gateway.enter(Engine()) for _ in range(2)]
     gateway.members(*((engine.address, "m") for engine in (bad, good)))
     await gateway.picker(health={"longest_trial_s": 5.0})

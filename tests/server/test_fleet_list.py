@@ -1,4 +1,4 @@
-"""GET /v1/models behind a real Envoy: one list, whichever endpoint is near."""
+"""GET /v1/models through a real Envoy: one list, whichever endpoint is near."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shape):
-    import openai  # a second, and only here
+    import openai  # a second, only in this test
 
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small"), (b.address, "large"))
@@ -35,7 +35,7 @@ async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shap
 
 
 @pytest.mark.parametrize("routing", [{"list_models": False}, {"mode": "shadow"}])
-async def test_an_endpoint_answers_where_the_picker_is_not_to(gateway, http, routing):
+async def test_an_endpoint_answers_the_list_if_the_picker_may_not(gateway, http, routing):
     a = await gateway.upstream()
     gateway.members((a.address, "m"))
     a.default_answer = OWN
@@ -78,10 +78,8 @@ async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, ht
     assert (await ask())[0] == 404
 
 
-async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
-    gateway, http, monkeypatch
-):
-    """Engines load and unload adapters between two looks at their lists."""
+async def test_unknown_and_rejected_names_cause_an_early_lookup(gateway, http, monkeypatch):
+    """Engines load and unload adapters between two polls of their lists."""
     monkeypatch.setattr(served_names, "DOUBT_S", 0.05)
     monkeypatch.setattr(served_names, "DOUBT_ALL_S", 0.05)
     a, b = await gateway.upstream(), await gateway.upstream()

@@ -1,4 +1,4 @@
-"""Flow control behind a real Envoy: waiting, order, sheds, drain, and nothing left behind."""
+"""Flow control with a real Envoy: waiting, order, refusals, drain, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def post(http, envoy, body, **headers):
 
 
 def asked(upstream):
-    """The prompts that reached the endpoint, in order."""
+    """Return the prompts that reached the endpoint, in order."""
     return [orjson.loads(r.body)["messages"][0]["content"] for r in upstream.asked]
 
 
@@ -110,7 +110,7 @@ class Busy:
         return post(self.http, self.envoy, chat(text), **headers)
 
     async def hold(self, text, **headers):
-        """Send a request that waits; its task."""
+        """Send a request that waits; return its task."""
         before = metric(self.runner, "laar_flow_waiting")
         task = asyncio.create_task(self.ask(text, **headers))
         await eventually(waiting(self.runner, before + 1), what=f"{text} to wait")
@@ -127,14 +127,14 @@ async def test_waiting_requests_are_ordered_by_slack_and_not_by_arrival(gateway,
         answers = await asyncio.gather(busy.first, patient, urgent)
         assert [a.status for a in answers] == [200] * 3
         assert asked(busy.upstream) == ["first", "urgent", "patient"]
-        # The wait is no overhead of the picker's.
+        # The wait does not count as overhead of the picker.
         assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
         assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
         await nothing_left(busy.runner)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_is_a_429_and_a_hopeless_wait_a_503(gateway, http, shape):
+async def test_a_full_queue_is_a_429_and_an_expired_wait_a_503(gateway, http, shape):
     async with Busy(gateway, http, shape, max_waiting=1, min_hold_s=3, patience=0) as busy:
         held = await busy.hold("held")
         full = await busy.ask("full")
@@ -170,7 +170,7 @@ async def test_a_prefill_does_not_last_as_long_as_its_answer(gateway, http, shap
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_absurd_objectives_are_as_good_as_none(gateway, http, shape):
+async def test_invalid_objectives_are_ignored(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         values = ("-5", "0", "1e400", "nan", "soon", "9" * 300)
         held = [await busy.hold(v, **{"x-slo-ttft-ms": v}) for v in values]
@@ -194,7 +194,7 @@ async def test_a_client_that_leaves_while_waiting_is_forgotten(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_hundreds_of_clients_that_leave_at_once_leave_nothing(gateway, http, shape):
+async def test_hundreds_of_clients_that_leave_at_once_leave_nothing_behind(gateway, http, shape):
     connector = aiohttp.TCPConnector(limit=0)
     async with Busy(gateway, http, shape) as busy, aiohttp.ClientSession(connector=connector) as s:
         held = [asyncio.create_task(post(s, busy.envoy, chat(f"{i}"))) for i in range(300)]
@@ -210,7 +210,7 @@ async def test_hundreds_of_clients_that_leave_at_once_leave_nothing(gateway, htt
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_shutdown_answers_those_that_wait(gateway, http, shape):
+async def test_a_shutdown_answers_waiting_requests(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("held")
         stopping = asyncio.create_task(gateway.stop_picker())
@@ -239,7 +239,7 @@ async def test_requests_wait_for_the_first_endpoint(gateway, http, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http, shape):
+async def test_all_waiting_requests_are_answered_if_the_fleet_vanishes(gateway, http, shape):
     flow = {"min_hold_s": 3, "max_hold_s": 3, "patience": 0}
     async with Busy(gateway, http, shape, **flow) as busy:
         held = [await busy.hold(f"{i}") for i in range(3)]
@@ -254,9 +254,7 @@ async def test_a_fleet_that_vanishes_under_its_queue_answers_all(gateway, http, 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging(
-    gateway, http, shape
-):
+async def test_no_waiting_request_hangs_if_all_endpoints_die(gateway, http, shape):
     async with Busy(gateway, http, shape) as busy:
         held = [await busy.hold(f"{i}") for i in range(5)]
         await busy.upstream.__aexit__(None, None, None)
@@ -269,7 +267,7 @@ async def test_endpoints_that_all_die_under_their_queue_leave_no_request_hanging
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_fault_of_ours_sends_on_the_request_that_met_it(gateway, http, shape, monkeypatch):
+async def test_after_an_internal_error_the_request_is_still_sent(gateway, http, shape, monkeypatch):
     async with Busy(gateway, http, shape) as busy:
         held = await busy.hold("held")
         decide = busy.runner.picker.director.decide
@@ -287,7 +285,7 @@ async def test_a_fault_of_ours_sends_on_the_request_that_met_it(gateway, http, s
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_turns_go_round_between_tenants(gateway, http, shape):
+async def test_tenants_take_turns(gateway, http, shape):
     async with Busy(gateway, http, shape, tenant_header="x-team") as busy:
         held = [await busy.hold(f"loud {i}", **{"x-team": "loud"}) for i in range(4)]
         held.append(await busy.hold("quiet", **{"x-team": "quiet"}))
@@ -298,7 +296,7 @@ async def test_turns_go_round_between_tenants(gateway, http, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, http, shape):
+async def test_engines_that_accept_a_priority_get_the_time_when_slack_ends(gateway, http, shape):
     upstream = await gateway.upstream()
     document = {"address": upstream.address, "models": ["m"], "priority_field": True}
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))
@@ -324,13 +322,13 @@ async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, ht
         orjson.loads(r.body)["messages"][0]["content"]: int(r.headers["x-vllm-priority"])
         for r in upstream.asked
     }
-    assert sent["first"] < sent["urgent"]  # only the client asked for -99
+    assert sent["first"] < sent["urgent"]  # only the client sent -99
     assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("takes", [True, False])
-async def test_only_the_picker_says_what_overtakes_and_it_changes_no_body(
+async def test_only_the_picker_sets_the_priority_and_it_changes_no_body(
     gateway, http, shape, takes
 ):
     """VLLM's header overrides its body's field, and a body may be signed."""

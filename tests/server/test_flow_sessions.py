@@ -1,4 +1,4 @@
-"""Sessions past the room of the caches behind a real Envoy: held, let in, explained, forgotten."""
+"""Sessions beyond the caches' room, with a real Envoy: held, admitted, explained, forgotten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat(session):
 
 
 class Full:
-    """An endpoint whose cache the turn in flight of session `one` fills, until `release`."""
+    """An endpoint whose cache is filled by a turn in flight of session `one`, until `release`."""
 
     def __init__(self, gateway, http, shape, share=None, **flow):
         self.gateway, self.http, self.shape = gateway, http, shape
@@ -71,7 +71,7 @@ class Full:
             return answer.status
 
     async def hold(self, session):
-        """Send a turn that has to wait; its task."""
+        """Send a turn that has to wait; return its task."""
         before = metric(self.runner, WAITING)
         task = asyncio.create_task(self.ask(session))
         await eventually(
@@ -82,7 +82,7 @@ class Full:
 
 @pytest.mark.parametrize("by_load", [False, True])
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape, by_load):
+async def test_a_session_without_room_is_held_and_then_admitted(gateway, http, shape, by_load):
     async with Full(gateway, http, shape, enabled=by_load) as full:
         two = await full.hold("two")
         assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 10_240
@@ -95,7 +95,7 @@ async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape, 
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_client_that_leaves_gives_its_turn_to_the_next(gateway, http, shape):
+async def test_the_turn_of_a_client_that_leaves_passes_to_the_next_one(gateway, http, shape):
     async with Full(gateway, http, shape) as full:
         two, three = await full.hold("two"), await full.hold("three")
         two.cancel()
@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_gives_its_turn_to_the_next(gateway, http, sh
 async def test_a_turn_waits_for_a_session_that_another_picker_serves(
     gateway, http, tmp_path, server, request
 ):
-    """Two pickers, an Envoy in front of each, share a store and an endpoint's cache."""
+    """Two pickers, with an Envoy in front of each, share a store and an endpoint's cache."""
     store = StoreProcess(binary_of(server), tmp_path)
     await store.start()
     request.addfinalizer(store.stop)
@@ -127,15 +127,15 @@ async def test_a_turn_waits_for_a_session_that_another_picker_serves(
         assert {await full.first, await two} == {200}
 
 
-async def test_a_new_picker_knows_no_places_and_lets_all_in(gateway, http):
+async def test_a_new_picker_knows_no_places_and_admits_all(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         ports = {"ext_proc": gateway.settings.listen.ext_proc}
         full.runner = await gateway.picker(listen=ports)
-        assert await full.ask("two") == 200  # while the turn of the first goes on
+        assert await full.ask("two") == 200  # while the turn of the first continues
         assert not full.first.done()
 
 
-async def test_an_engine_that_restarts_holds_nobody_for_what_it_had(gateway, http):
+async def test_no_request_waits_for_the_lost_contexts_of_a_restarted_engine(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
         full.upstream.default_answer = Answer(body=CACHE.replace(b" 5000", b" 7"))
@@ -143,7 +143,7 @@ async def test_an_engine_that_restarts_holds_nobody_for_what_it_had(gateway, htt
         assert not full.first.done()
 
 
-async def test_a_picker_that_stops_lets_in_those_that_wait(gateway, http):
+async def test_a_stopping_picker_admits_waiting_requests(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
         stopping = asyncio.create_task(gateway.stop_picker())
@@ -163,7 +163,7 @@ async def test_a_request_without_a_session_is_not_held(gateway, http):
         assert await full.ask("") == 200
 
 
-async def test_an_explanation_says_what_room_costs_and_who_waits(gateway, http):
+async def test_an_explanation_shows_the_price_of_room_and_who_waits(gateway, http):
     async with Full(gateway, http, "standalone") as full:
         two = await full.hold("two")
         shown = explain(full.runner.picker, orjson.dumps(chat("six")), {"x-laar-session": "six"})

@@ -1,4 +1,4 @@
-"""Requests leave no cycles behind, and what others leave is collected at rest."""
+"""Requests leave no cycles, and other cycles are collected while idle."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-async def test_the_life_of_a_request_leaves_no_cycle() -> None:
+async def test_a_request_leaves_no_reference_cycle() -> None:
     picker = processor(5)
     exchanges = [messages(2_000, number) for number in range(20)]
-    for each in exchanges:  # what is made once
+    for each in exchanges:  # created once
         await time_answer(picker, each)
     gc.collect()
     for _ in range(5):
@@ -37,7 +37,7 @@ async def test_the_life_of_a_request_leaves_no_cycle() -> None:
 
 
 async def _asked(http, upstream, url, number) -> None:
-    """One exchange after another, each of another kind."""
+    """Run one exchange after another, each of another kind."""
     chat = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
     long = {"model": "m", "messages": [{"role": "user", "content": f"{number} " * 60_000}]}
     unknown = {"model": "none", "messages": []}
@@ -58,7 +58,7 @@ async def _asked(http, upstream, url, number) -> None:
     upstream.chat_answer = Answer.sse(chunks())
     answer = await http.post(f"{url}/v1/chat/completions", json={**chat, "stream": True})
     await answer.content.readany()
-    answer.close()  # in the middle
+    answer.close()  # halfway
     gone.set()
     upstream.chat_answer = None
 
@@ -69,8 +69,8 @@ def no_connection() -> bool:
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_the_life_of_a_stream_leaves_no_cycle(gateway, http, shape) -> None:
-    """However it or its connection ends: what cycles hold waits for a collection of all."""
+async def test_a_stream_leaves_no_reference_cycle(gateway, http, shape) -> None:
+    """However it or its connection ends: only a full collection frees what cycles hold."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})
@@ -105,7 +105,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_collections_run_only_while_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_AT_REST_S", 0.0)
     looked, at_rest = [0], [False]
 
@@ -123,7 +123,7 @@ async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_picker_that_never_rests_collects_once_in_a_while(
+async def test_a_picker_that_is_never_idle_runs_full_collections_occasionally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "_LONGEST_S", 0.01)

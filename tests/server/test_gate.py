@@ -59,14 +59,14 @@ class Door:
         )
 
 
-async def test_ten_thousand_clients_that_leave_at_once_leave_nothing():
+async def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     door = Door(clock=lambda: 0.0, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     tasks = [door.ask(number) for number in range(1, 10_001)]
     await eventually(lambda: door.admission.queue.waiting == 10_000, what="all to wait")
     for task in tasks:
         task.cancel()
-    door.end(first)  # in the same moment: a decision falls for one that is already gone
+    door.end(first)  # at the same moment: a decision is made for a client that has left
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in done)
     assert door.left() == (0, 0, 0, 0)
@@ -74,7 +74,7 @@ async def test_ten_thousand_clients_that_leave_at_once_leave_nothing():
     assert (decision.request.id, waited_s) == ("next", 0.0)
 
 
-async def test_a_decision_for_a_client_that_has_just_gone_is_given_back():
+async def test_a_decision_for_a_client_that_has_just_left_is_released():
     door = Door()
     first, _ = await door.ask(0)
     held = door.ask(1)
@@ -88,13 +88,13 @@ async def test_a_decision_for_a_client_that_has_just_gone_is_given_back():
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_client_that_leaves_as_another_takes_its_place_costs_no_answer():
+async def test_a_client_that_leaves_while_another_is_admitted_costs_no_answer():
     door = Door(max_waiting=3, min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     stays, dropped, leaves = (door.ask(number, "loud") for number in (1, 2, 3))
     await eventually(lambda: door.admission.queue.waiting == 3, what="all to wait")
     quiet, calm = door.ask(4, "quiet"), door.ask(5, "calm")  # for the newest of the loudest tenant
-    leaves.cancel()  # in the same moment
+    leaves.cancel()  # at the same moment
     with pytest.raises(asyncio.CancelledError):
         await leaves
     with pytest.raises(RequestError) as shed:
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_as_another_takes_its_place_costs_no_answer()
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_fleet_that_keeps_changing_does_not_hold_back_what_it_can_serve(monkeypatch):
+async def test_a_constantly_changing_fleet_does_not_delay_requests_it_can_serve(monkeypatch):
     monkeypatch.setattr("laar.server.flow_control.ENVOY_LEARNS_S", 0.1)
     door = Door(min_hold_s=100.0, max_hold_s=100.0)
 
@@ -141,14 +141,14 @@ async def test_a_request_that_cannot_be_decided_blocks_no_other(monkeypatch):
 
     monkeypatch.setattr(door.director, "decide", failing)
     door.end(first)
-    with pytest.raises(ZeroDivisionError):  # its stream goes on without the picker
+    with pytest.raises(ZeroDivisionError):  # its stream continues without the picker
         await asyncio.wait_for(poison, 5)
     decision, _ = await asyncio.wait_for(other, 5)
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_time_alone_ends_a_wait():
+async def test_a_wait_expires_without_any_event():
     door = Door(min_hold_s=0.05, max_hold_s=0.05)
     await door.ask(0)
     with pytest.raises(RequestError) as shed:
@@ -157,7 +157,7 @@ async def test_time_alone_ends_a_wait():
     assert door.outcomes[0].waited_s >= 0.05
 
 
-async def test_after_the_drain_no_request_waits():
+async def test_after_the_drain_no_request_can_wait():
     door = Door()
     await door.ask(0)
     held = door.ask(1)
@@ -181,6 +181,6 @@ async def test_a_clock_that_jumps_ahead_leaves_no_request_hanging():
         await held
     assert (shed.value.status, shed.value.reason) == (503, "rejected-ttl-expired")
     door.end(first)
-    decision, _ = await door.ask("next")  # a request that comes afterwards finds an open door
+    decision, _ = await door.ask("next")  # a later request does not have to wait
     door.end(decision)
     assert door.left() == (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The picker behind a real Envoy, driven by real clients."""
+"""The picker with a real Envoy, driven by real clients."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
-    import openai  # a second, and only here
+    import openai  # a second, only in this test
 
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -93,7 +93,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
         async for chunk in stream:
             contents.append((chunk.choices[0].delta.content, chunk.model))
             seen_by_client.set()
-    # Names are restored where the answer passes through the picker anyway.
+    # Names are restored if the answer passes through the picker anyway.
     name = "m" if shape == "standalone" else "auto"
     assert contents == [("1", name), ("2", name)]
     table = gateway.runner.picker.table
@@ -132,7 +132,7 @@ async def test_long_bodies_arrive_whole_and_too_long_ones_get_a_413(gateway, htt
     assert answer.status == 413
 
 
-async def test_no_request_fails_when_the_picker_dies_in_the_middle(gateway, http):
+async def test_no_request_fails_when_the_picker_dies_while_serving(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "auto"), (b.address, "m", "auto"))
     await gateway.picker()
@@ -160,7 +160,7 @@ async def test_no_request_fails_when_the_picker_dies_in_the_middle(gateway, http
 async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
-    # No probes: the picker must believe that the dead one lives.
+    # No probes: the picker must believe that the dead one is alive.
     await gateway.picker(readings={"scrape_interval_s": 60, "probe_interval_s": 600})
     envoy = await gateway.envoy()
     await a.__aexit__(None, None, None)
@@ -176,7 +176,7 @@ async def test_a_dead_endpoint_costs_a_retry_and_no_request(gateway, http):
     await eventually(lambda: not table.in_flight.any(), what="the release")
 
 
-async def test_traffic_follows_the_endpoints_file_and_a_bad_file_changes_nothing(gateway, http):
+async def test_traffic_follows_the_endpoints_file_and_an_invalid_one_changes_nothing(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"))
     await gateway.picker()
@@ -206,7 +206,7 @@ async def test_a_forged_destination_reaches_no_other_endpoint(gateway, http):
     assert victim.asked == []
 
 
-async def test_a_policy_that_gives_reasons_of_its_own_shows_them(gateway, http):
+async def test_reasons_of_a_policy_are_shown(gateway, http):
     upstreams = [await gateway.upstream() for _ in range(2)]
     gateway.members(*((u.address, "m") for u in upstreams))
     await gateway.picker(routing={"baselines": {"llm-router": {}}})
@@ -265,7 +265,7 @@ async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, sta
     assert upstream.asked == []
 
 
-async def test_odd_but_legal_requests_pass(gateway, http):
+async def test_unusual_but_valid_requests_pass(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()
@@ -275,7 +275,7 @@ async def test_odd_but_legal_requests_pass(gateway, http):
         b"]" * 100,
     )
     assert (await post(http, envoy.url(), nested)).status == 200
-    for count in (70, 85, 88):  # up to Envoy's limit of 100, with its own and ours
+    for count in (70, 85, 88):  # up to Envoy's limit of 100, including its own and laar's
         many = {f"x-header-{i}": "v" for i in range(count)}
         answer = await post(http, envoy.url(), chat(), **many)
         assert answer.status == 200
@@ -286,7 +286,7 @@ async def test_odd_but_legal_requests_pass(gateway, http):
     assert (await post(http, envoy.url(), chat(), **plain)).status == 200
 
 
-async def test_a_thousand_headers_are_envoys_to_refuse_and_do_no_harm(gateway, http):
+async def test_a_thousand_headers_are_refused_by_envoy_without_harm(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()
@@ -299,7 +299,7 @@ async def test_a_thousand_headers_are_envoys_to_refuse_and_do_no_harm(gateway, h
     assert (await post(http, envoy.url(), chat())).status == 200
 
 
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gateway, http):
+async def test_a_client_that_leaves_during_its_answer_leaves_nothing_reserved(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -319,7 +319,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gatewa
     assert not table.queued_tokens.any()
 
 
-async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(gateway, http):
+async def test_thousands_of_clients_that_leave_during_uploads_break_no_answer(gateway, http):
     """In the gateway shape each of them is a stream that the picker has not answered yet."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -349,7 +349,7 @@ async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(
     assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
 
 
-async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, http):
+async def test_only_the_top_level_model_of_an_answer_gets_the_name_of_the_client(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -390,7 +390,7 @@ async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shap
 
 
 async def slow_way(to_port):
-    """A server that passes bytes on to a port, a megabyte a second."""
+    """A server that forwards bytes to a port, at a megabyte a second."""
 
     async def passed(reader, writer, wait_s):
         with contextlib.suppress(ConnectionError):
@@ -408,7 +408,7 @@ async def slow_way(to_port):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, http, chunked):
+async def test_a_body_that_arrives_slowly_at_the_picker_is_decided(gateway, http, chunked):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -424,7 +424,7 @@ async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, h
         way.close()
 
 
-async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gateway, http):
+async def test_an_envoy_under_load_drains_and_answers_all_forwarded_requests(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -433,7 +433,7 @@ async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gatewa
     answers = []
 
     async def client():
-        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any more
+        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any longer
             while True:
                 answers.append(await post(http, envoy.url(), chat("m")))
 
@@ -459,7 +459,9 @@ async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
 @pytest.mark.parametrize(
     ("shape", "member"), crossed(SHAPES, [b"", b'"model":null,', b'"model":"",'])
 )
-async def test_a_body_without_a_model_passes_where_all_serve_one(gateway, http, shape, member):
+async def test_a_body_without_a_model_passes_if_all_endpoints_serve_the_same_one(
+    gateway, http, shape, member
+):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()

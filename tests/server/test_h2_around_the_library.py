@@ -1,4 +1,4 @@
-"""Frames that go around the HTTP/2 library: all they cause is as if they had not."""
+"""Frames that bypass the HTTP/2 library have the same effects as frames through it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _play(reads, by_library, max_streams):
         else:
             connection.data_received(read)
     h2 = connection.h2
-    # The credit for two reads may be given back in two.
+    # The credit for two reads may be returned in two parts.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
@@ -66,7 +66,7 @@ async def _play(reads, by_library, max_streams):
 
 
 def known_of(stream):
-    """What the library knows of a stream beside its windows."""
+    """Return the library's state of a stream besides its windows."""
     return vars(stream.state_machine) | {"length": stream._expected_content_length}
 
 
@@ -140,7 +140,7 @@ some = st.one_of(
 
 
 def assert_the_same(frames, cuts=()):
-    """Frame by frame through the library, and cut in any way around it."""
+    """Frame by frame through the library, and in any split around it."""
     pieces = []
     for one in frames:
         if one is DRAIN:
@@ -154,12 +154,12 @@ def assert_the_same(frames, cuts=()):
 
 
 @pytest.mark.filterwarnings("default:Generating overly large repr")  # of a counter-example
-@settings(max_examples=examples(40))  # the fuzz target does so at length
+@settings(max_examples=examples(40))  # the fuzz target does this at length
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
 @example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then a fault
-@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and the other way round
-def test_any_frames_cause_the_same_as_through_the_library(frames, cuts):
+@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and vice versa
+def test_any_frames_have_the_same_effect_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
 
 
@@ -172,10 +172,10 @@ GOOD_HEADERS = (
     HEADERS[:4],
     [*HEADERS, ("content-length", "8")],
     [*HEADERS, ("x-long", "x" * 3000)],
-    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # beyond what a call may have
+    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # beyond the limit of a call
 )
 ODD_HEADERS = (
-    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # beyond what a connection may
+    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # beyond the limit of a connection
     [*HEADERS, ("content-length", "eight")],
     [*HEADERS, ("Upper", "x")],
     [*HEADERS, (":status", "100")],
@@ -186,9 +186,9 @@ BLOCKS = (
     b"\x80",  # no such entry
     b"\xff\xff\xff\xff\xff\xff",
     b"\xff\x80\x80",
-    b"\x20",  # a table of nothing
-    b"\x3f\xe1\x1f",  # and of 4,096 bytes
-    b"\x3f\xff\xff\xff\x07",  # and of more than is allowed
+    b"\x20",  # an empty table
+    b"\x3f\xe1\x1f",  # and one of 4,096 bytes
+    b"\x3f\xff\xff\xff\x07",  # and one above the limit
     b"\x40\x7f",
     b"\x82\x20",
     b"",
@@ -246,7 +246,7 @@ unusual = st.one_of(
 
 
 def spoken(steps):
-    """Frames, with headers that refer to those before them as a peer's encoder makes them."""
+    """Frames with headers that refer to those before them, as from a peer's encoder."""
     encoder, frames, last = Encoder(), [opened(1)], 1
     encoder.header_table_size = 0
     encoder.header_table_size = 4096  # what the first headers left in the peer's table is forgotten
@@ -269,8 +269,8 @@ def spoken(steps):
     st.lists(usual, max_size=5),
     st.lists(st.integers(0, 1 << 18), max_size=4),
 )
-def test_the_life_of_streams_is_the_same_as_through_the_library(before, odd, after, cuts):
-    """They open, end, are reset, and come again; budgets and streams are soon used up."""
+def test_streams_behave_the_same_as_through_the_library(before, odd, after, cuts):
+    """They open, end, are reset, and return; budgets and streams are soon used up."""
     frames = spoken([*before, *odd, *after])
     assert_the_same(frames, cuts)
     if DRAIN in frames:
@@ -280,7 +280,7 @@ def test_the_life_of_streams_is_the_same_as_through_the_library(before, odd, aft
     around, through = (play(reads, by_library=by, max_streams=99) for by in (False, True))
     assert around["closed"] is through["closed"]
     if not through["closed"]:  # what the library has read before an error is lost
-        del around["budgets"], through["budgets"]  # it reads all before a message counts
+        del around["budgets"], through["budgets"]  # it reads everything before a message counts
         assert around == through
 
 
@@ -307,8 +307,8 @@ headers = st.lists(
 
 @settings(max_examples=examples(60))
 @given(headers, headers, st.booleans())
-def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, trailers, whole):
-    """As a request's and as trailers, where other rules hold; a fault is one each time."""
+def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
+    """As headers and as trailers, where other rules hold; a fault is one each time."""
     block = bytes(Encoder().encode(trailers))
     start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
     for _ in range(2):
@@ -317,8 +317,8 @@ def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, traile
 
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
-def test_answers_can_be_read_whatever_becomes_of_the_peers_table(sizes):
-    """By a decoder that holds the sender to what RFC 7541, 4.2, asks of it."""
+def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
+    """With a decoder that enforces RFC 7541, 4.2, on the sender."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]
     reads = [opened(1), say, *told]
@@ -370,8 +370,8 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(DATA, 0, 0, b"x")], 1),
         ([opened(1), opened(3), opened(2)], 1),
         ([opened(1), opened(5), opened(3)], 1),
-        ([opened(1), opened(3), opened(3)], 1),  # trailers that end nothing
-        ([opened(1), opened(3), opened(3, flags=0x5)], 1),  # with what is for requests only
+        ([opened(1), opened(3), opened(3)], 1),  # trailers that do not end the stream
+        ([opened(1), opened(3), opened(3, flags=0x5)], 1),  # with fields only for requests
         ([opened(1), opened(3, flags=0x5), opened(3, flags=0x5)], 5),
         ([opened(1), opened(3), frame(RST, 0, 3, b"\0\0\0\7"), opened(3)], None),
         ([opened(1), frame(HEADER, 0x4, 3, b"\x80")], 1),
@@ -382,10 +382,10 @@ LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(RST, 0, 0, b"\0\0\0\7")], 1),
         ([opened(1), opened(3, flags=0), frame(RST, 0, 1, b"\0\0\0\7")], 1),
         ([opened(1), *[frame(RST, 0, 1, b"\0\0\0\7")] * 2], None),
-        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library lets pass
+        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library accepts
     ],
 )
-def test_errors_are_the_same_errors(frames, code):
+def test_errors_are_the_same_as_from_the_library(frames, code):
     ended = assert_the_same(frames, [4, 9, 12])
     assert ended["closed"] is (code is not None)
     if code is not None:
@@ -393,7 +393,7 @@ def test_errors_are_the_same_errors(frames, code):
         assert (kind, payload[7]) == (GOAWAY, code)
 
 
-def test_a_long_message_is_given_its_window_back_and_comes_whole():
+def test_a_long_message_gets_its_window_replenished_and_arrives_whole():
     message = framed(bytes(900_000))
     sent = [frame(DATA, 0, 1, message[at : at + 16384]) for at in range(0, len(message), 16384)]
     ended = assert_the_same([opened(1), *sent], [7000])

@@ -1,4 +1,4 @@
-"""gRPC's bytes however they are cut, and frames' limits however reads cut them."""
+"""gRPC's bytes in any split, and limits on frames for any reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cut(data, cuts):
 
 
 @given(messages, st.lists(st.integers(0, 5000), max_size=40))
-def test_messages_are_the_same_however_they_are_cut(sent, cuts):
+def test_messages_are_the_same_for_any_split(sent, cuts):
     unframer = Unframer(300)
     stream = b"".join(framed(message) for message in sent)
     got = [message for piece in cut(stream, cuts) for message in unframer.feed(piece)]
@@ -33,14 +33,14 @@ def test_messages_are_the_same_however_they_are_cut(sent, cuts):
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 400))
-def test_a_message_that_is_not_whole_is_noticed(message, at):
+def test_an_incomplete_message_is_noticed(message, at):
     unframer = Unframer(300)
     stream = framed(message)
     list(unframer.feed(stream[: at % len(stream)]))
     assert unframer.held_bytes == at % len(stream)
 
 
-def test_a_byte_at_a_time_costs_no_object_for_each():
+def test_single_bytes_do_not_take_an_object_each():
     unframer = Unframer(1 << 20)
     stream = framed(b"x" * 100_000)
     tracemalloc.start()
@@ -61,7 +61,7 @@ def test_a_byte_at_a_time_costs_no_object_for_each():
         (b"\0\xff\xff\xff\xff", Code.RESOURCE_EXHAUSTED),
     ],
 )
-def test_invalid_frames_have_the_grpc_status(prefix, code):
+def test_invalid_frames_cause_a_grpc_status(prefix, code):
     with pytest.raises(CallError) as found:
         list(Unframer(10).feed(prefix))
     assert found.value.code is code
@@ -71,12 +71,12 @@ def test_invalid_frames_have_the_grpc_status(prefix, code):
     ("value", "seconds"),
     [("1S", 1.0), ("250m", 0.25), ("7u", 7e-6), ("99999999H", 99999999 * 3600)],
 )
-def test_timeouts_are_read(value, seconds):
+def test_timeouts_are_parsed(value, seconds):
     assert timeout_s(value) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("value", ["", "S", "1", "1x", "-1S", "1.5S", "999999999S", "\u0663S"])
-def test_a_timeout_that_is_none_is_refused(value):
+def test_an_invalid_timeout_is_refused(value):
     with pytest.raises(CallError):
         timeout_s(value)
 
@@ -100,7 +100,7 @@ frames = st.lists(
 
 
 @given(frames, st.lists(st.integers(0, 5000), max_size=40))
-def test_the_library_sees_all_frames_but_a_goaway_however_they_are_cut(sent, cuts):
+def test_the_library_gets_all_frames_except_goaway_for_any_split(sent, cuts):
     guard = Guard(0.0, lambda *_frame: False)
     pieces = cut(PREFACE + b"".join(sent), cuts)
     seen = b"".join(part for piece in pieces for *_, part in guard.feed(piece, 0.0))
@@ -132,13 +132,13 @@ def test_a_long_frame_is_refused_by_its_header_alone():
         frame(2, 0, 1, b"\0\0\0\0\1"),  # PRIORITY
     ],
 )
-def test_frames_that_bring_nothing_have_an_end(one):
+def test_empty_frames_are_limited(one):
     flood(one, times=90)
     with pytest.raises(FloodError):
         flood(one, times=9000)
 
 
-def test_a_header_block_has_an_end():
+def test_the_length_of_a_header_block_is_limited():
     flood(frame(HEADERS, 0, 1, b"x" * 16384), frame(CONTINUATION, 4, 1, b"x" * 16384))
     with pytest.raises(FloodError):
         flood(frame(HEADERS, 0, 1), *[frame(CONTINUATION, 0, 1)] * 9)
@@ -146,7 +146,7 @@ def test_a_header_block_has_an_end():
         flood(frame(HEADERS, 0, 1, b"x" * 40_000), frame(CONTINUATION, 0, 1, b"x" * 40_000))
 
 
-def test_patience_comes_back_with_time_and_with_messages():
+def test_the_frame_budget_recovers_with_time_and_messages():
     guard = Guard(0.0, lambda *_frame: False)
     list(guard.feed(PREFACE, 0.0))
     one = frame(WINDOW, 0, 1, b"\0\0\0\1")
@@ -165,7 +165,7 @@ def head(count, *more):
     return (*named, *((b"x-%d" % n, b"y") for n in range(count - len(named) - len(more))), *more)
 
 
-def test_calls_share_what_their_headers_say_but_for_long_lists():
+def test_calls_share_parsed_headers_except_long_lists():
     seen = head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
     assert seen is head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
     assert seen.content_length == 5

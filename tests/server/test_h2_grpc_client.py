@@ -1,4 +1,4 @@
-"""A real gRPC client at the transport that is not gRPC's."""
+"""A real gRPC client with a transport that is not gRPC's."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_message_that_is_too_long_or_compressed_is_refused(served, chann
         assert ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_fault_of_the_handler_ends_its_own_call_only(served, channel, caplog):
+async def test_a_fault_of_a_handler_ends_only_its_own_call(served, channel, caplog):
     well, ill = echo(channel), echo(channel)
     await well.write(b"a")
     await ill.write(b"fault")
@@ -122,7 +122,7 @@ async def test_a_fault_of_the_handler_ends_its_own_call_only(served, channel, ca
     assert "a call failed" in caplog.text
 
 
-async def test_messages_wait_for_a_handler_that_holds_and_then_come_in_order(served, channel):
+async def test_messages_wait_for_a_handler_on_hold_and_then_arrive_in_order(served, channel):
     call = echo(channel)
     for message in (b"hold", b"1", b"2"):
         await call.write(message)
@@ -133,7 +133,7 @@ async def test_messages_wait_for_a_handler_that_holds_and_then_come_in_order(ser
     assert [await call.read() for _ in range(3)] == [b"1", b"2", grpc.aio.EOF]
 
 
-async def test_a_drain_serves_open_calls_and_refuses_no_new_ones_unheard(served, channel):
+async def test_a_drain_serves_open_calls_and_does_not_lose_new_ones(served, channel):
     old = echo(channel)
     await old.write(b"a")
     await old.read()
@@ -147,7 +147,7 @@ async def test_a_drain_serves_open_calls_and_refuses_no_new_ones_unheard(served,
     assert not served.server.connections
 
 
-async def test_after_the_grace_what_is_open_is_cut(served, channel):
+async def test_after_the_grace_period_open_calls_are_cut_off(served, channel):
     call = echo(channel)
     await call.write(b"a")
     await call.read()

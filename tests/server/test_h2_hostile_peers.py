@@ -1,4 +1,4 @@
-"""Peers that no gRPC library makes: each costs its own connection at most, and leaves nothing."""
+"""Hostile peers: each costs at most its own connection, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def served():
 
 
 async def is_well(served):
-    """Another peer is served as if nothing was."""
+    """Another peer is served as if nothing had happened."""
     async with Peer.to(served) as peer:
         peer.call(1)
         peer.message(1, b"well?", end=True)
@@ -56,7 +56,7 @@ async def nothing_left(served):
 
 
 async def ends(served, *data, greet=True):
-    """Send bytes after the greeting; assert that the connection ends, and only this one."""
+    """Send bytes after the greeting; assert that only this connection ends."""
     async with Peer.to(served, greet=greet) as peer:
         for one in data:
             await peer.send(one)
@@ -80,13 +80,13 @@ async def test_a_connection_without_http2_is_closed(served, data):
     await ends(served, data, greet=False)
 
 
-async def test_a_peer_that_says_nothing_is_closed(monkeypatch, caplog):
+async def test_the_connection_of_a_silent_peer_is_closed(monkeypatch, caplog):
     monkeypatch.setattr(connection, "GREETING_S", 0.1)
     async with serving() as served, Peer.to(served, greet=False) as peer:
         await peer.send(PREFACE[:10])
         await peer.closed()
         await nothing_left(served)
-    assert "has not greeted within 0.1 s" in caplog.text
+    assert "sent no preface within 0.1 s" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ async def test_a_peer_that_says_nothing_is_closed(monkeypatch, caplog):
     [
         frame(DATA, 0, 1, length=(1 << 24) - 1),
         frame(HEADER, 0x4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff"),  # no HPACK
-        frame(HEADER, 0x4, 1, b"\x80"),  # index 0
+        frame(HEADER, 0x4, 1, b"\x80"),  # index 0 and an even stream number
         frame(HEADER, 0x4, 2, b"\x82"),  # a server's number
         frame(CONTINUATION, 0x4, 1, b"\x82"),
-        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a block
+        frame(HEADER, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),  # within a header block
         frame(WINDOW, 0, 0, b"\0\0\0\0"),
-        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # past the end of a window
-        frame(5, 0x4, 1, b"\0\0\0\2"),  # a client promises nothing
+        frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2,  # beyond a window
+        frame(5, 0x4, 1, b"\0\0\0\2"),  # clients may not push; a stream never opened
         frame(RST, 0, 7, b"\0\0\0\0"),  # never opened
         frame(PING, 0, 0, b"short"),
         frame(DATA, 0x8, 1, b"\xff"),  # more padding than frame
@@ -124,20 +124,20 @@ async def test_floods_end_their_connection(served, one):
     await ends(served, one * 60_000)
 
 
-async def test_header_blocks_without_an_end_are_cut(served):
+async def test_endless_header_blocks_are_cut_off(served):
     await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"") * 100)
     await ends(served, frame(HEADER, 0, 1, b"\x82"), frame(CONTINUATION, 0, 1, b"x" * 16384) * 8)
 
 
-async def test_metadata_that_grows_when_unpacked_is_refused(served):
-    """One long value in the table, named again and again (HPACK bomb)."""
+async def test_metadata_that_expands_too_much_is_refused(served):
+    """One long value in the table, referenced repeatedly (HPACK bomb)."""
     literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # into the table
     await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
     first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
     await ends(served, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
 
 
-async def test_long_metadata_fails_its_call_alone(served):
+async def test_long_metadata_fails_only_its_call(served):
     async with Peer.to(served) as peer:
         peer.call(1, headers=[*HEADERS, ("x-long", "v" * 20_000)])
         await peer.flush()
@@ -154,7 +154,7 @@ async def test_rapid_resets_end_their_connection(served, pad_bytes):
     async with Peer.to(served) as peer:
         for number in range(1, 4001, 2):
             peer.call(number)
-            if pad_bytes is not None:  # which is no message
+            if pad_bytes is not None:  # which is not a message
                 peer.h2.send_data(number, b"", pad_length=pad_bytes)
             peer.h2.reset_stream(number)
         await peer.flush()
@@ -163,7 +163,7 @@ async def test_rapid_resets_end_their_connection(served, pad_bytes):
     await is_well(served)
 
 
-async def test_streams_that_are_reset_after_their_answer_are_as_envoy_has_it(served):
+async def test_streams_reset_after_their_answer_are_normal_for_envoy(served):
     async with Peer.to(served) as peer:
         for number in range(1, 6001, 2):
             peer.call(number)
@@ -179,7 +179,7 @@ async def test_streams_that_are_reset_after_their_answer_are_as_envoy_has_it(ser
         assert len(next(iter(served.server.connections)).h2.streams) < 200
 
 
-async def test_streams_above_the_limit_are_refused_and_may_be_asked_again():
+async def test_streams_above_the_limit_are_refused_and_may_be_retried():
     async with serving(max_streams=3) as served, Peer.to(served) as peer:
         for number in (1, 3, 5, 7):
             peer.call(number)
@@ -210,7 +210,7 @@ async def test_a_call_from_a_half_closed_or_cut_stream_ends(served):
             assert dict(ended.headers)[b"grpc-status"] == b"%d" % status
 
 
-async def test_all_of_a_stream_in_one_read_is_seen_in_order(served):
+async def test_a_whole_stream_in_one_read_is_handled_in_order(served):
     async with Peer.to(served) as peer:
         peer.call(1)
         peer.message(1, b"a")
@@ -222,7 +222,7 @@ async def test_all_of_a_stream_in_one_read_is_seen_in_order(served):
         assert served.server.connections
 
 
-async def test_a_window_of_nothing_holds_the_answers_until_it_opens(served):
+async def test_a_closed_window_holds_the_answers_until_it_opens(served):
     async with Peer.to(served, window=0) as peer:
         peer.call(1)
         peer.message(1, b"many100000")
@@ -240,8 +240,8 @@ async def test_a_window_of_nothing_holds_the_answers_until_it_opens(served):
         assert got == 100_005
 
 
-async def test_a_peer_that_asks_and_takes_no_answer_is_not_listened_to(served):
-    """The messages that wait for one stream are bounded, and the stream beside it goes on."""
+async def test_messages_of_a_peer_that_reads_no_answers_are_not_handled(served):
+    """The messages that wait for one stream are bounded, and another stream continues."""
     async with Peer.to(served, window=0) as peer:
         peer.call(1)
         sent = 0
@@ -255,7 +255,7 @@ async def test_a_peer_that_asks_and_takes_no_answer_is_not_listened_to(served):
         assert served.count("message") < sent
 
 
-async def test_a_peer_that_does_not_read_its_socket_fills_no_memory(served):
+async def test_a_peer_that_does_not_read_its_socket_does_not_fill_the_memory(served):
     async with Peer.to(served) as peer:
         peer.writer.transport.pause_reading()
         peer.h2.increment_flow_control_window(1 << 30)
@@ -272,7 +272,7 @@ async def test_a_peer_that_does_not_read_its_socket_fills_no_memory(served):
         assert served.count("message") < 50
 
 
-async def test_a_peer_that_pings_and_never_reads_is_cut(served):
+async def test_a_peer_that_pings_and_never_reads_is_cut_off(served):
     async with Peer.to(served) as peer:
         peer.writer.transport.pause_reading()
         for number in range(1, 3000, 2):
@@ -285,7 +285,7 @@ async def test_a_peer_that_pings_and_never_reads_is_cut(served):
         await is_well(served)
 
 
-async def test_a_silent_peer_is_asked_and_given_up(monkeypatch, caplog):
+async def test_a_silent_peer_is_pinged_and_then_aborted(monkeypatch, caplog):
     monkeypatch.setattr(connection, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(connection, "ALIVE_S", 0.3)
     async with serving() as served:
@@ -322,7 +322,7 @@ async def test_a_goaway_lets_open_calls_finish(served):
         (("grpc-timeout", "0S"), Code.DEADLINE_EXCEEDED),
     ],
 )
-async def test_a_call_that_is_none_gets_its_status_in_one_frame(served, change, status):
+async def test_an_invalid_call_gets_its_status_in_one_frame(served, change, status):
     async with Peer.to(served) as peer:
         peer.call(1, headers=list({**dict(HEADERS), change[0]: change[1]}.items()))
         await peer.flush()
@@ -333,7 +333,7 @@ async def test_a_call_that_is_none_gets_its_status_in_one_frame(served, change, 
         assert answer.stream_ended
 
 
-async def test_unfinished_messages_have_a_limit_for_all_streams(served):
+async def test_unfinished_messages_of_all_streams_share_a_limit(served):
     served.server.held_bytes = Share(200_000)
     async with Peer.to(served) as peer:
         await peer.until(lambda e: isinstance(e, events.WindowUpdated))
@@ -381,8 +381,8 @@ changes = st.lists(
 
 @settings(max_examples=examples(300))
 @given(changes, st.lists(st.integers(0, len(SPOKEN)), max_size=12))
-def test_no_bytes_end_more_than_their_connection(changed, cuts):
-    """Bytes put in, taken out or overwritten: no exception leaves, and all calls end."""
+def test_arbitrary_bytes_end_only_their_connection(changed, cuts):
+    """Insert, remove or overwrite bytes: no exception escapes, and all calls end."""
     data = SPOKEN
     for at, put, taken in changed:
         data = data[:at] + put + data[at + taken :]
@@ -407,7 +407,7 @@ def test_no_bytes_end_more_than_their_connection(changed, cuts):
         runner.run(speak())
 
 
-async def test_a_port_is_shared_only_by_those_that_agree():
+async def test_a_port_is_shared_only_if_both_processes_allow_it():
     async with serving(together=True) as served:
         other = H2Server(longest_bytes=1, together=True)
         other.bind(f"127.0.0.1:{served.port}")
@@ -416,7 +416,7 @@ async def test_a_port_is_shared_only_by_those_that_agree():
             H2Server(longest_bytes=1).bind(f"127.0.0.1:{served.port}")
 
 
-async def test_a_newcomer_has_room_beside_peers_that_hold_all_they_may(served):
+async def test_a_new_peer_has_room_next_to_peers_at_their_limits(served):
     served.server.held_bytes, served.server.open_calls = Share(100_000), Share(100)
     async with AsyncExitStack() as stack:
         for _ in range(3):
@@ -433,7 +433,7 @@ async def test_a_newcomer_has_room_beside_peers_that_hold_all_they_may(served):
     assert served.server.held_bytes._taken == served.server.open_calls._taken == 0
 
 
-async def test_a_call_goes_on_while_thousands_of_another_peer_are_ended(served, monkeypatch):
+async def test_a_call_continues_while_thousands_of_another_peer_are_ended(served, monkeypatch):
     monkeypatch.setattr(connection.Connection, "turn_s", 0.0)
     async with Peer.to(served) as peer:
         for number in range(1, 2001, 2):

@@ -1,4 +1,4 @@
-"""Streams that halt after their first token, while comments keep their connections open."""
+"""Streams that stall after their first token, while comments keep their connections open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.served import ServedEngine
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 
-PATIENCE_S = 15.0  # longer than the load: no client that leaves shows what is wrong
+PATIENCE_S = 15.0  # longer than the load: no client gives up and reveals the fault
 WHOLE = {"model": "m", "choices": [{"message": {"content": "one two three"}}]}
 
 
@@ -23,7 +23,7 @@ def event(text, **fields):
 
 
 class Engine(ServedEngine):
-    """Streams three tokens; one that is dead sends comments in place of the last two."""
+    """Streams three tokens; a dead one sends comments instead of the last two."""
 
     def __init__(self):
         self.dead = False
@@ -58,7 +58,7 @@ async def is_answered(http, envoy, number):
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_comments_do_not_keep_a_halted_endpoint_in(gateway, http, shape):
+async def test_comments_do_not_keep_a_stalled_endpoint_in_use(gateway, http, shape):
     engines = [await gateway.enter(Engine()) for _ in range(3)]
     gateway.members(*((engine.address, "m") for engine in engines))
     await gateway.picker()

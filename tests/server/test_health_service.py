@@ -1,4 +1,4 @@
-"""An endpoint that fails, behind a real Envoy: clients hardly notice, and everything says why."""
+"""A failing endpoint behind a real Envoy: clients hardly notice, and everything reports it."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
 
 
 def without_retries(bootstrap):
-    """Take the retry policies out, so that each answer of an endpoint reaches the client."""
+    """Remove the retry policies, so that each answer of an endpoint reaches the client."""
     if isinstance(bootstrap, dict):
         bootstrap.pop("retry_policy", None)
         bootstrap.pop("retryPolicy", None)
@@ -47,7 +47,7 @@ async def send(http, url, number, *, stream=False):
 
 
 async def load(http, url, requests, *, at_once=8, stream=False):
-    """How requests ended, by status."""
+    """Count how requests ended, by status."""
     left = iter(range(requests))
 
     async def client():
@@ -61,7 +61,7 @@ async def load(http, url, requests, *, at_once=8, stream=False):
 
 
 async def metric(http, gateway, name, **labels):
-    """A sample of the metrics page; None when it is not there."""
+    """Return a sample of the metrics page; None if it is missing."""
     async with http.get(gateway.url("admin", "/metrics")) as answer:
         page = (await answer.read()).decode()
     start = name + "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} "
@@ -76,8 +76,8 @@ async def fleet_row(http, gateway, address):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, shape):
-    # By load alone: under laar's own policy its price keeps clients away before the breaker opens.
+async def test_one_refusing_endpoint_of_three_gets_no_requests_and_is_shown(gateway, http, shape):
+    # By load alone: with laar's own policy its price keeps clients away before the breaker opens.
     routing = {"policy": "least-loaded"}
     upstreams, _, envoy = await fleet(
         gateway, shape, Answer(status=503, body=b"no"), routing=routing
@@ -99,7 +99,7 @@ async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, 
         shown = orjson.loads(await answer.read())
     why = {row["endpoint"]: row["why"] for row in shown["filtered"]}
     assert "failing (answers 502, 503 or 504)" in why[bad]
-    # It mends: a question of the picker's, then a request, and it serves again.
+    # It recovers: a probe by the picker, then a request, and it serves again.
     upstreams[0].chat_answer = None
     before = len(upstreams[0].asked)
 
@@ -138,14 +138,12 @@ USELESS = {
 
 
 @pytest.mark.parametrize(("shape", "kind"), crossed(SHAPES, list(USELESS)))
-async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
-    gateway, http, shape, kind
-):
+async def test_an_endpoint_with_useless_answers_gets_almost_no_requests(gateway, http, shape, kind):
     upstreams, _, envoy = await fleet(gateway, shape, USELESS[kind])
     bad = upstreams[0]
     labels = {"endpoint": bad.address, "kind": kind}
 
-    async def is_found():  # one answer in a quarter of a second is read
+    async def is_found():  # one answer per quarter of a second is read
         await load(http, envoy.url(), 10)
         return await metric(http, gateway, "laar_endpoint_failures_total", **labels) is not None
 
@@ -158,8 +156,8 @@ async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_full_queue_is_no_fault(gateway, http, shape):
-    """The meaning of a 503 is in its body, which is read though the request was not sampled."""
+async def test_a_full_queue_is_not_a_fault(gateway, http, shape):
+    """The meaning of a 503 is in its body, which is read although the request was not sampled."""
     upstreams, _, envoy = await fleet(gateway, shape, Answer(status=503, body=FULL))
     ends = await load(http, envoy.url(), 100)
     assert ends["503 with an error"] <= 10
@@ -169,7 +167,7 @@ async def test_a_full_queue_is_no_fault(gateway, http, shape):
     assert await metric(http, gateway, "laar_endpoint_breaker_state", endpoint=bad) == 0.0
 
 
-async def test_the_last_endpoint_is_never_out_and_its_own_error_is_seen(gateway, http):
+async def test_the_last_endpoint_is_never_excluded_and_its_own_error_is_passed_on(gateway, http):
     only = await gateway.upstream()
     only.chat_answer = Answer(status=503, body=b"the engine's own words")
     gateway.members((only.address, "m"))
@@ -179,7 +177,7 @@ async def test_the_last_endpoint_is_never_out_and_its_own_error_is_seen(gateway,
     assert len([r for r in only.asked if r.headers.get("user-agent") != "laar-trial"]) == 30
 
 
-async def test_settings_of_health_change_while_it_runs(gateway, http):
+async def test_settings_of_health_can_change_at_runtime(gateway, http):
     _, runner, envoy = await fleet(
         gateway,
         "standalone",

@@ -1,4 +1,4 @@
-"""Direct peers of the ext_proc port that are no Envoy."""
+"""Direct peers of the ext_proc port other than Envoy."""
 
 import time
 
@@ -49,7 +49,7 @@ async def test_unreadable_messages_are_counted_and_logged_once(picker, caplog):
         ("-200", None),
     ],
 )
-def test_a_status_is_one_of_http_or_none(status, seen):
+def test_a_status_is_a_valid_http_status_or_unknown(status, seen):
     message = pb.ProcessingRequest()
     message.response_headers.headers.headers.add(key=":status", raw_value=status.encode())
     assert event_of(message).status == seen
@@ -67,7 +67,7 @@ async def test_a_second_picker_on_a_port_in_use_does_not_start(gateway, picker, 
     assert getattr(runner.ports, name) == int(taken.rpartition(":")[2])
 
 
-def test_a_number_without_an_end_is_refused_at_once():
+def test_an_endless_number_is_refused_at_once():
     began = time.process_time()
     with pytest.raises(DecodeError):
         pb.ProcessingRequest.FromString(b"\xff" * (8 << 20))

@@ -1,4 +1,4 @@
-"""Odd requests, answers and moments, through a real Envoy: none fails or is lost by the picker."""
+"""Unusual requests, answers and moments, through a real Envoy: the picker loses none."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def connected(envoy):
 
 
 async def send_raw(envoy, lines, body):
-    """Send header lines that no HTTP client would make; return the whole answer."""
+    """Send header lines that no HTTP client would send; return the whole answer."""
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         length = b"content-length: %d\r\n\r\n" % len(body)
         writer.write(HEAD + lines + length + body)
@@ -62,7 +62,9 @@ async def served(request, gateway):
     return gateway, upstream, await gateway.envoy(request.param)
 
 
-async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog, monkeypatch):
+async def test_after_an_internal_error_the_complete_request_is_forwarded(
+    served, http, caplog, monkeypatch
+):
     gateway, upstream, envoy = served
     monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
     caplog.set_level(logging.ERROR, "laar.server.extproc")
@@ -73,13 +75,15 @@ async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, cap
         assert "x-laar-model" not in headers  # it was not laar's choice
     assert bodies(upstream) == [body] * 3
     assert gateway.runner.picker.metrics.stream_faults == 3
-    assert len(caplog.records) == 1  # many alike are logged once
+    assert len(caplog.records) == 1  # many equal ones are logged once
     await eventually(lambda: not gateway.runner.picker.table.in_flight.any(), what="the release")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_body_leaves_the_pool_of_its_route(gateway, http, shape, monkeypatch):
-    """A body too deep for recursion, and after it a picker that fails altogether."""
+async def test_no_body_makes_a_request_leave_the_pool_of_its_route(
+    gateway, http, shape, monkeypatch
+):
+    """A body too deep for recursion, and then a picker that fails completely."""
     own, foreign = await gateway.upstream(), await gateway.upstream()
     gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
     listed = [
@@ -124,7 +128,7 @@ async def test_a_deep_body_is_decided_like_any_other(served, http):
     assert gateway.runner.picker.metrics.stream_faults == 0
 
 
-async def test_a_prompt_nested_beyond_writing_is_the_engines_to_judge(served, http):
+async def test_a_prompt_nested_too_deeply_to_write_is_left_to_the_engine(served, http):
     _, upstream, envoy = served
     tools = b'[{"function":%s}]' % (b"[" * 300 + b"]" * 300)
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":%s}' % tools
@@ -132,8 +136,8 @@ async def test_a_prompt_nested_beyond_writing_is_the_engines_to_judge(served, ht
     assert bodies(upstream) == [body]
 
 
-async def test_others_are_served_while_a_body_of_many_parts_is_read(gateway, http):
-    """On a thread, whose longest turn test_hostile_bodies bounds."""
+async def test_other_requests_are_served_while_a_body_of_many_parts_is_read(gateway, http):
+    """In a thread, whose longest turn is bounded in test_hostile_bodies."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -156,7 +160,7 @@ async def test_others_are_served_while_a_body_of_many_parts_is_read(gateway, htt
     assert runner.picker.metrics.stream_faults == 0
 
 
-async def test_headers_of_one_name_count_each(served):
+async def test_repeated_headers_are_each_counted(served):
     _, upstream, envoy = served
     body = chat("m")
     for times, count in enumerate((60, 88, 92, 94), 1):
@@ -166,7 +170,7 @@ async def test_headers_of_one_name_count_each(served):
         assert bodies(upstream) == [body] * times
 
 
-async def test_headers_of_nearly_all_the_bytes_that_envoy_takes_pass(served):
+async def test_headers_close_to_the_size_limit_of_envoy_pass(served):
     _, _, envoy = served
     for short_of_limit in (100, 300, 1000, 4000):
         lines = b"".join(b"x-%d: %s\r\n" % (i, b"v" * 6000) for i in range(9))
@@ -176,7 +180,7 @@ async def test_headers_of_nearly_all_the_bytes_that_envoy_takes_pass(served):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_headers_that_are_not_utf_8_cost_no_decision(gateway, shape):
+async def test_headers_that_are_not_utf_8_do_not_prevent_a_decision(gateway, shape):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -202,7 +206,7 @@ async def test_a_client_that_expects_100_continue_gets_it(served):
     assert bodies(upstream) == [body]
 
 
-async def test_a_byte_order_mark_is_no_fault(served, http):
+async def test_a_byte_order_mark_is_not_a_fault(served, http):
     _, upstream, envoy = served
     status, _, _ = await post(http, envoy, b"\xef\xbb\xbf" + chat())
     assert status == 200
@@ -211,9 +215,7 @@ async def test_a_byte_order_mark_is_no_fault(served, http):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["mod\u00e8le-\u65e5\u672c", "a b/c:d"])
-async def test_model_names_that_are_not_plain_come_back_in_the_tried_list(
-    gateway, http, shape, name
-):
+async def test_unusual_model_names_survive_in_the_tried_list(gateway, http, shape, name):
     one, other = await gateway.upstream(), await gateway.upstream()
     gateway.members((one.address, name), (other.address, "plain"))
     await gateway.picker()
@@ -273,7 +275,7 @@ async def test_a_client_may_leave_at_any_moment(gateway, shape, share_read, mome
     rest.set()
 
 
-async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
+async def test_a_client_that_leaves_during_its_upload_leaves_nothing_behind(gateway):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -287,7 +289,7 @@ async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-async def test_an_answer_longer_than_the_grace_outlives_the_picker(gateway, http, fail_open):
+async def test_an_answer_longer_than_the_grace_period_outlives_the_picker(gateway, http, fail_open):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker(shutdown={"drain_s": 0.0, "grace_s": 0.2}, bodies={"sample_answers": 0.0})
@@ -308,7 +310,7 @@ async def test_an_answer_longer_than_the_grace_outlives_the_picker(gateway, http
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_goes_astray_while_envoy_learns_of_a_newcomer(gateway, http, shape):
+async def test_no_request_is_misrouted_while_envoy_learns_of_a_new_endpoint(gateway, http, shape):
     old, newcomer = await gateway.upstream(), await gateway.upstream()
     gateway.members((old.address, "m"))
     await gateway.picker()
@@ -327,7 +329,7 @@ async def test_no_request_goes_astray_while_envoy_learns_of_a_newcomer(gateway, 
     assert len(bodies(old)) == 1
 
 
-async def test_envoys_file_is_written_once_it_can_be(gateway, http, monkeypatch):
+async def test_the_file_for_envoy_is_written_as_soon_as_possible(gateway, http, monkeypatch):
     monkeypatch.setattr(envoy_file, "WRITE_AGAIN_S", 0.05)
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
@@ -342,7 +344,7 @@ async def test_envoys_file_is_written_once_it_can_be(gateway, http, monkeypatch)
     assert (await post(http, envoy, chat("m")))[0] == 200
 
 
-async def test_a_pages_absurd_numbers_stop_no_scrapes(gateway):
+async def test_invalid_numbers_on_a_page_do_not_stop_scrapes(gateway):
     mad, sane = await gateway.upstream(), await gateway.upstream()
     mad.default_answer = Answer(
         body=b'vllm:cache_config_info{num_gpu_blocks="1e200",block_size="1e200"} 1\n'
@@ -356,8 +358,8 @@ async def test_a_pages_absurd_numbers_stop_no_scrapes(gateway):
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "sidecar"])
-async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gateway, http, shape):
-    """In the sidecar's shape Envoy leaves paths as they are: only the picker unfolds them."""
+async def test_operator_paths_reach_no_endpoint_with_or_without_a_picker(gateway, http, shape):
+    """In the sidecar shape Envoy does not normalize paths: only the picker does."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -378,7 +380,7 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
 
 @pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
 async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
-    """Some engines answer it as if the header were not there, and for Envoy its body has no end."""
+    """Some engines answer as if the header were missing, and for Envoy its body never ends."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()

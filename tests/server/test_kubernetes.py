@@ -68,7 +68,7 @@ async def picker(gateway, *sources, **sections):
 
 
 async def pods(gateway, cluster, count, **metadata):
-    """Endpoints on addresses of their own and one port, each the pod of its number."""
+    """Endpoints on separate addresses and one port, each the pod with its number."""
     port = free_port()
     found = [await gateway.upstream(f"127.0.0.{n}", port) for n in range(2, count + 2)]
     for number, upstream in enumerate(found):
@@ -98,7 +98,7 @@ async def readiness(gateway):
 
 
 async def quiet(upstream):
-    """Until nothing but scrapes and probes has come for a while."""
+    """Wait until nothing but scrapes and probes has arrived for a while."""
 
     def asked():
         return sum(request.path.startswith("/v1/") for request in upstream.requests)
@@ -184,7 +184,7 @@ async def test_a_new_version_rolls_out_without_a_failed_request(gateway, http, c
 
 
 @pytest.mark.envoy
-async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, cluster):
+async def test_answers_in_flight_survive_the_drain_of_their_pod(gateway, http, cluster):
     (a, b), port = await pods(gateway, cluster, 2)
     await cluster.delete("pods", "p1")
     await picker(gateway, selector(cluster, port))
@@ -211,7 +211,9 @@ async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, c
 
 
 @pytest.mark.envoy
-async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, http, cluster):
+async def test_a_fleet_scaled_to_zero_is_reported_and_the_first_new_pod_serves(
+    gateway, http, cluster
+):
     (a,), port = await pods(gateway, cluster, 1)
     await picker(gateway, selector(cluster, port))
     await knows(gateway, a)
@@ -269,7 +271,7 @@ async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
 
 
 @pytest.mark.envoy
-async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, http, cluster):
+async def test_a_pool_deleted_under_load_is_not_ready_until_it_returns(gateway, http, cluster):
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
     await picker(gateway, inference_pool(cluster))
@@ -302,7 +304,7 @@ async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, ht
 
 
 @pytest.mark.envoy
-async def test_ranks_are_endpoints_and_the_annotation_leaves_some_out(gateway, http, cluster):
+async def test_ranks_are_endpoints_and_the_annotation_excludes_some(gateway, http, cluster):
     ports = (free_port(), free_port())
     ranks = [await gateway.upstream("127.0.0.2", port) for port in ports]
     await cluster.put("pods", pod("p0", "127.0.0.2"))
@@ -322,7 +324,7 @@ async def test_ranks_are_endpoints_and_the_annotation_leaves_some_out(gateway, h
 
 
 @pytest.mark.envoy
-async def test_two_servers_of_one_pod_have_a_source_each(gateway, cluster):
+async def test_two_servers_in_one_pod_can_have_separate_sources(gateway, cluster):
     await cluster.put("pods", pod("p0", "127.0.0.2", annotations={}))
     chat, embed = (
         selector(cluster, free_port(), models=["chat"]),
@@ -337,7 +339,7 @@ async def test_two_servers_of_one_pod_have_a_source_each(gateway, cluster):
 
 
 @pytest.mark.envoy
-async def test_two_clusters_may_have_a_pool_of_one_name(gateway, cluster, other_cluster):
+async def test_two_clusters_may_have_pools_with_the_same_name(gateway, cluster, other_cluster):
     for server, host in ((cluster, "127.0.0.2"), (other_cluster, "127.0.0.3")):
         await server.put("inferencepools", pool(ports=(free_port(),)))
         await server.put("pods", pod("p0", host))
@@ -347,7 +349,9 @@ async def test_two_clusters_may_have_a_pool_of_one_name(gateway, cluster, other_
 
 
 @pytest.mark.envoy
-async def test_a_model_rewrite_beats_the_gateways_header(gateway, http, cluster):
+async def test_a_model_rewrite_takes_precedence_over_the_header_of_the_gateway(
+    gateway, http, cluster
+):
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
     rule = {
@@ -373,11 +377,11 @@ async def test_a_model_rewrite_beats_the_gateways_header(gateway, http, cluster)
     [*_, last] = a.asked
     assert orjson.loads(last.body)["model"] == "org/tiny"
     async with ask(http, envoy, "anything", **header) as answer:
-        assert answer.status == 404  # no rule for this name: the header's counts
+        assert answer.status == 404  # no rule for this name: the header applies
 
 
 @pytest.mark.envoy
-async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gateway, http, cluster):
+async def test_pools_are_selected_by_model_or_by_route_metadata(gateway, http, cluster):
     port = free_port()
     a, b, c = [await gateway.upstream(f"127.0.0.{n}", port) for n in (2, 3, 4)]
     models = {"a": "shared,only-a", "b": "shared", "c": "only-c"}
@@ -423,17 +427,17 @@ async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gatew
 
 
 LLM_D = {"app": "vllm", "llm-d.ai/role": "both", "llm-d.ai/model": "Qwen3"}
-"""Labels that llm-d's guides give to pods; no name of a model that clients ask for."""
+"""Labels that llm-d's guides give to pods, without the model names that clients use."""
 
 
 def lists(*names, **adapters):
-    """An engine's list of its models, the adapters by their parent."""
+    """An engine's list of its models, with adapters by parent."""
     own = [{"id": name, "root": "org/tiny", "parent": None} for name in names]
     return own + [{"id": name, "parent": parent} for name, parent in adapters.items()]
 
 
 async def llm_d_pool(gateway, cluster, *models):
-    """A pool as llm-d left it: pods without a word for laar, each with its list of models."""
+    """A pool as llm-d left it: pods without laar's labels, each with its list of models."""
     found, port = await pods(gateway, cluster, len(models), labels=LLM_D, annotations={})
     for upstream, names in zip(found, models, strict=True):
         upstream.models = names
@@ -442,18 +446,18 @@ async def llm_d_pool(gateway, cluster, *models):
 
 
 async def picks(http, envoy):
-    """Wait until Envoy asks the picker: one that started without endpoints was not ready."""
+    """Wait until Envoy calls the picker: one that started without endpoints was not ready."""
 
     async def asked():
         async with ask(http, envoy) as answer:
-            # Envoy names a reason as well, while it knows no endpoint.
+            # Envoy gives a reason too while it knows no endpoint.
             return answer.status != 503 and "x-laar-reason" in answer.headers
 
     await eventually(asked, what="a decision of the picker")
 
 
 @pytest.mark.envoy
-async def test_pods_without_a_word_for_laar_serve_the_models_that_they_list(gateway, http, cluster):
+async def test_pods_without_annotations_serve_the_models_that_they_list(gateway, http, cluster):
     a, b = await llm_d_pool(
         gateway, cluster, lists("auto", "org/tiny", "tiny", sql="org/tiny"), lists("org/large")
     )
@@ -469,7 +473,7 @@ async def test_pods_without_a_word_for_laar_serve_the_models_that_they_list(gate
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("flow", [False, True])
-async def test_no_model_is_unknown_while_some_pods_have_yet_to_list_theirs(
+async def test_no_model_is_unknown_while_some_pods_have_not_listed_theirs(
     gateway, http, cluster, flow
 ):
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
@@ -502,7 +506,7 @@ async def test_no_model_is_unknown_while_some_pods_have_yet_to_list_theirs(
 
 
 @pytest.mark.envoy
-async def test_a_pod_that_lists_nothing_is_named_and_the_others_serve(gateway, http, cluster):
+async def test_a_pod_that_lists_nothing_is_reported_and_the_others_serve(gateway, http, cluster):
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
     runner = await picker(gateway, inference_pool(cluster))
     await knows(gateway, a)
@@ -525,7 +529,7 @@ async def test_a_pod_that_lists_nothing_is_named_and_the_others_serve(gateway, h
 
 
 @pytest.mark.envoy
-async def test_a_pod_that_never_answers_holds_the_others_up_for_a_while_only(
+async def test_a_pod_that_never_answers_delays_the_others_only_briefly(
     gateway, http, cluster, monkeypatch
 ):
     monkeypatch.setattr(fleet, "WAIT_S", 0.2)
@@ -569,7 +573,7 @@ async def test_an_engine_that_comes_back_with_another_model_serves_that(
     a.models = lists("other", "org/tiny")
     asked = len(a.requests)
     await eventually(lambda: len(a.requests) > asked + 5, what="more looks")
-    assert table.models == ["org/tiny"]  # the order of a list is no news
+    assert table.models == ["org/tiny"]  # the order of a list has no meaning
     a.models = lists("org/large")
     await eventually(lambda: table.models == ["org/large"], what="the other model")
     assert await served_by(http, envoy, model="org/large") == a.address
@@ -577,7 +581,7 @@ async def test_an_engine_that_comes_back_with_another_model_serves_that(
         assert answer.status == 404
 
 
-async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
+async def test_invalid_pods_are_reported_and_valid_ones_serve(gateway, cluster):
     await cluster.put("pods", pod("good", "10.9.0.1"))
     await cluster.put("pods", pod("no-address", ""))
     await cluster.put("pods", pod("unreal", "10.0.0.1:80, 10.0.0.2"))
@@ -594,7 +598,7 @@ async def test_odd_pods_are_named_and_the_good_ones_serve(gateway, cluster):
     assert all(fault in problem for fault in faults)
 
 
-async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluster):
+async def test_an_api_server_that_is_down_at_startup_is_awaited(gateway, cluster):
     await cluster.put("pods", pod("a", "10.9.0.1"))
     cluster.down = True
     runner = await picker(gateway, selector(cluster, 8000))
@@ -637,10 +641,12 @@ schedulingProfiles:
       - {pluginRef: prefix-cache-scorer, weight: 3}
       - {pluginRef: max-score-picker}
 """
-"""The three scorers and weights that llm-d's documentation begins with."""
+"""The three scorers and weights in llm-d's documentation."""
 
 
-async def test_llm_ds_example_is_taken_over_and_serves_its_pool(gateway, http, cluster, tmp_path):
+async def test_the_example_of_llm_d_is_converted_and_serves_its_pool(
+    gateway, http, cluster, tmp_path
+):
     theirs = tmp_path / "endpoint-picker-config.yaml"
     theirs.write_text(LLM_DS_EXAMPLE)
     made = CliRunner().invoke(laar, ["from-llm-d", str(theirs), "--pool", "fleet"])
@@ -655,9 +661,9 @@ async def test_llm_ds_example_is_taken_over_and_serves_its_pool(gateway, http, c
     envoy = await gateway.envoy("full-duplex")
     deciding = {}
     prompt = " ".join(f"word{n}" for n in range(4000))
-    for policy in ("laar", "profile-default"):  # the cost decides; theirs is there to compare with
+    for policy in ("laar", "profile-default"):  # the cost decides; theirs is for comparison
         served = set()
-        for _ in range(3):  # what was asked before has its prefix where it was asked
+        for _ in range(3):  # earlier prompts have their prefixes where they were sent
             async with http.post(
                 f"{envoy.url()}/v1/chat/completions",
                 json={"model": "org/tiny", "messages": [{"role": "user", "content": prompt}]},
@@ -673,7 +679,7 @@ async def test_llm_ds_example_is_taken_over_and_serves_its_pool(gateway, http, c
     assert deciding == {"laar": "laar", "profile-default": "profile-default"}
 
 
-async def test_pods_with_https_a_base_path_and_a_key_answer(gateway, http, cluster, tmp_path):
+async def test_pods_with_https_and_a_base_path_and_a_key_answer(gateway, http, cluster, tmp_path):
     authority, key = Authority(tmp_path, "authority"), tmp_path / "key"
     key.write_text("the-pods-own\n")
     hosted = next(kind for kind in KINDS if kind.secure)

@@ -48,7 +48,7 @@ async def regions():
 
 
 class People:
-    """Users that talk in turns, each conversation growing, until they have to stop."""
+    """Users that take turns in growing conversations until they have to stop."""
 
     def __init__(self, http, url):
         self._http, self._url = http, f"{url}/v1/chat/completions"
@@ -80,7 +80,7 @@ class People:
                     if answer.status != 200:
                         self.failed.append((answer.status, said))
                         continue
-                    # Without a picker Envoy lets requests pass, and no header names a decision.
+                    # Without a picker Envoy forwards requests, and no header names a decision.
                     decision = answer.headers.get("x-laar-decision-id", "")
                     self.answered[decision] = loop.time() - began
                 messages.append({"role": "assistant", "content": "so it is"})
@@ -93,12 +93,12 @@ async def get(http, gateway, path):
 
 
 async def decisions(http, gateway):
-    """The last decisions, newest first; as many as one may ask for."""
+    """The last decisions, newest first, as many as the API allows."""
     return (await get(http, gateway, "/decisions?limit=200"))["decisions"]
 
 
 async def tuner_says(http, gateway, condition, what):
-    """The answer of `/tuner` as soon as the condition holds."""
+    """Return the answer of `/tuner` as soon as the condition holds."""
     found = {}
 
     async def held():
@@ -118,14 +118,14 @@ def endpoint_records(addresses):
 
 
 async def laar_tune(gateway, *options):
-    """The command, beside the picker."""
+    """Run the command in parallel with the picker."""
     picker = gateway.url("admin", "")
     arguments = ["tune", "--live", "--picker", picker, *map(str, options)]
     return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
 
 async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
-    # A busy machine is no reason to pass one over.
+    # A busy machine is no reason to skip one.
     monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     windows = tmp_path / "windows.json"
     # The same after a restart: Envoy knows the picker by it.
@@ -134,7 +134,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
         "listen": listen,
         "tuner": {"enabled": True, "window": WINDOW},
         "bodies": {"sample_answers": 1.0},
-        "health": {"enabled": False},  # the endpoint that gets slow is to be felt
+        "health": {"enabled": False},  # a slow endpoint must be noticeable
     }
     async with regions() as addresses, aiohttp.ClientSession() as http:
         gateway.endpoints_file.write_text(
@@ -143,7 +143,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
         await gateway.picker(**settings)
         envoy = await gateway.envoy()
         async with People(http, envoy.url()) as people:
-            # It climbs: the incumbent is measured, candidates are tried and judged.
+            # The climb runs: the incumbent is measured, candidates are tried and judged.
             shown = await tuner_says(
                 http,
                 gateway,
@@ -165,7 +165,7 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
             rtts = {c["region"]: c["rtt_s"] for c in records[0]["candidates"]}
             assert rtts["near"] < rtts["middle"] < rtts["far"]
 
-            # An endpoint gets slow while a candidate serves: the incumbent is back.
+            # An endpoint gets slow while a candidate serves: the incumbent returns.
             shown = await tuner_says(
                 http,
                 gateway,
@@ -235,12 +235,12 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
 
 
 def assert_only_its_own(shown, records, people):
-    """A window's figures are those of the decisions that carried its number, and no others."""
+    """A window's figures cover exactly the decisions with its number."""
     checked = 0
     for window in shown["windows"]:
         own = [r for r in records if r.get("tuner", {}).get("window") == window["version"]]
         if len(own) < WINDOW:
-            continue  # it was stopped, or is older than the decisions that are shown
+            continue  # it was stopped, or is older than the decisions shown
         assert len(own) == WINDOW
         assert all(r["tuner"]["weights"] == window["weights"] for r in own)
         times = [record["completion"]["latency_s"] for record in own]

@@ -1,4 +1,4 @@
-"""A settings file that changes under a running picker, behind a real Envoy where requests flow."""
+"""A settings file that changes under a running picker, with traffic through a real Envoy."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def config(gateway, http):
 
 
 class Traffic:
-    """Clients that ask without a pause and keep every answer that was no success."""
+    """Clients that send requests without pause and keep every unsuccessful answer."""
 
     def __init__(self, http, url, clients=4):
         self._http, self._url = http, url
@@ -70,7 +70,7 @@ class Traffic:
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gateway, http, shape):
+async def test_a_change_takes_effect_under_traffic_without_a_failed_request(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "small"), (b.address, "m", "large"))
     runner = await gateway.picker()
@@ -103,7 +103,7 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
     assert not runner.picker.table.queued_tokens.any()
 
 
-async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(gateway, http):
+async def test_an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     good = gateway.settings_file.read_text()
@@ -123,7 +123,7 @@ async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(
     assert "settings" not in runner.picker.problems
 
 
-async def test_a_file_that_is_gone_changes_nothing(gateway):
+async def test_a_missing_file_changes_nothing(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"policy": "random"})
     gateway.settings_file.unlink()
@@ -134,7 +134,7 @@ async def test_a_file_that_is_gone_changes_nothing(gateway):
     await eventually(lambda: metric(runner, REFUSED) == 0, what="the file's return")
 
 
-async def test_a_path_that_cannot_be_looked_at_is_a_fault_of_the_file(gateway, caplog):
+async def test_an_inaccessible_path_is_reported_as_a_fault(gateway, caplog):
     """As in a directory that this user may not enter."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
@@ -146,7 +146,7 @@ async def test_a_path_that_cannot_be_looked_at_is_a_fault_of_the_file(gateway, c
     assert "starts again" not in caplog.text
 
 
-async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http):
+async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(routing={"max_waiting": 5})
     running = gateway.settings.listen.admin
@@ -174,8 +174,8 @@ async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http)
 
 
 @pytest.mark.envoy
-async def test_what_envoy_was_rendered_for_waits_for_a_restart(gateway, http):
-    """The tenant would be unknown, and Envoy would wait for no held request, until it is too."""
+async def test_settings_that_envoy_depends_on_wait_for_a_restart(gateway, http):
+    """The tenant would be unknown, and Envoy would wait for no held request, until it restarts."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True})
@@ -187,7 +187,7 @@ async def test_what_envoy_was_rendered_for_waits_for_a_restart(gateway, http):
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     async with http.post(url, json=body, headers=headers) as answer:
         assert answer.headers["x-laar-model"] == "m"
-        assert "x-laar-endpoint" not in answer.headers  # for it names a tenant
+        assert "x-laar-endpoint" not in answer.headers  # since it names a tenant
 
 
 async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
@@ -203,7 +203,7 @@ async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
     assert runner.picker.director.settings.policy == "laar"
 
 
-async def test_endpoints_in_the_settings_come_and_go(gateway):
+async def test_endpoints_in_the_settings_can_be_added_and_removed(gateway):
     def endpoint(port):
         return {"address": f"127.0.0.1:{port}", "model": "m", "metrics_url": ""}
 
@@ -218,7 +218,7 @@ async def test_endpoints_in_the_settings_come_and_go(gateway):
 
 
 def artifact(mean):
-    """The one that comes with the lab, with all of one model's cells at a mean."""
+    """The lab's artifact, with all of one model's cells at a mean."""
     known = orjson.loads(
         (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()
     )
@@ -226,7 +226,7 @@ def artifact(mean):
     return orjson.dumps(known)
 
 
-def test_an_artifact_of_other_models_is_named_by_the_file_in_use(tmp_path):
+def test_an_artifact_of_other_models_is_reported_with_its_file(tmp_path):
     def given(name):
         (tmp_path / name).write_bytes(artifact(0.9))
         endpoints = [{"address": "127.0.0.1:1", "model": "strange"}]
@@ -242,7 +242,7 @@ def test_an_artifact_of_other_models_is_named_by_the_file_in_use(tmp_path):
     assert "second.json knows no model" in picker.problems["accuracy.capability"]
 
 
-async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay(gateway, http):
+async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(gateway, http):
     gateway.members(("127.0.0.1:1", "phi3-mini"))
     capability = gateway.directory / "c.json"
     capability.write_bytes(artifact(0.9))
@@ -277,8 +277,8 @@ async def test_weights_and_artifact_follow_their_files_and_learned_outcomes_stay
     assert shown["phi3-mini"]["reported"]["outcomes"] > 0
 
 
-async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
-    """SIGHUP asks: no file that is known has changed since the refusal."""
+async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
+    """SIGHUP asks: no known file has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     later = gateway.directory / "later.json"
@@ -290,7 +290,7 @@ async def test_a_missing_file_of_the_settings_is_found_when_asked(gateway):
     assert runner.reloader.settings.accuracy.capability == later
 
 
-async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
+async def test_sighup_rereads_the_files_and_ends_nothing(tmp_path, http):
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     settings = {**document(()), "listen": listen, "shutdown": {"drain_s": 0, "grace_s": 0}}
     path = tmp_path / "laar.yaml"
@@ -337,7 +337,7 @@ async def test_a_pipe_in_place_of_the_settings_changes_nothing(tmp_path):
         await cancel([following])
 
 
-async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
+async def test_a_picker_can_stop_while_reading_a_file_blocks(tmp_path):
     path, listen = tmp_path / "endpoints.yaml", {}
     for name in ("ext_proc", "health", "admin"):
         listen[name] = f"127.0.0.1:{free_port()}"
@@ -358,7 +358,7 @@ async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
         return bool(writing)
 
     try:
-        while b"picking for" not in await picker.stderr.readline():
+        while b"endpoints on port" not in await picker.stderr.readline():
             pass
         (tmp_path / "pipe").replace(path)
         (tmp_path / "pipe").symlink_to(path)
@@ -374,7 +374,7 @@ async def test_a_picker_ends_although_reading_a_file_blocks(tmp_path):
             await picker.communicate()
 
 
-async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
+async def test_a_reload_does_not_end_a_starting_picker(tmp_path):
     path, whole = tmp_path / "laar.yaml", tmp_path / "whole.yaml"
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     endpoints = [{"address": "127.0.0.1:1", "models": ["m"]}]
@@ -385,24 +385,24 @@ async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        with await asyncio.to_thread(path.open, "wb") as reading:  # it is open at the picker, too
+        with await asyncio.to_thread(path.open, "wb") as reading:  # the picker has it open, too
             picker.send_signal(signal.SIGHUP)
             reading.write(whole.read_bytes())
             whole.replace(path)
         log = b""
         while line := await picker.stderr.readline():
             log += line
-            if b"picking for" in line:
+            if b"endpoints on port" in line:
                 break
-        assert b"picking for 1 endpoints" in log
+        assert b"serving 1 endpoints" in log
     finally:
         with contextlib.suppress(ProcessLookupError):
             picker.terminate()
         await picker.communicate()
 
 
-async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp_path):
-    """As the kubelet mounts it: links to a directory that is exchanged, and the old one deleted."""
+async def test_a_config_map_swap_is_applied_without_a_restart(tmp_path):
+    """Like a kubelet mount: links to a directory that is swapped, and the old one deleted."""
     document = {
         "endpoints_file": "endpoints.yaml",
         "accuracy": {"capability": "capability.json"},
@@ -448,7 +448,7 @@ def rag(**changed):
     return {"routes": [{"name": "rag", "mode": "on", "capacity_docs": 200, **changed}]}
 
 
-async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gateway):
+async def test_a_context_route_keeps_its_memory_unless_its_hook_changes(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker(context=rag())
     [before] = runner.picker.context.orderings
@@ -481,7 +481,7 @@ LIVE = [path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE
 
 
 def in_force(runner):
-    """The settings that the parts of a picker use."""
+    """The settings in use by the parts of a picker."""
     picker, processor = runner.picker, runner.processor
     watched, candidates = picker.observability, picker.director.candidates
     declared = runner.collectors.resolver._declared
@@ -509,7 +509,7 @@ def in_force(runner):
 
 
 def picker(path, paths):
-    """One that is built from a file with some other settings, and not run."""
+    """A picker built from a file with some other settings, and not run."""
     made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
@@ -518,7 +518,7 @@ def picker(path, paths):
 
 
 @pytest.mark.parametrize("setting", LIVE)
-async def test_a_picker_that_took_a_setting_over_is_as_one_that_began_with_it(tmp_path, setting):
+async def test_a_reloaded_setting_has_the_same_effect_as_a_restart(tmp_path, setting):
     (tmp_path / OTHER["accuracy.capability"]).write_bytes(artifact(0.5))
     path = tmp_path / "laar.yaml"
     changed = picker(path, ())

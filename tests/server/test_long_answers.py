@@ -36,7 +36,7 @@ ENDS = ("end", "trailers", "client leaves")
 
 
 class Call:
-    """The transport of one stream, which keeps what is sent."""
+    """The transport of one stream, which records what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -49,7 +49,7 @@ class Call:
 
 
 class Served:
-    """A picker with one endpoint and its own clock, reading all answers."""
+    """A picker with one endpoint and its own clock, which reads all answers."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -114,7 +114,7 @@ def passed(shape: str, pieces: list[bytes], gap_s: float, end: str) -> tuple[obj
     st.sampled_from([0.001, 0.01, 0.2]),
     st.sampled_from(ENDS),
 )
-def test_nothing_else_differs(shape, kinds, cuts, gap_s, end):
+def test_a_passed_piece_equals_the_one_from_the_state_machine(shape, kinds, cuts, gap_s, end):
     text = DELTA + b"".join(OTHERS[kind] if kind < len(OTHERS) else DELTA for kind in kinds) + DONE
     ends = [at for at in range(1, len(text) + 1) if text[at - 2 : at] == b"\n\n"]
     marks = sorted({0, len(text), *ends[: 2 * len(ends) // 3], *(cut % len(text) for cut in cuts)})
@@ -126,7 +126,7 @@ def test_nothing_else_differs(shape, kinds, cuts, gap_s, end):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_piece_in_the_middle_takes_few_calls(shape):
+def test_a_piece_in_the_middle_of_an_answer_takes_few_calls(shape):
     stream, _ = Served().begin(shape)
     for _ in range(3):
         stream.receive(piece(DELTA))

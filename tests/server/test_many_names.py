@@ -1,10 +1,10 @@
-"""The names that the endpoints of a large fleet report as it starts."""
+"""The names that the endpoints of a large fleet report at startup."""
 
 from laar.core.membership import Served
 from support import eventually
 
 
-async def test_the_names_of_many_endpoints_cost_a_change_or_two_of_the_fleet(gateway):
+async def test_the_names_of_many_endpoints_cause_only_a_few_changes_of_the_fleet(gateway):
     addresses = [f"127.0.0.{number}:9" for number in range(1, 31)]
     gateway.members(*((address, "m") for address in addresses))
     runner = await gateway.picker()

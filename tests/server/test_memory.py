@@ -1,4 +1,4 @@
-"""Freed memory is kept, so that a large body finds it in place."""
+"""Freed memory is kept, so that a large body can use it again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-def test_no_page_is_asked_for_again_for_each_request() -> None:
-    """Without it each of the hundred takes some 900."""
+def test_memory_pages_are_not_faulted_in_again_for_each_request() -> None:
+    """Without it each of the hundred takes some 900 page faults."""
     faults = subprocess.check_output([sys.executable, "-c", COPIES])
     assert int(faults) < 1000

@@ -1,4 +1,4 @@
-"""Health, admin port, draining, and what a bad start says."""
+"""Health, admin port, draining, and errors at startup."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ async def health(address, name):
         return (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
 
 
-async def test_every_health_name_follows_the_fleet_but_liveness(gateway):
+async def test_every_health_name_except_liveness_follows_the_fleet(gateway):
     gateway.members()
     await gateway.picker()
     address = gateway.settings.listen.health
@@ -44,7 +44,7 @@ async def test_every_health_name_follows_the_fleet_but_liveness(gateway):
 
 
 @pytest.mark.parametrize("port", ["ext_proc", "health"])
-async def test_health_follows_the_fleet_and_the_drain_on_an_open_channel(gateway, port):
+async def test_an_open_channel_shows_the_health_of_fleet_and_drain(gateway, port):
     gateway.members()
     await gateway.picker(shutdown={"drain_s": 5.0, "grace_s": 1.0})
     async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
@@ -69,7 +69,7 @@ async def test_health_follows_the_fleet_and_the_drain_on_an_open_channel(gateway
 
 
 @pytest.mark.parametrize("port", ["ext_proc", "health"])
-async def test_health_of_an_unknown_service_and_a_broken_question(gateway, port):
+async def test_unknown_services_and_malformed_health_requests_are_errors(gateway, port):
     gateway.members()
     await gateway.picker()
     async with grpc.aio.insecure_channel(getattr(gateway.settings.listen, port)) as channel:
@@ -100,7 +100,7 @@ async def test_the_admin_port_serves_metrics_health_and_settings(gateway, http):
 
 
 class Exchange:
-    """One ext_proc stream, spoken by hand."""
+    """One ext_proc stream, driven by hand."""
 
     def __init__(self, channel):
         process = channel.stream_stream(
@@ -164,7 +164,7 @@ async def test_the_subset_hint_is_read_from_the_metadata(gateway, subset):
             exchange.call.cancel()
 
 
-async def test_a_subset_hint_of_another_type_is_no_hint(gateway):
+async def test_a_subset_hint_of_another_type_is_ignored(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     await gateway.picker()
     async with grpc.aio.insecure_channel(gateway.settings.listen.ext_proc) as channel:
@@ -198,7 +198,7 @@ async def test_a_half_closed_stream_leaves_nothing_reserved(gateway):
         await eventually(lambda: not runner.picker.table.in_flight.any(), what="the release")
 
 
-async def test_draining_says_so_first_and_lets_open_streams_finish(gateway):
+async def test_draining_reports_not_ready_first_and_lets_open_streams_finish(gateway):
     gateway.members(("10.9.0.1:80", "m"))
     runner = await gateway.picker(shutdown={"drain_s": 0.5, "grace_s": 10.0})
     listen = gateway.settings.listen
@@ -228,7 +228,7 @@ async def test_draining_says_so_first_and_lets_open_streams_finish(gateway):
 
 
 @pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
-async def test_a_taken_port_is_named_with_the_remedy(gateway, name):
+async def test_a_port_in_use_is_reported_with_a_remedy(gateway, name):
     gateway.members()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Spans to a real OTLP receiver; the collector that is down, slow, or refuses."""
+"""Spans to a real OTLP receiver; a collector that is down, slow, or refuses."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def collector():
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """The records that wait at the end are sent however busy this machine is."""
+    """The records waiting at the end are sent however busy this machine is."""
     monkeypatch.setattr(tracing, "LAST_S", 10.0)
 
 
@@ -45,7 +45,7 @@ def quick(monkeypatch):
 
 
 def asked(runner, count):
-    """Some requests that are traced, from beginning to end."""
+    """Some traced requests, from beginning to end."""
     makes = runner.picker.observability.spans
     traces = [makes.join((), SAMPLED, "") if makes else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
@@ -59,7 +59,9 @@ def asked(runner, count):
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http, collector, shape):
+async def test_a_sampled_request_is_a_span_of_the_trace_of_its_client(
+    gateway, http, collector, shape
+):
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
     await gateway.picker(
@@ -75,8 +77,8 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
     url = gateway.url("admin", f"/decisions/{decision_id}")
     async with http.get(url) as found:
         shown = await found.json()
-    await gateway.stop_picker()  # which sends what waits
-    await envoy.stop()  # which writes its log out
+    await gateway.stop_picker()  # which sends waiting spans
+    await envoy.stop()  # which flushes its log
 
     [span] = collector.spans
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
@@ -153,7 +155,7 @@ async def test_a_refused_request_is_a_span_with_an_error(gateway, http, collecto
     assert attributes(span)["gen_ai.request.model"] == "unheard-of"
 
 
-async def test_the_environment_says_where_and_who_as_everywhere(
+async def test_the_environment_sets_the_collector_and_the_service(
     tmp_path, collector, http, monkeypatch
 ):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
@@ -172,7 +174,7 @@ async def test_the_environment_says_where_and_who_as_everywhere(
         assert (headers["authorization"], headers["x-scope"]) == ("Bearer s3cret", "team:a")
 
 
-def test_the_services_name_is_the_environments(monkeypatch):
+def test_the_service_name_comes_from_the_environment(monkeypatch):
     def name():
         return tracing.resource().attributes["service.name"]
 
@@ -228,9 +230,7 @@ async def test_a_full_queue_drops_the_oldest_spans(tmp_path, collector, monkeypa
         assert found == [decision.id for decision in first + last]
 
 
-async def test_a_collector_that_hangs_does_not_hold_up_the_end(
-    tmp_path, collector, quick, monkeypatch
-):
+async def test_a_hanging_collector_does_not_delay_the_exit(tmp_path, collector, quick, monkeypatch):
     monkeypatch.setattr(tracing, "LAST_S", 0.2)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     collector.hangs = True
@@ -244,7 +244,7 @@ async def test_a_collector_that_hangs_does_not_hold_up_the_end(
     assert not collector.spans
 
 
-async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
+async def test_a_slow_collector_is_abandoned_and_retried(
     tmp_path, collector, quick, monkeypatch, caplog
 ):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
@@ -263,7 +263,7 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, quick, status):
+async def test_an_overloaded_collector_gets_the_spans_later(tmp_path, collector, quick, status):
     collector.refusals = [status, status]
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 1)
@@ -272,9 +272,7 @@ async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, qui
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 500])
-async def test_what_a_collector_refuses_is_logged_and_not_sent_again(
-    tmp_path, collector, quick, status, caplog
-):
+async def test_refused_spans_are_logged_and_not_resent(tmp_path, collector, quick, status, caplog):
     collector.status = status
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 1)
@@ -283,7 +281,7 @@ async def test_what_a_collector_refuses_is_logged_and_not_sent_again(
         assert collector.requests == 1
 
 
-def test_clients_headers_that_are_wrong_are_not_logged(caplog):
+def test_invalid_headers_of_clients_are_not_logged(caplog):
     tracing.Spans("http://127.0.0.1:1/v1/traces").join((), SAMPLED, "not a state" * 100)
     assert not caplog.records
 
@@ -309,7 +307,7 @@ def starting(directory, **section):
         ("https://host/v1/traces?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
     ],
 )
-def test_a_url_that_cannot_be_is_reported(tmp_path, url, why):
+def test_an_invalid_url_is_reported(tmp_path, url, why):
     with pytest.raises(SettingError, match=why):
         starting(tmp_path, traces=url)
 
@@ -318,7 +316,7 @@ def test_a_url_that_cannot_be_is_reported(tmp_path, url, why):
     ("name", "value"),
     [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
 )
-async def test_an_environment_that_cannot_be_is_reported(tmp_path, monkeypatch, name, value):
+async def test_an_invalid_environment_is_reported(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
         starting(tmp_path, traces="http://h/v1/traces").picker.observability.tasks()
@@ -338,14 +336,14 @@ def test_no_thread_starts_before_a_picker_runs(tmp_path):
     assert set(threading.enumerate()) <= before
 
 
-def test_without_the_extra_the_start_says_what_to_install(tmp_path, monkeypatch):
+def test_without_the_extra_the_start_reports_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, traces="http://h/v1/traces")
-    starting(tmp_path)  # nobody misses it
+    starting(tmp_path)  # it is not needed
 
 
-def test_nothing_of_it_is_imported_unless_wanted(tmp_path):
+def test_opentelemetry_is_imported_only_if_enabled(tmp_path):
     code = "import sys, laar.server.runner; print('opentelemetry' in str(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""Outcomes over HTTP and gRPC into a running picker, and what it keeps across restarts."""
+"""Outcomes over HTTP and gRPC to a running picker, and its state across restarts."""
 
 import math
 import time
@@ -24,7 +24,7 @@ C = 1e-4  # seconds per token of every model here
 
 
 def artifact(path, probabilities, *, spread=0.0):
-    """Write an artifact of models that differ in P(correct) alone."""
+    """Write an artifact of models that differ only in P(correct)."""
     cell = Cell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
     path.write_bytes(
         Capability(
@@ -53,13 +53,13 @@ def artifact(path, probabilities, *, spread=0.0):
 
 
 async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=None, **sections):
-    """A picker over endpoints that get no requests; decisions are made on its director."""
+    """A picker with endpoints that get no requests; decisions are made on its director."""
     gateway.members(*((f"127.0.0.1:{at}", model) for at, model in enumerate(models, start=1)))
     capability = artifact(
         gateway.directory / "capability.json", probabilities or {"a": 0.9, "b": 0.8}
     )
     slow = {"scrape_interval_s": 60, "probe_interval_s": 600}  # nothing listens there
-    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
+    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     runner = await gateway.picker(
         accuracy={"capability": capability, **(accuracy or {})},
         readings=slow,
@@ -87,7 +87,7 @@ def ask(
     session="",
     **end,
 ):
-    """A request's whole life; `end` has the fields of its completion."""
+    """Run a request from decision to end; `end` has the fields of its completion."""
     request = Request(
         id="r",
         api=Api.CHAT,
@@ -125,7 +125,7 @@ def believed(decision, model):
     return float(view.probability[[spec.models[0] for spec in specs].index(model)])
 
 
-async def test_a_reporter_that_lies_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
+async def test_a_dishonest_reporter_is_outvoted_by_the_reporters_of_two_tokens(gateway, http):
     tokens = gateway.directory / "tokens"
     tokens.write_text(
         "# who checks answers\ngrader first-token\nreview second-token\n\nshop third-token\n"
@@ -150,7 +150,7 @@ async def test_a_reporter_that_lies_is_outvoted_by_the_reporters_of_two_tokens(g
 
 
 @pytest.mark.parametrize("text", ["grader short", "a b c", "a other-token"])
-async def test_a_file_of_reporters_that_is_no_such_file_is_refused(gateway, text):
+async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
     tokens = gateway.directory / "tokens"
     tokens.write_text(f"x other-token\n{text}")
     with pytest.raises(SettingError, match="token"):
@@ -159,7 +159,7 @@ async def test_a_file_of_reporters_that_is_no_such_file_is_refused(gateway, text
 
 @pytest.fixture
 def doubtful(monkeypatch):
-    """The artifact's probabilities weigh few outcomes, so that few reports show."""
+    """The artifact's probabilities weigh few outcomes, so that a few reports show."""
     monkeypatch.setattr("laar.server.learning.KAPPA", 2.5)
 
 
@@ -169,7 +169,7 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http,
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
     for made in range(1, 9):
         decision = ask(runner, f"question {made}", model="a")
-        ask(runner, f"question {made}", model="b")  # so that both are known to be as quick
+        ask(runner, f"question {made}", model="b")  # so that both are known to be equally fast
         status, answer = await post(gateway, http, {"decision_id": decision.id, "correct": False})
         assert (status, answer["accepted"], answer["verdicts"]) == (200, 1, ["taken"])
         last = ask(runner)
@@ -179,12 +179,12 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http,
     assert last.model == "b"
 
 
-async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway, http):
+async def test_the_decision_log_is_usable_for_a_fit_and_as_a_trace(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})
     for number in range(12):
         first = ask(runner, f"question {number}", model="auto" if number % 2 else "b")
-        if number % 3 == 0:  # it was wrong, and the client reports the retry alone
+        if number % 3 == 0:  # it was wrong, and the client reports only the retry
             retry = ask(runner, f"question {number}", tried=first.model)
         if number % 4 < 2:
             told = {"decision_id": (first if number % 3 else retry).id, "correct": True}
@@ -220,14 +220,14 @@ async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway,
         ({"status": None, "cause": "disconnect"}, "taken"),  # the answer passes elsewhere
     ],
 )
-async def test_a_refusal_can_t_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
+async def test_a_refusal_cannot_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
     runner = await picker(gateway)
     told = {"decision_id": ask(runner, model="a", **end).id, "correct": False}
     assert (await post(gateway, http, told))[1]["verdicts"] == [verdict]
     assert (believed(ask(runner), "a") == pytest.approx(0.9)) == (verdict == "unanswered")
 
 
-async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
+async def test_outcomes_of_an_adapter_do_not_count_for_its_model(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})
     adapted = EndpointSpec(address="127.0.0.1:9", models=("a", "sql"), adapters=frozenset({"sql"}))
@@ -257,7 +257,7 @@ async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
     assert outcomes == {"a": 0.0, "b": 0.0, "sql": pytest.approx(8.0, rel=1e-3)}
 
 
-async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):
+async def test_a_decision_counts_once_even_if_reported_again(gateway, http):
     runner = await picker(gateway)
     one, two = ask(runner, "one"), ask(runner, "two")
     outcomes = [
@@ -281,7 +281,7 @@ async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):
     assert 'laar_outcomes_total{verdict="unknown"} 2.0' in page
 
 
-async def test_a_flood_of_lies_moves_a_cell_by_no_more_than_its_cap(gateway, http):
+async def test_a_flood_of_false_reports_moves_a_cell_by_no_more_than_its_cap(gateway, http):
     runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20})
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
     _, answer = await post(gateway, http, {"outcomes": lies})
@@ -311,7 +311,9 @@ async def test_a_flood_of_lies_moves_a_cell_by_no_more_than_its_cap(gateway, htt
         (b"[" * 100_000, 400, "not JSON"),
     ],
 )
-async def test_bad_reports_get_an_error_as_openai_words_it(gateway, http, body, status, says):
+async def test_invalid_reports_get_an_error_in_the_format_of_openai(
+    gateway, http, body, status, says
+):
     await picker(gateway)
     got, answer = await post(gateway, http, body)
     assert got == status
@@ -320,7 +322,7 @@ async def test_bad_reports_get_an_error_as_openai_words_it(gateway, http, body, 
     assert (await post(gateway, http, {"decision_id": "x", "correct": True}))[0] == 200
 
 
-async def test_reports_need_the_token_where_one_is_set(gateway, http):
+async def test_reports_need_the_token_if_one_is_set(gateway, http):
     token_file = gateway.directory / "token"
     token_file.write_text("correct-horse\n")
     runner = await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
@@ -335,7 +337,7 @@ async def test_reports_need_the_token_where_one_is_set(gateway, http):
 
 
 @pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
-async def test_a_token_file_that_holds_no_token_is_refused(gateway, content):
+async def test_a_token_file_without_a_token_is_refused(gateway, content):
     token_file = gateway.directory / "token"
     if content is not None:
         token_file.write_text(content)
@@ -343,7 +345,7 @@ async def test_a_token_file_that_holds_no_token_is_refused(gateway, content):
         await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
 
 
-async def test_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
+async def test_decision_ids_come_from_the_system_and_not_from_the_seed(gateway):
     made = set()
     for _ in range(2):
         runner = await picker(gateway)
@@ -351,7 +353,7 @@ async def test_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
     assert len(made) == 40  # the fixture's pickers share one seed
 
 
-async def test_without_a_token_others_than_this_machine_report_nothing(gateway, http):
+async def test_without_a_token_only_this_machine_can_report(gateway, http):
     host = "0.0.0.0"
     gateway.members(("127.0.0.1:1", "a"))
     runner = await gateway.picker(listen={"admin": f"{host}:{free_port()}"})
@@ -365,7 +367,7 @@ async def test_without_a_token_others_than_this_machine_report_nothing(gateway, 
         assert answer.status == 200
 
 
-async def test_switched_off_nothing_can_be_reported(gateway, http):
+async def test_nothing_can_be_reported_if_reports_are_disabled(gateway, http):
     runner = await picker(gateway, accuracy={"online": False})
     async with http.post(gateway.url("admin", "/outcomes"), json={}) as answer:
         assert answer.status == 404
@@ -380,7 +382,7 @@ async def test_one_report_for_the_last_attempt_settles_the_whole_chain(gateway, 
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
-    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone says nothing
+    assert believed(ask(runner, "other"), "a") == pytest.approx(0.9)  # a retry alone shows nothing
     await post(gateway, http, {"decision_id": second.id, "correct": True})
     after = ask(runner, "other")
     assert believed(after, "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
@@ -402,8 +404,8 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
 @pytest.mark.parametrize(
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
-async def test_a_retry_behind_an_answer_that_broke_off_shows_no_wrong_one(gateway, http, end):
-    """As of an engine that crashed in the middle of its stream."""
+async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
+    """As from an engine that crashed in the middle of its stream."""
     runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))
@@ -413,7 +415,7 @@ async def test_a_retry_behind_an_answer_that_broke_off_shows_no_wrong_one(gatewa
     assert reported.keys() == {"b"}
 
 
-async def test_another_question_is_no_retry(gateway, http):
+async def test_a_different_question_is_not_a_retry(gateway, http):
     runner = await picker(gateway)
     ask(runner, "one question")
     second = ask(runner, "another question", tried="a")
@@ -421,7 +423,7 @@ async def test_another_question_is_no_retry(gateway, http):
     assert believed(ask(runner), "a") == pytest.approx(0.9)
 
 
-async def test_the_same_question_about_another_image_is_no_retry(gateway, http):
+async def test_the_same_question_about_another_image_is_not_a_retry(gateway, http):
     runner = await picker(gateway)
     ask(runner, "Which digit is this?", "\x1dfirst")
     second = ask(runner, "Which digit is this?", "\x1dother", tried="a")
@@ -432,7 +434,7 @@ async def test_the_same_question_about_another_image_is_no_retry(gateway, http):
 # Across restarts.
 
 
-async def test_what_was_learned_survives_a_restart(gateway, http):
+async def test_learned_state_survives_a_restart(gateway, http):
     state = gateway.directory / "state.json"
     accuracy = {"state_file": str(state)}
     runner = await picker(gateway, accuracy=accuracy)
@@ -466,7 +468,7 @@ async def test_what_was_learned_survives_a_restart(gateway, http):
         bytes(17 << 20),
     ],
 )
-async def test_a_state_file_that_makes_no_sense_is_as_good_as_none(gateway, content):
+async def test_an_invalid_state_file_is_ignored(gateway, content):
     state = gateway.directory / "state.json"
     state.write_bytes(content)
     runner = await picker(gateway, accuracy={"state_file": str(state)})
@@ -477,9 +479,7 @@ async def test_a_state_file_that_makes_no_sense_is_as_good_as_none(gateway, cont
     assert orjson.loads(state.read_bytes())["schema"] == 1
 
 
-async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_reported(
-    gateway, monkeypatch
-):
+async def test_the_state_is_saved_regularly_and_a_full_disk_is_reported(gateway, monkeypatch):
     monkeypatch.setattr("laar.server.learning.SAVE_EVERY_S", 0.2)
     state = gateway.directory / "state.json"
     await picker(gateway, accuracy={"state_file": str(state)})
@@ -493,12 +493,12 @@ async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_reported(
     assert ask(runner).model == "a"
 
 
-async def test_a_state_file_in_no_directory_is_refused(gateway):
+async def test_a_state_file_in_a_missing_directory_is_refused(gateway):
     with pytest.raises(SettingError, match=r"accuracy\.state_file.*create it"):
         await picker(gateway, accuracy={"state_file": str(gateway.directory / "no" / "state")})
 
 
-# What is seen of the models.
+# What is shown of the models.
 
 
 async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gateway, http):
@@ -520,7 +520,7 @@ async def test_the_speed_of_a_model_that_became_slower_is_learned_and_shown(gate
     assert 'laar_model_seconds_per_token{model="a",source="measured"} 0.0001' in page
 
 
-async def test_a_speed_that_is_no_measurement_is_ignored_with_a_warning(gateway, http):
+async def test_an_uncertain_speed_is_ignored_with_a_warning(gateway, http):
     runner = await picker(gateway)
     artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8}, spread=0.6 * C)
     problems = runner.picker.problems
@@ -556,12 +556,12 @@ async def chat(http, url, **headers):
 
 
 @pytest.mark.envoy
-async def test_a_retry_goes_to_the_model_that_is_likely_right_next(gateway, http):
+async def test_a_retry_goes_to_the_model_most_likely_to_be_right(gateway, http):
     upstreams = {name: await gateway.upstream() for name in "abc"}
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = gateway.directory / "capability.json"
     artifact(capability, {"a": 0.9, "b": 0.8, "c": 0.6})
-    still = {"k_rtt": 0}  # round trips of a busy test machine would be in the cost
+    still = {"k_rtt": 0}  # round trips of a busy test machine would affect the cost
     await gateway.picker(accuracy={"capability": str(capability)}, routing=still)
     url = (await gateway.envoy()).url()
     first = await chat(http, url)
@@ -571,7 +571,7 @@ async def test_a_retry_goes_to_the_model_that_is_likely_right_next(gateway, http
 
 
 @pytest.mark.envoy
-async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_retry(gateway, http):
+async def test_an_outcome_counts_for_the_model_that_answered_after_a_retry_by_envoy(gateway, http):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "a", "auto"), (b.address, "b", "auto"))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
@@ -580,7 +580,7 @@ async def test_an_outcome_counts_for_the_model_that_answered_after_envoys_own_re
         accuracy={"capability": capability}, readings=slow, routing={"k_rtt": 0}
     )
     envoy = await gateway.envoy()
-    # Otherwise the first probe or reading may find the engine gone, and Envoy has nothing to retry.
+    # Otherwise the first probe or reading may find the engine down, and Envoy has nothing to retry.
     table, problems = runner.picker.table, runner.picker.problems
     await eventually(
         lambda: (
@@ -633,7 +633,7 @@ async def test_one_report_by_the_library_settles_its_earlier_retries(gateway, ht
 
 
 @pytest.mark.envoy
-async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, http):
+async def test_nothing_about_a_model_is_learned_from_a_refusal(gateway, http):
     upstreams = {name: await gateway.upstream() for name in "ab"}
     gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
@@ -656,8 +656,8 @@ async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, h
     assert reported.keys() == {"b"}
 
 
-async def test_an_artifact_of_other_models_is_a_problem(gateway, http):
-    """As one measured under the names of a hub, for engines that serve shorter ones."""
+async def test_an_artifact_for_other_models_is_reported(gateway, http):
+    """Like one measured under the names of a hub, for engines that serve shorter ones."""
     runner = await picker(
         gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
     )
@@ -689,7 +689,7 @@ async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_signs_of_answers_move_a_model_where_they_count(gateway, counts):
+async def test_signs_in_answers_move_a_model_if_enabled(gateway, counts):
     runner = await picker(gateway, accuracy={"signs": counts})
     for _ in range(150):
         ask(runner, model="a", sign=Sign(CUT, FORM))
@@ -701,7 +701,7 @@ async def test_signs_of_answers_move_a_model_where_they_count(gateway, counts):
 
 
 @pytest.mark.parametrize("counts", [True, False])
-async def test_a_client_that_asks_the_same_again_at_once_moves_a_model(gateway, http, counts):
+async def test_repeating_a_question_at_once_counts_against_a_model(gateway, http, counts):
     engines = {name: await gateway.upstream() for name in ("a", "b")}
     gateway.members(*((engine.address, name) for name, engine in engines.items()))
     capability = artifact(gateway.directory / "capability.json", {"a": 0.8, "b": 0.8})
@@ -726,7 +726,7 @@ async def test_a_client_that_asks_the_same_again_at_once_moves_a_model(gateway, 
         assert believed(decision, "a") == believed(decision, "b") == pytest.approx(0.8)
 
 
-async def test_a_tool_that_is_called_again_in_the_same_way_moves_a_model(gateway):
+async def test_repeating_the_same_tool_call_counts_against_a_model(gateway):
     runner = await picker(gateway, accuracy={"signs": True})
     for number in range(150):
         for turn in range(2):

@@ -1,4 +1,4 @@
-"""Pods that nothing names the models of, and their own lists."""
+"""Pods whose models no setting names, and their own lists."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def models(names, source="s", reserved=()):
     return {spec.address: spec.models for spec in names.named(source, reserved)}
 
 
-def test_the_first_pods_come_together_and_later_ones_as_they_answer():
+def test_the_first_pods_are_added_together_and_later_ones_as_they_answer():
     names = OwnNames()
     names.replace("s", [pod("a"), pod("b"), pod("c", models=("given",))])
     assert models(names) == {"c": ("given",)}
@@ -39,7 +39,7 @@ def test_the_first_pods_come_together_and_later_ones_as_they_answer():
     assert models(names) == {}
 
 
-def test_the_main_name_is_none_that_stands_for_several_models_and_stays():
+def test_the_main_name_is_not_an_alias_for_several_models_and_does_not_change():
     names = OwnNames()
     names.replace("s", [pod("a")])
     names.take({"a": lists("auto", "m", "n")})
@@ -48,7 +48,7 @@ def test_the_main_name_is_none_that_stands_for_several_models_and_stays():
     assert models(names, reserved={"auto"}) == {"a": ("m", "n", "auto")}
 
 
-def test_a_pod_in_two_pools_is_named_in_both():
+def test_a_pod_in_two_pools_is_known_in_both():
     names = OwnNames()
     for source in ("s", "t"):
         names.replace(source, [pod("a")])
@@ -56,7 +56,7 @@ def test_a_pod_in_two_pools_is_named_in_both():
     assert models(names, "s") == models(names, "t") == {"a": ("m",)}
 
 
-def test_another_pod_at_an_address_is_asked_for_its_own():
+def test_a_new_pod_at_an_address_is_asked_for_its_own_names():
     names = OwnNames()
     names.replace("s", [pod("a", "one")])
     names.take({"a": lists("m")})

@@ -1,4 +1,4 @@
-"""The live page in a real Chromium; skipped, with what to install, where there is none."""
+"""The live page in a real Chromium; skipped, with install instructions, if there is none."""
 
 import logging
 import os
@@ -50,7 +50,7 @@ async def keep(browser, name):
         await browser.screenshot(Path(folder) / f"{name}.png")
 
 
-async def test_the_page_follows_the_picker_and_every_part_says_something(page):
+async def test_the_page_follows_the_picker_and_every_part_has_content(page):
     first = ask(page.runner, tried="small")
     await page.open(page.url)
     await shows(page, "#link", "live")
@@ -64,7 +64,7 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
     await shows(page, "#figures", "of the last 2, 1 of them 401 of ")
     await shows(page, "#retries", "2")
     assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
-    assert "not read" not in await page.text("#fleet")  # its probes are all there is to see
+    assert "not read" not in await page.text("#fleet")  # its probes are all that is visible
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")
@@ -78,7 +78,7 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
     assert await page.errors() == []
 
 
-async def test_the_first_line_names_what_is_wrong_since_when_and_for_whom(page, caplog):
+async def test_the_first_line_shows_what_is_wrong_since_when_and_for_whom(page, caplog):
     caplog.set_level(logging.INFO, "laar")
     picker = page.runner.picker
     await page.open(page.url)
@@ -101,7 +101,7 @@ async def test_the_first_line_names_what_is_wrong_since_when_and_for_whom(page, 
     assert await page.errors() == []
 
 
-async def test_the_last_hour_is_drawn_and_traffic_is_shared_out(page):
+async def test_the_last_hour_and_the_shares_of_traffic_are_drawn(page):
     history = page.runner.picker.observability.history
     picker, clock = page.runner.picker, page.runner.picker.clock
     began = clock()
@@ -124,7 +124,7 @@ async def test_the_last_hour_is_drawn_and_traffic_is_shared_out(page):
     assert await page.errors() == []
 
 
-async def test_fleet_and_decisions_are_filtered(page):
+async def test_fleet_and_decisions_can_be_filtered(page):
     wrong = ask(page.runner, model="small")
     settle(page.runner, wrong, status=500, cause="reset")
     for _ in range(20):
@@ -146,7 +146,7 @@ async def test_fleet_and_decisions_are_filtered(page):
     await shows(page, "#filter-note", "0 of the 21 remembered decisions")
 
 
-async def test_why_is_asked_for_a_pasted_request(page):
+async def test_a_pasted_request_can_be_explained(page):
     await page.open(page.url)
     await page.type(
         "#ask-body", '{"model": "large", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -168,7 +168,7 @@ async def test_weights_and_settings_are_shown_without_secrets(page):
         await shows(page, "#settings", text)
 
 
-async def test_names_are_text_and_prompts_are_nowhere(page):
+async def test_names_are_shown_as_text_and_prompts_never(page):
     ask(page.runner, id=HOSTILE)
     await page.open(page.url)
     await shows(page, "#fleet", HOSTILE)
@@ -179,7 +179,7 @@ async def test_names_are_text_and_prompts_are_nowhere(page):
     assert PROMPT.strip() not in await page.run("return document.documentElement.outerHTML")
 
 
-async def test_an_open_decision_stays_while_news_come_in(page):
+async def test_an_open_decision_stays_while_new_ones_arrive(page):
     first = ask(page.runner)
     await page.open(page.url)
     await shows(page, "#list", "under way")
@@ -202,7 +202,7 @@ async def test_an_open_decision_stays_while_news_come_in(page):
     assert await page.run("return document.querySelector(arguments[0]).open", selector)
 
 
-async def test_a_decision_is_looked_up_by_its_id(page):
+async def test_a_decision_can_be_looked_up_by_its_id(page):
     wanted = ask(page.runner, model="large")
     await page.open(page.url)
     await page.type("#id", wanted.id)
@@ -215,7 +215,7 @@ async def test_a_decision_is_looked_up_by_its_id(page):
     assert await page.text("#found") == ""
 
 
-async def test_failures_and_problems_lead_to_the_runbook(page):
+async def test_failures_and_problems_link_to_the_runbook(page):
     settle(page.runner, ask(page.runner), status=503)
     settle(page.runner, ask(page.runner), status=401)
     page.runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
@@ -239,7 +239,7 @@ async def test_failures_and_problems_lead_to_the_runbook(page):
     assert await page.run("return document.querySelector(':target').tagName") == "H2"
 
 
-async def test_an_address_opens_the_page_at_a_decision_or_at_a_moment(page):
+async def test_a_url_opens_the_page_at_a_decision_or_at_a_time(page):
     first = ask(page.runner)
     settle(page.runner, first)
     earlier = page.runner.picker.observability.memory.get(first.id)
@@ -271,7 +271,7 @@ async def test_an_address_opens_the_page_at_a_decision_or_at_a_moment(page):
         assert answer.status == 400
 
 
-async def test_sessions_are_shown_once_there_are_some(page):
+async def test_sessions_are_shown_once_there_are_any(page):
     await page.open(page.url)
     await shows(page, "#link", "live")
     assert await page.run("return document.querySelector('#sessions').hidden")
@@ -292,7 +292,7 @@ async def test_sessions_are_shown_once_there_are_some(page):
     ]
 
 
-async def test_every_table_fits_a_usual_screen(page):
+async def test_every_table_fits_a_typical_screen(page):
     for _ in range(3):
         settle(page.runner, ask(page.runner, tried="small"), status=503)
     await page.emulate(
@@ -311,7 +311,7 @@ async def test_every_table_fits_a_usual_screen(page):
     assert cut == []
 
 
-async def test_pausing_holds_the_page_still(page):
+async def test_pausing_freezes_the_page(page):
     await page.open(page.url)
     await shows(page, "#link", "live")
     await page.click("#pause")
@@ -324,7 +324,7 @@ async def test_pausing_holds_the_page_still(page):
     await shows(page, "#list", " at 10.9.0.")
 
 
-async def test_the_keyboard_reaches_everything_and_the_focus_survives_frames(page):
+async def test_everything_is_reachable_by_keyboard_and_focus_survives_updates(page):
     ask(page.runner)
     await page.open(page.url)
     await shows(page, "#list", "under way")
@@ -376,7 +376,7 @@ return low;
 
 
 @pytest.mark.parametrize(("scheme", "pixels"), [("light", 320), ("dark", 390)])
-async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme, pixels):
+async def test_the_page_is_readable_on_a_phone_in_light_and_dark_mode(page, scheme, pixels):
     for _ in range(3):
         settle(page.runner, ask(page.runner, tried="small"))
     await page.emulate(
@@ -396,7 +396,7 @@ async def test_it_reads_well_on_a_phone_in_light_and_dark(page, scheme, pixels):
     assert (ground == "rgb(251, 251, 250)") == (scheme == "light")
 
 
-async def test_a_screen_reader_finds_names_for_everything(page):
+async def test_everything_has_a_name_for_screen_readers(page):
     ask(page.runner)
     await page.open(page.url)
     await shows(page, "#list", " at 10.9.0.")
@@ -422,7 +422,7 @@ async def test_a_screen_reader_finds_names_for_everything(page):
     assert set(levels[1:]) == {"H2"}
 
 
-async def test_a_picker_that_leaves_is_reported_and_one_that_returns_is_found(page, tmp_path):
+async def test_a_lost_picker_is_reported_and_a_returning_one_is_found(page, tmp_path):
     await page.open(page.url)
     await shows(page, "#link", "live")
     page.runner.picker.observability.feed.close()
@@ -441,17 +441,17 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
         await browser.open(url)
         assert await browser.text("#fleet") == ""
         await browser.type("#token", "wrong" + ENTER)
-        await shows(browser, "main", "That is not the token.")
+        await shows(browser, "main", "That token is wrong.")
         await keep(browser, "token")
         await browser.type("#token", "let-me-look-please" + ENTER)
         await shows(browser, "#link", "live")
         assert await browser.run("return document.cookie") == ""
 
 
-async def test_an_open_page_asks_for_the_token_that_replaced_its_own(
+async def test_an_open_page_asks_for_the_token_after_it_was_replaced(
     tmp_path, chromium, monkeypatch
 ):
-    """It tried the old one again and again, and its address, that of all others, was shut out."""
+    """It retried the old one repeatedly, and its address, shared with others, was locked out."""
     monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("let-me-look-please")

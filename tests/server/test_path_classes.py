@@ -47,7 +47,7 @@ def manager(bootstrap):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("share_read", [0.0, 1.0])
-async def test_each_path_reaches_an_endpoint_with_the_name_it_knows(
+async def test_each_path_reaches_an_endpoint_under_a_name_that_it_knows(
     gateway, http, shape, share_read
 ):
     upstream = await gateway.upstream()
@@ -86,14 +86,16 @@ async def ask_all(http, url, asked):
 
 
 def two_names(gateway, *addresses_and_names, labels=()):
-    """An endpoints file of engines of two kinds."""
+    """Write an endpoints file with engines of two kinds."""
     entries = [{"address": a, "models": [name]} for a, name in addresses_and_names]
     entries[-1]["labels"] = dict(labels)
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": entries}))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_vectors_and_scores_are_for_the_engines_that_make_them(gateway, http, shape):
+async def test_requests_for_vectors_and_scores_go_to_engines_that_support_them(
+    gateway, http, shape
+):
     writes, encodes = await gateway.upstream(), await gateway.upstream()
     labels = {"laar.dev/task": "embed"}
     two_names(gateway, (writes.address, "llm"), (encodes.address, "emb"), labels=labels)
@@ -109,7 +111,7 @@ async def test_vectors_and_scores_are_for_the_engines_that_make_them(gateway, ht
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_scores_go_past_an_engine_that_is_busy(gateway, http, shape):
+async def test_scoring_requests_avoid_a_busy_engine(gateway, http, shape):
     busy, free = await gateway.upstream(), await gateway.upstream()
     two_names(gateway, (busy.address, "a"), (free.address, "b"))
     await gateway.picker()
@@ -175,13 +177,13 @@ BOUNDARY = "a-boundary"
 
 
 def json_of(size):
-    """A chat of `size` bytes that names its model last."""
+    """Return a chat of `size` bytes that names its model last."""
     head, tail = b'{"messages":[{"role":"user","content":"', b'"}],"model":"right"}'
     return head + b"x" * (size - len(head) - len(tail)) + tail
 
 
 def form_of(size):
-    """A form of `size` bytes with its model behind the file."""
+    """Return a form of `size` bytes with its model after the file."""
     part = f"--{BOUNDARY}\r\ncontent-disposition: form-data; name=".encode()
     head = part + b'"file"; filename="a.wav"\r\n\r\n'
     tail = b"\r\n" + part + b'"model"\r\n\r\nright\r\n--' + BOUNDARY.encode() + b"--\r\n"
@@ -217,7 +219,7 @@ async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, htt
 
 
 def form_behind(parts, heading_bytes=0):
-    """A form with its model behind so many files, the first with a heading of some length."""
+    """Return a form with its model after so many files, the first with a heading of some length."""
     opening = f"--{BOUNDARY}\r\n".encode()
     file = b'content-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nx\r\n'
     long = opening + b"x-long: " + b"x" * heading_bytes + b"\r\n" + file
@@ -226,7 +228,7 @@ def form_behind(parts, heading_bytes=0):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_forms_whose_model_is_not_looked_for_reach_no_engine(gateway, http, shape):
+async def test_forms_whose_model_cannot_be_read_reach_no_engine(gateway, http, shape):
     right, wrong = await gateway.upstream(), await gateway.upstream()
     gateway.members((right.address, "right"), (wrong.address, "wrong"))
     await gateway.picker()
@@ -254,7 +256,7 @@ async def test_forms_whose_model_is_not_looked_for_reach_no_engine(gateway, http
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):
+async def test_an_empty_body_bypasses_nothing(gateway, http, shape, path):
     inside, outside = await gateway.upstream(), await gateway.upstream()
     gateway.members((inside.address, "m"), (outside.address, "other"))
     await gateway.picker()
@@ -264,8 +266,8 @@ async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_filter_in_front_may_answer_itself(gateway, http, shape):
-    """An authentication or a rate limit answers before the picker sees the request."""
+async def test_an_earlier_filter_may_answer_itself(gateway, http, shape):
+    """Authentication or a rate limit answers before the picker sees the request."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
@@ -357,7 +359,7 @@ async def test_clients_cannot_forge_what_a_gateway_asserts_about_them(
         list(itertools.product(["all", "none"], ["/v1/chat/completions", "/tokenize", "/version"])),
     ),
 )
-async def test_an_engine_does_not_speak_for_the_picker(gateway, http, shape, answers, path):
+async def test_an_engine_cannot_send_headers_of_the_picker(gateway, http, shape, answers, path):
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
     names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
     names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]

@@ -1,4 +1,4 @@
-"""A picker that leaves, is killed, or hangs under load; a real one in a process of its own."""
+"""A picker that stops, is killed, or hangs under load, in a separate process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 
 
 class Load:
-    """Clients that ask again and again; stop it by leaving."""
+    """Clients that keep sending requests; they stop when the context ends."""
 
     def __init__(self, url):
         self._url = url
@@ -86,7 +86,7 @@ class Load:
         await eventually(
             lambda: sum(e.began > now and e.decided is decided for e in self.ended) >= count,
             what=f"requests that are {'' if decided else 'not '}decided",
-            timeout_s=30.0,  # in full duplex a picker that hangs is noticed after 12 s
+            timeout_s=30.0,  # in full duplex a hanging picker is noticed after 12 s
         )
 
 
@@ -140,7 +140,7 @@ async def world(directory, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, envoy_binary, shape):
+async def test_no_request_fails_when_a_picker_stops_and_returns(tmp_path, envoy_binary, shape):
     async with world(tmp_path, shape) as it, Load(it.url) as load:
         await load.some_more(decided=True)
         it.signal("SIGTERM")
@@ -153,7 +153,7 @@ async def test_no_request_fails_when_a_picker_leaves_and_comes_back(tmp_path, en
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
+async def test_a_killed_picker_costs_at_most_the_requests_passing_through_it(
     tmp_path, envoy_binary, shape
 ):
     async with world(tmp_path, shape) as it, Load(it.url) as load:
@@ -178,13 +178,13 @@ async def test_no_request_waits_long_for_a_picker_that_hangs(tmp_path, envoy_bin
         await load.some_more(decided=True)
     failed = len(load.ended) - load.statuses()[200]
     assert failed <= (CLIENTS if shape == "full-duplex" else 0)
-    # In full duplex a ping finds out, as late as a picker may stall (decision 19).
+    # In full duplex a ping detects it, as late as a picker may stall (decision 19).
     longest_s = PING_S if shape == "full-duplex" else LONGEST_WAIT_S
     assert max(e.took_s for e in load.ended) < longest_s + MARGIN_S
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary, http, shape):
+async def test_an_answer_continues_while_the_picker_stops(tmp_path, envoy_binary, http, shape):
     async with world(tmp_path, shape) as it:
         more = asyncio.Event()
 
@@ -202,7 +202,7 @@ async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary,
         ) as got:
             assert await got.content.readline() == b"data: 1\n"
             it.signal("SIGTERM")
-            await asyncio.sleep(1.5)  # past the drain, when the port closes
+            await asyncio.sleep(1.5)  # after the drain, when the port closes
             more.set()
             assert await got.content.read() == b"\ndata: 2\n\n"
 
@@ -210,7 +210,7 @@ async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary,
 @pytest.mark.parametrize(
     ("shape", "name"), crossed(["standalone", "gateway"], ["SIGKILL", "SIGSTOP"])
 )
-async def test_an_answer_in_flight_goes_on_without_a_picker_that_is_killed_or_hangs(
+async def test_an_answer_in_flight_continues_if_the_picker_is_killed_or_hangs(
     tmp_path, envoy_binary, http, shape, name
 ):
     async with world(tmp_path, shape) as it:

@@ -1,4 +1,4 @@
-"""Engines that publish what their caches do are believed to the block, through a real Envoy."""
+"""Engines that publish their cache events are tracked exactly, through a real Envoy."""
 
 import itertools
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,7 +36,7 @@ async def post(http, url, body, **headers):
 
 @asynccontextmanager
 async def followed_engine(gateway, http):
-    """Yield the URLs of Envoy and of an engine whose events are seen, and what is believed."""
+    """Yield the URLs of Envoy and of an engine whose events are seen, and the beliefs."""
     async with AsyncExitStack() as stack:
         events = KvEventSettings(endpoint="tcp://127.0.0.1:*", replay_endpoint="tcp://127.0.0.1:*")
         engine = SimulatedEndpoint(
@@ -68,7 +68,7 @@ async def followed_engine(gateway, http):
         fresh = itertools.count(100)
 
         async def followed():
-            """Events before the picker listens are not seen, nor sent again."""
+            """Events from before the picker listens are not seen, nor sent again."""
             await post(http, url, chat(story(next(fresh), 30)))
             return runner.picker.prefixes.blocks_held.size("m")
 
@@ -76,7 +76,7 @@ async def followed_engine(gateway, http):
         yield url, direct, believed
 
 
-async def test_a_cache_is_believed_as_its_events_say(gateway, http):
+async def test_a_cache_is_estimated_from_its_events(gateway, http):
     async with followed_engine(gateway, http) as (url, direct, believed):
         bodies = [chat(story(number)) for number in range(2)]
         for body in bodies:
@@ -84,7 +84,7 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         assert all(believed(body) > 0.9 for body in bodies)
 
         before = believed(bodies[0])
-        await post(http, direct, chat(story(10, 700)))  # past the picker: it pushes a part out
+        await post(http, direct, chat(story(10, 700)))  # past the picker: it evicts a part
         await eventually(lambda: believed(bodies[0]) < before, what="an eviction that was seen")
         share = believed(bodies[0])
         found, _ = await post(http, direct, bodies[0])
@@ -94,7 +94,7 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         )
 
 
-async def test_a_client_cannot_name_its_blocks_those_of_another_prompt(gateway, http):
+async def test_a_client_cannot_claim_blocks_of_another_prompt(gateway, http):
     """The session in a body takes precedence in vLLM; a client knows the ids of its decisions."""
     async with followed_engine(gateway, http) as (url, direct, believed):
         shared, other = chat(story(1, 1200)), chat(story(2, 1200))
@@ -102,5 +102,5 @@ async def test_a_client_cannot_name_its_blocks_those_of_another_prompt(gateway, 
         _, answered = await post(http, url, shared)  # cached: its events name no blocks
         claimed = {"x-session-id": answered["x-laar-decision-id"]}
         await post(http, direct, other, **claimed)
-        await post(http, direct, chat(story(3, 1200)))  # pushes the shared prompt out
+        await post(http, direct, chat(story(3, 1200)))  # evicts the shared prompt
         await eventually(lambda: believed(shared) < 0.9, what="an eviction that was seen")

@@ -1,4 +1,4 @@
-"""Prefill and decode apart, behind a real Envoy: the header that an endpoint's sidecar gets."""
+"""Disaggregated prefill with a real Envoy: the header that an endpoint's sidecar gets."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ def chat(text):
 
 
 def write(gateway, **roles):
-    """Write the endpoints file: an upstream for each role's name."""
+    """Write the endpoints file: an upstream for each role."""
     document = {
         "endpoints": [
             {"address": address, "models": ["m"], "labels": {ROLE_LABEL: role}}
@@ -67,14 +67,14 @@ async def test_a_clients_prefiller_header_is_removed_without_roles(gateway, http
 
 
 def let_clients_name_prefillers(bootstrap):
-    """As in a gateway of others, which does not take the header off."""
+    """Like a third-party gateway, which does not remove the header."""
     listener = bootstrap["static_resources"]["listeners"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     del manager["early_header_mutation_extensions"]
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
+async def test_a_retry_by_envoy_names_the_same_prefiller(gateway, http, shape):
     p, d, e = [await gateway.upstream() for _ in range(3)]
     write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
     await gateway.picker(routing={"apart": "always"})
@@ -89,7 +89,7 @@ async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
 
 
 class Sidecar(RecordingUpstream):
-    """One that hands the error of a prefiller on, as llm-d's of many releases does."""
+    """A sidecar that passes on the error of a prefiller, like many releases of llm-d's."""
 
     async def _handle(self, request):
         self.default_answer = Answer(status=502 if PREFILLER in request.headers else 200)
@@ -153,7 +153,7 @@ async def fetched(http, url):
 
 
 def number(page, name):
-    """The sum of a metric's samples."""
+    """Return the sum of a metric's samples."""
     lines = [line for line in page.splitlines() if line.startswith(name + b"{")]
     return sum(float(line.rpartition(b" ")[2]) for line in lines)
 
@@ -220,7 +220,7 @@ async def test_images_are_encoded_elsewhere_only_for_endpoints_with_a_sidecar(ga
 
 
 class EncodingSidecar(RecordingUpstream):
-    """One that answers 502 if any encoder it was given is broken."""
+    """An endpoint that answers 502 if any of its encoders is broken."""
 
     broken = ""
 

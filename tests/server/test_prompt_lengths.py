@@ -1,4 +1,4 @@
-"""Lengths of prompts in tokens are learned from answers, through a real Envoy."""
+"""Prompt lengths in tokens are learned from answers, through a real Envoy."""
 
 import random
 
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.envoy
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_prompts_of_mixed_scripts_are_estimated_as_answers_reported(gateway, http, shape):
-    """The simulated engine has a token for six signs of ASCII, and one for any other."""
+async def test_prompts_of_mixed_scripts_are_estimated_from_reported_lengths(gateway, http, shape):
+    """The simulated engine counts a token for six ASCII characters, and one for any other."""
     endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
     await endpoint.start()
     try:
@@ -20,7 +20,7 @@ async def test_prompts_of_mixed_scripts_are_estimated_as_answers_reported(gatewa
         url, rng = (await gateway.envoy(shape)).url(), random.Random(3)
 
         async def ask(text):
-            """The tokens estimated for a prompt, and those reported."""
+            """Return the tokens estimated for a prompt, and those reported."""
             body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 2}
             async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
                 assert answer.status == 200

@@ -1,4 +1,4 @@
-"""The picker's own questions to endpoints, while endpoints come and go."""
+"""The picker's own probes while endpoints join and leave."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from support import Answer, eventually
 from support.pickers import request
 
 
-async def test_an_endpoint_that_is_away_as_its_question_is_answered_gets_requests_again(
+async def test_an_endpoint_that_leaves_during_its_probe_gets_requests_after_it_returns(
     gateway, monkeypatch
 ):
     monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.1)

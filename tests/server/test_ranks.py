@@ -1,4 +1,4 @@
-"""Data-parallel ranks behind one address, behind a real picker and a real Envoy."""
+"""Data-parallel ranks behind one address, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_a_retry_goes_to_the_same_rank_elsewhere_and_loses_nothing(gateway
     await eventually(lambda: not table.in_flight.any(), what="every request settled")
 
 
-async def test_an_sglang_whose_page_lacks_ranks_of_other_hosts_is_one_endpoint(gateway, http):
+async def test_an_sglang_engine_over_several_hosts_is_one_endpoint(gateway, http):
     engine = await gateway.enter(RankedEngine(kind="sglang", elsewhere=2))
     gateway.endpoints_file.write_text(yaml.safe_dump(one_endpoint(engine)))
     runner = await gateway.picker()

@@ -1,4 +1,4 @@
-"""The counter of what laar answers itself: each answer once, whichever part refused."""
+"""The counter of answers by laar itself: each once, whichever part refused."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def send(exchange: Exchange, body: bytes) -> None:
     exchange.receive(message.SerializeToString())
 
 
-async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor):
+async def test_answers_by_laar_itself_are_counted_once_by_reason(processor):
     begin(opened(processor), "/sleep")
     for body in (b"no JSON", b'{"model": "unknown"}', b'{"model": "m"}'):
         exchange = opened(processor)
@@ -62,7 +62,7 @@ async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor)
     broken = opened(processor)
     begin(broken, CHAT, pool="p")
     processor.ask = None
-    send(broken, b'{"model": "m"}')  # may not pass: any endpoint of any pool would get it
+    send(broken, b'{"model": "m"}')  # must not pass: any endpoint of any pool would get it
     assert broken._call.answers
     assert dict(processor.metrics.refusals) == {
         ("403", "denied-path"): 1,
@@ -72,7 +72,7 @@ async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor)
     }
 
 
-async def test_a_model_is_shown_in_its_pool_and_unknown_in_another(processor):
+async def test_a_model_is_listed_in_its_pool_and_unknown_in_another(processor):
     pooled = EndpointSpec(address="b:1", models=("org/n",), labels={POOL_LABEL: "p"})
     processor.director.table.replace("pool", [pooled])
     answered = []

@@ -1,4 +1,4 @@
-"""The road of a usual request through laar's own functions stays as short as it is."""
+"""The path of a typical request through laar's own functions stays within a budget of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CALLS, MOVES = 241, 28
 a usual request does not use."""
 
 
-async def test_a_usual_request_stays_within_its_budget_of_calls() -> None:
+async def test_a_typical_request_stays_within_its_budget_of_calls() -> None:
     trail = await usual_request()
     assert len(trail) <= CALLS
     assert moves(trail) <= MOVES

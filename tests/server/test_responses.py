@@ -1,4 +1,4 @@
-"""Conversations that engines keep, through a real Envoy and simulated endpoints."""
+"""Conversations that engines store, through a real Envoy and simulated endpoints."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -26,7 +26,7 @@ async def asked(http, url, text, **fields):
 
 @asynccontextmanager
 async def three_engines(gateway, shape, **settings):
-    """Three endpoints behind a picker and an Envoy, and the URL of that."""
+    """Three endpoints behind a picker and an Envoy, and the URL of the latter."""
     async with AsyncExitStack() as stack:
         addresses = []
         for _ in range(3):
@@ -41,7 +41,9 @@ async def three_engines(gateway, shape, **settings):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, stream):
+async def test_conversations_continue_at_the_endpoint_that_stores_them(
+    gateway, http, shape, stream
+):
     async with three_engines(gateway, shape, time_scale=0.001) as url:
         begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
         assert len({where for _, where in begun}) > 1
@@ -72,7 +74,7 @@ async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
             assert not answer.content.at_eof()
 
 
-async def test_posts_below_responses_continue_no_answer(gateway, http):
+async def test_posts_below_responses_do_not_continue_an_answer(gateway, http):
     async with three_engines(gateway, "standalone") as url:
         for name in ("render", "input_tokens"):
             body = {"model": "m", "input": "hi"}

@@ -1,4 +1,4 @@
-"""A picker at rest visits its endpoints less often; one with work does not."""
+"""An idle picker visits its endpoints less often; a busy one does not."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ async def test_visits_are_rare_while_nothing_is_in_flight(runner: Runner) -> Non
     assert interval_s(1.0, 60.0) == 1.0, "a request is held, or its answer goes on"
 
 
-async def test_at_rest_no_reading_goes_stale_that_would_not_otherwise(runner: Runner) -> None:
+async def test_no_reading_becomes_stale_because_of_longer_idle_intervals(runner: Runner) -> None:
     assert runner.collectors.interval_s(1.0, 3.0) == 1.5
     assert runner.collectors.interval_s(5.0, 3.0) == 5.0

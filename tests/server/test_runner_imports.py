@@ -1,4 +1,4 @@
-"""A picker that serves loads nothing that only fitting, planning or the lab need."""
+"""A serving picker loads nothing that only fitting, planning or the lab needs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The answers that are read, where one picker serves Envoys of both shapes."""
+"""The answers that are read if one picker serves Envoys of both shapes."""
 
 import grpc
 import orjson
@@ -13,7 +13,7 @@ CHUNKS = 1000
 
 
 class Stream:
-    """One ext_proc stream, as Envoy opens it."""
+    """An ext_proc stream, as Envoy opens it."""
 
     def __init__(self, call, body_mode):
         self._call = call
@@ -35,7 +35,7 @@ class Stream:
             pass
 
     async def answer_begins(self):
-        """Send the head of an answer; return the picker's."""
+        """Send the headers of an answer; return the picker's reply."""
         message = pb.ProcessingRequest()
         message.response_headers.headers.headers.add(key=":status", raw_value=b"200")
         await self._call.write(message.SerializeToString())
@@ -53,9 +53,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("every_s", [0.001, 3600.0])
-async def test_answers_that_a_gateway_shows_take_nothing_from_those_that_are_sampled(
-    gateway, every_s
-):
+async def test_answers_seen_through_a_gateway_do_not_reduce_the_sample(gateway, every_s):
     gateway.members(("10.9.0.1:80", "m"))
     rarely = dict.fromkeys(("scrape_interval_s", "probe_interval_s"), 60)
     runner = await gateway.picker(

@@ -1,4 +1,4 @@
-"""`mode: shadow` behind a real Envoy: its own balancing stands, and the picker follows."""
+"""`mode: shadow` with a real Envoy: its own balancing takes effect, and the picker follows."""
 
 import asyncio
 from io import BytesIO
@@ -24,7 +24,7 @@ async def post(http, url, model="m", **headers):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, shape):
+async def test_in_shadow_envoy_chooses_and_the_picker_compares(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small", "m"), (b.address, "large", "m"))
     runner = await gateway.picker(routing={"mode": "shadow"})
@@ -50,7 +50,7 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
     records = [memory.get(id_) for id_ in served]
     assert {record.decision.id: record.served for record in records} == served
     agreed = sum(record.served == record.decision.address for record in records)
-    assert 0 < agreed < 24  # least request and the tie's chance agree now and then
+    assert 0 < agreed < 24  # least request and random ties agree now and then
     assert not runner.picker.table.in_flight.any()
     page = metrics_page(runner.picker).decode()
     assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page
@@ -72,7 +72,7 @@ async def test_in_shadow_mode_requests_that_would_be_refused_pass(gateway, http,
         assert a.asked[-1].body == body
 
 
-async def test_a_share_is_enforced_and_the_rest_is_shadowed(gateway, http):
+async def test_a_share_is_enforced_and_the_rest_is_in_shadow(gateway, http):
     a = await gateway.upstream()
     gateway.members((a.address, "m"))
     await gateway.picker(routing={"enforce_share": 0.5})

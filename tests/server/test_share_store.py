@@ -1,4 +1,4 @@
-"""Pickers that share through a real Redis or Valkey: partition, restart, full, wrong data."""
+"""Pickers that share through a real Redis or Valkey: partition, restart, full store, wrong data."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ OK = Completion(status=200, cause="complete", latency_s=0.1)
 
 
 class Member:
-    """A director with its sharer, as a picker has them, without ports."""
+    """A director with its sharer, like those of a picker, without ports."""
 
     def __init__(self, share, number):
         table = EndpointTable()
@@ -139,7 +139,7 @@ async def members(server):
         yield start
 
 
-async def test_a_picker_that_stops_is_gone_at_once_and_stays_away(server, members):
+async def test_a_stopped_picker_is_gone_at_once_and_stays_gone(server, members):
     await server.start()
     p, q = [await members(n, lease_s=60.0) for n in range(2)]
     p.settle(p.decide())
@@ -151,10 +151,10 @@ async def test_a_picker_that_stops_is_gone_at_once_and_stays_away(server, member
 
 
 @pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])
-async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
+async def test_a_store_that_forbids_a_command_counts_as_down_permanently(
     server, members, forbidden
 ):
-    """Each turn was two lines in the log, ten times a second, and all loads sent again."""
+    """Each attempt logged two lines, ten times a second, and sent all loads again."""
     await server.start()
     await server.ask("ACL", "SETUSER", "default", f"-{forbidden}")
     p = await members()
@@ -169,10 +169,10 @@ async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
     await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
 
 
-async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(
+async def test_a_store_emptied_while_in_use_does_not_separate_pickers(
     server, members, snapshots_every
 ):
-    """Its key for hashes is gone too, and the next picker to start brought one of its own."""
+    """Its hash key is gone too, and the next starting picker introduced its own."""
     snapshots_every(1.0)
     await server.start()
     p, q = [await members(n) for n in range(2)]
@@ -187,7 +187,7 @@ async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(
     await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
 
 
-async def test_a_store_that_is_emptied_after_its_clock_was_ahead_parts_no_pickers(server, members):
+async def test_a_store_emptied_after_its_clock_was_ahead_does_not_separate_pickers(server, members):
     """Its stream begins again far before the positions that the pickers have read."""
     await server.start()
     ahead = f"{int((time.time() + 3600) * 1e3)}-0"
@@ -201,15 +201,15 @@ async def test_a_store_that_is_emptied_after_its_clock_was_ahead_parts_no_picker
     await eventually(lambda: p.in_flight == 2, what="the other's load")
 
 
-async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(server, members):
-    """A node is lost with the store and a picker, and both begin anew on another one."""
+async def test_a_picker_that_starts_with_an_emptied_store_introduces_no_other_key(server, members):
+    """A node is lost with the store and a picker, and both start again on another one."""
     await server.start()
     p = await members(1)
     await eventually(lambda: p.sharer.connected, what="the way")
     p.settle(p.decide("remember me " * 60))
     server.stop()
     await eventually(lambda: "share" in p.problems, what="a problem")
-    await asyncio.sleep(2.0)  # it tries again once a second by now
+    await asyncio.sleep(2.0)  # it retries once a second by now
     await server.start()
     late = await members(2)
     await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other")
@@ -217,7 +217,7 @@ async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(se
     assert p.held("remember me " * 60) > 0.9
 
 
-async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, members, tmp_path):
+async def test_a_full_store_counts_as_down_with_the_secret_in_a_file(server, members, tmp_path):
     (tmp_path / "secret").write_text("0123456789abcdef" * 4)
     await server.start()
     await server.ask("CONFIG", "SET", "maxmemory", "1")
@@ -227,7 +227,7 @@ async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, mem
     assert p.sharer.sharing.lost["interruption"] == 0
 
 
-async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, members):
+async def test_pickers_know_each_other_until_one_is_killed(server, members):
     await server.start()
     p, q, r = [await members(n) for n in range(3)]
     text = "a prompt of some length " * 40
@@ -266,7 +266,7 @@ async def test_a_picker_that_starts_is_warm_within_a_second(server, members, sna
     assert time.monotonic() - began < 5.0  # a bound on the wait above, not a measurement
 
 
-async def test_each_goes_on_alone_and_all_merge_when_the_store_is_back(server, members):
+async def test_pickers_continue_alone_and_merge_when_the_store_returns(server, members):
     await server.start()
     p, q = await members(1), await members(2)
     server.stop()
@@ -287,19 +287,19 @@ async def test_each_goes_on_alone_and_all_merge_when_the_store_is_back(server, m
     await eventually(lambda: q.in_flight == 0)
 
 
-async def test_a_picker_begins_without_a_store_and_finds_the_others_later(server, members):
+async def test_a_picker_starts_without_the_store_and_finds_the_others_later(server, members):
     p, q = await members(1), await members(2)
     assert "share" in p.problems
     text = "asked before there was a store " * 30
     p.settle(p.decide(text))
     await server.start()
     await eventually(lambda: not p.problems and not q.problems)
-    p.settle(p.decide(text))  # another key may hold now: what was believed before may be gone
+    p.settle(p.decide(text))  # there may be another key now: earlier beliefs may be gone
     await eventually(lambda: q.held(text) > 0.9)
     assert q.sharer.sharing.key == p.sharer.sharing.key
 
 
-async def test_a_full_store_is_a_problem_that_ends(server, members):
+async def test_a_full_store_is_a_problem_until_it_has_room(server, members):
     await server.start()
     p, q = await members(1), await members(2)
     await server.ask("CONFIG", "SET", "maxmemory", "1")
@@ -312,7 +312,7 @@ async def test_a_full_store_is_a_problem_that_ends(server, members):
     await eventually(lambda: q.in_flight == 0)
 
 
-async def test_a_store_without_room_for_a_snapshot_carries_records(
+async def test_a_store_without_room_for_a_snapshot_still_carries_records(
     server, members, monkeypatch, snapshots_every
 ):
     snapshots_every(1.0)
@@ -330,8 +330,8 @@ async def test_a_store_without_room_for_a_snapshot_carries_records(
 
 
 @pytest.mark.slow
-async def test_a_store_that_the_records_have_filled_is_of_use_again(server, members):
-    """It takes no more entries, and only an entry that it takes would trim the old ones."""
+async def test_a_store_filled_by_records_becomes_usable_again(server, members):
+    """It accepts no more entries, and only a new entry would trim the old ones."""
     await server.start()
     p, q = await members(1, history_s=5), await members(2, history_s=5)
     taken = q.sharer.sharing.taken
@@ -371,7 +371,7 @@ async def test_wrong_data_in_the_store_stops_no_picker(server, members):
 
 
 @pytest.mark.parametrize("place", ["9" * 14 + "-0", "9" * 5000 + "-0", "{last_ms}-" + "9" * 25])
-async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
+async def test_a_wrong_position_in_a_snapshot_does_not_stop_a_starting_picker_from_receiving(
     server, members, place, caplog
 ):
     await server.start()
@@ -386,7 +386,9 @@ async def test_a_wrong_position_in_a_snapshot_keeps_no_starting_picker_deaf(
     assert not caplog.records
 
 
-async def test_pickers_with_a_secret_know_each_others_prompts(server, members, tmp_path):
+async def test_pickers_with_a_common_secret_know_the_prompts_of_each_other(
+    server, members, tmp_path
+):
     await server.start()
     secret = tmp_path / "secret"
     secret.write_text("s" * 32)
@@ -395,7 +397,7 @@ async def test_pickers_with_a_secret_know_each_others_prompts(server, members, t
     await eventually(lambda: q.held("remember me " * 60) > 0.9)
 
 
-async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_path):
+async def test_deployments_on_one_store_share_nothing(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
     secret.write_text("a secret that is long enough")
@@ -409,7 +411,7 @@ async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_p
     assert r.sharer.sharing.key == p.sharer.sharing.key
 
 
-async def test_pickers_that_both_send_hear_all_in_order(server, members):
+async def test_concurrent_pickers_receive_all_records_in_order(server, members):
     await server.start()
     p, q = await members(1), await members(2)
     for number in range(60):  # some trips send and read, others only send, the reader waits again
@@ -426,7 +428,7 @@ async def test_pickers_that_both_send_hear_all_in_order(server, members):
         assert not any(sharing.lost[it] for it in ("missed", "doubled", "unknown-prefix"))
 
 
-async def test_an_idle_picker_sends_signs_of_life_and_no_more(server, members):
+async def test_an_idle_picker_sends_only_heartbeats(server, members):
     await server.start()
     p, q = await members(1), await members(2)
     await eventually(lambda: len(p.sharer.sharing.peers) == 1)
@@ -434,7 +436,7 @@ async def test_an_idle_picker_sends_signs_of_life_and_no_more(server, members):
     batches = p.sharer.sharing.batches
     p.sharer.sharing.batches = lambda now: made.append(now) or batches(now)
     await asyncio.sleep(1.5)
-    assert 0 < len(made) < 20  # it looks four times a second whether one is due
+    assert 0 < len(made) < 20  # it checks four times a second whether one is due
     assert len(q.sharer.sharing.peers) == 1
     assert q.sharer.sharing.lost["lease"] == 0
 
@@ -463,14 +465,14 @@ async def test_a_changed_password_is_read_again(server, members, tmp_path):
     await eventually(lambda: "share" in p.problems)
     await server.start()
     await server.ask("CONFIG", "SET", "requirepass", "close sesame")
-    password.unlink()  # as while a volume is mounted anew
+    password.unlink()  # as while a volume is being mounted
     await eventually(lambda: "password_file" in p.problems.get("share", ""))
     password.write_text("close sesame\n")
     await eventually(lambda: p.sharer.connected)
 
 
 @pytest.mark.slow
-async def test_three_pickers_under_load_lose_no_count_while_one_after_the_other_is_killed(
+async def test_three_pickers_under_load_keep_exact_counts_while_one_after_another_is_killed(
     server, members
 ):
     await server.start()
@@ -503,7 +505,7 @@ async def test_three_pickers_under_load_lose_no_count_while_one_after_the_other_
 
 
 @pytest.mark.slow
-async def test_a_slow_store_delays_what_others_hear_and_nothing_else(server, members):
+async def test_a_slow_store_delays_only_records_for_other_pickers(server, members):
     await server.start()
     p, q = await members(1), await members(2)
     await server.ask("CLIENT", "PAUSE", "600", "ALL")
@@ -518,7 +520,7 @@ async def test_a_slow_store_delays_what_others_hear_and_nothing_else(server, mem
 
 
 class Wire:
-    """The way of one picker to the store, which can be cut."""
+    """The connection of one picker to the store, which can be cut."""
 
     def __init__(self, store, path):
         self.store, self.path, self.url = store, path, f"unix://{path}"
@@ -548,7 +550,7 @@ class Wire:
 
 
 class Slow(Wire):
-    """A link of so many bytes a second each way."""
+    """A link with this many bytes a second each way."""
 
     bytes_s = 4 << 20
 
@@ -562,7 +564,7 @@ class Slow(Wire):
         self._open.discard(writer)
 
 
-async def test_a_backlog_comes_through_a_slow_link(server, members, tmp_path):
+async def test_a_backlog_arrives_over_a_slow_link(server, members, tmp_path):
     await server.start()
     wire = Slow(server.socket, tmp_path / "wire")
     await wire.heal()
@@ -582,7 +584,7 @@ async def test_a_backlog_comes_through_a_slow_link(server, members, tmp_path):
 
 
 @pytest.mark.parametrize(("size_bytes", "is_fetched"), [(8 << 20, True), (40 << 20, False)])
-async def test_a_large_snapshot_keeps_no_picker_from_the_others(
+async def test_a_large_snapshot_does_not_separate_a_picker_from_the_others(
     server, members, tmp_path, size_bytes, is_fetched, snapshots_every
 ):
     snapshots_every(3600)
@@ -604,7 +606,7 @@ async def test_a_large_snapshot_keeps_no_picker_from_the_others(
     await wire.cut()
 
 
-async def test_a_snapshot_takes_its_time_on_a_slow_link(server, members, tmp_path):
+async def test_a_snapshot_may_take_long_on_a_slow_link(server, members, tmp_path):
     await server.start()
     wire = Slow(server.socket, tmp_path / "wire")
     await wire.heal()
@@ -616,7 +618,7 @@ async def test_a_snapshot_takes_its_time_on_a_slow_link(server, members, tmp_pat
 
 
 class Ahead(Wire):
-    """A store whose clock was ahead as the picker came, and is right since then."""
+    """A store whose clock was ahead when the picker started, and is right since then."""
 
     by_s = 3600
 
@@ -633,7 +635,9 @@ class Ahead(Wire):
 
 
 @pytest.mark.parametrize("by_s", [10, 3600, -3600])
-async def test_a_store_whose_clock_is_set_parts_no_pickers(server, members, tmp_path, by_s):
+async def test_setting_the_clock_of_the_store_does_not_separate_pickers(
+    server, members, tmp_path, by_s
+):
     """Records seemed older than the lease, or older than what the store keeps."""
     await server.start()
     wire = Ahead(server.socket, tmp_path / "wire")
@@ -648,7 +652,7 @@ async def test_a_store_whose_clock_is_set_parts_no_pickers(server, members, tmp_
 
 
 @pytest.mark.slow
-async def test_a_store_whose_clock_was_ahead_keeps_no_more_records(server):
+async def test_a_store_whose_clock_was_ahead_does_not_keep_more_records(server):
     """Each entry of its stream gets the time of the last one until the clock has caught up."""
     await server.start()
     records = "laar:{laar}:records"
@@ -669,7 +673,7 @@ async def test_a_store_whose_clock_was_ahead_keeps_no_more_records(server):
 
 
 @pytest.mark.slow
-async def test_a_picker_that_is_cut_off_goes_on_alone_while_the_others_share(
+async def test_a_picker_that_is_cut_off_continues_alone_while_the_others_share(
     server, members, tmp_path
 ):
     await server.start()
@@ -716,7 +720,7 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     await r.kill()
 
 
-async def test_a_picker_that_never_knew_an_endpoint_leaves_the_snapshot_as_it_is(tmp_path):
+async def test_a_picker_that_never_knew_an_endpoint_does_not_overwrite_the_snapshot(tmp_path):
     share = Share(snapshot_file=tmp_path / "snapshot")
     p = await Member(share, 1).start()
     p.settle(p.decide("remember me " * 60))
@@ -731,7 +735,7 @@ async def test_a_picker_that_never_knew_an_endpoint_leaves_the_snapshot_as_it_is
     assert (tmp_path / "snapshot").read_bytes() == kept
 
 
-async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path, snapshots_every):
+async def test_a_changed_secret_applies_to_a_picker_with_a_snapshot(tmp_path, snapshots_every):
     snapshots_every(1.0)
     secret, file = tmp_path / "secret", tmp_path / "snapshot"
     share = Share(snapshot_file=file, secret_file=secret)
@@ -767,7 +771,7 @@ async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path, sn
         ("http://store", False),
     ],
 )
-def test_which_urls_name_a_store(url, is_one):
+def test_valid_and_invalid_urls_of_stores_are_distinguished(url, is_one):
     if is_one:
         assert Share(url=url).url == url
         return

@@ -1,4 +1,4 @@
-"""TLS to a real store, which shows a certificate and asks for one."""
+"""TLS to a real store, which presents a certificate and requires one."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from support.stores import SERVERS, StoreProcess, binary_of
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A handshake may take its time on a busy machine."""
+    """A handshake may take long on a busy machine."""
     monkeypatch.setattr(store, "_TIMEOUT_S", 30.0)
     for method in (Store._ask, Store._trip):
         monkeypatch.setitem(method.__kwdefaults__, "within_s", 30.0)
@@ -28,7 +28,7 @@ def authority(tmp_path):
 
 @pytest.fixture(params=SERVERS)
 async def secured(request, tmp_path, authority):
-    """Start a store with a certificate; give its port."""
+    """Start a store with a certificate; return its port."""
     stores = []
 
     async def start(pair):
@@ -71,7 +71,7 @@ async def talk(url, **files):
         await other.close()
 
 
-async def test_both_sides_show_a_certificate_of_the_authority(secured, authority):
+async def test_both_sides_present_a_certificate_of_the_authority(secured, authority):
     url = await secured(authority.issue("store"))
     cert, key = authority.issue("picker")
     told = await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
@@ -85,13 +85,13 @@ async def test_a_certificate_and_its_key_may_be_in_one_file(secured, authority, 
     assert (await talk(url, ca_file=authority.path, cert_file=both))[1] == [b"a batch"]
 
 
-async def test_a_picker_without_a_certificate_is_turned_away(secured, authority):
+async def test_a_picker_without_a_certificate_is_refused(secured, authority):
     url = await secured(authority.issue("store"))
     with pytest.raises(StoreError, match="can't be used"):
         await talk(url, ca_file=authority.path)
 
 
-async def test_a_store_of_another_authority_or_name_is_not_talked_to(secured, authority, tmp_path):
+async def test_a_store_with_another_authority_or_name_is_refused(secured, authority, tmp_path):
     cert, key = authority.issue("picker")
     url = await secured(authority.issue("store", host="10.1.2.3"))
     with pytest.raises(StoreError, match=r"(?i)certificate"):
@@ -120,7 +120,7 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
 
 
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])
-def test_a_file_that_is_no_certificate_is_an_error_at_the_start(tmp_path, name):
+def test_an_invalid_certificate_file_is_an_error_at_startup(tmp_path, name):
     pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
     path = tmp_path / "wrong.pem"
     for content in (None, "no certificate"):

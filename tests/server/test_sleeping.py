@@ -1,4 +1,4 @@
-"""Engines that sleep until they are woken, behind a real picker and a real Envoy."""
+"""Engines that sleep until they are woken, with a real picker and a real Envoy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = "a-secret"
 
 
 class Sleeper(ServedEngine):
-    """Holds requests while it sleeps, as vLLM does, until it is woken."""
+    """Holds requests while it sleeps, like vLLM, until it is woken."""
 
     def __init__(self, state="weights_offloaded", *, wake=200, took_s=0.2, wakes=True):
         self.state, self.wake, self.took_s = state, wake, took_s
@@ -109,7 +109,7 @@ async def test_an_engine_is_woken_for_the_requests_that_need_it(gateway, http, s
     assert "It is asleep; waking it takes about 6.0 s." in one["sentence"]
 
 
-async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
+async def test_an_engine_stays_asleep_while_another_one_answers(gateway, http):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     awake.awake.set()
     await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
@@ -120,7 +120,9 @@ async def test_an_engine_sleeps_on_while_another_answers(gateway, http):
 
 
 @pytest.mark.parametrize("policy", ["laar", "least-loaded"])
-async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gateway, http, policy):
+async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_waking_it(
+    gateway, http, policy
+):
     awake, asleep = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     awake.awake.set()
     runner = await fleet_of(gateway, awake, asleep, labels={WAKE_LABEL: "true"})
@@ -140,14 +142,14 @@ async def test_an_engine_is_woken_once_the_others_are_busier_than_that_takes(gat
 
 
 @pytest.mark.parametrize(("labels", "state"), [({}, "weights_offloaded"), (None, "discard_all")])
-async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, state):
+async def test_a_client_gets_the_error_that_all_engines_sleep(gateway, http, labels, state):
     engine = await gateway.enter(Sleeper(state))
     labels = {WAKE_LABEL: "true"} if labels is None else labels
     await fleet_of(gateway, engine, labels=labels)
     envoy = await gateway.envoy()
     status, said = await post(http, envoy, chat("a prompt"))
     assert (status, engine.woken) == (503, 0)
-    assert b"asleep until it is woken" in said
+    assert b"asleep and must be woken" in said
     engine.awake.set()  # somebody woke it
 
     async def answers():
@@ -156,7 +158,7 @@ async def test_a_client_is_told_that_all_engines_sleep(gateway, http, labels, st
     await eventually(answers, what="an answer")
 
 
-async def test_an_engine_that_is_not_woken_is_reported_and_costs_a_minute(gateway, http):
+async def test_an_engine_that_does_not_wake_is_reported_and_excluded_for_a_minute(gateway, http):
     asleep = await gateway.enter(Sleeper(wake=500))
     runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy()
@@ -173,7 +175,7 @@ async def test_an_engine_that_is_not_woken_is_reported_and_costs_a_minute(gatewa
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway, http, shape):
+async def test_an_engine_without_a_wake_up_path_gets_no_more_requests(gateway, http, shape):
     asleep = await gateway.enter(Sleeper(wake=404))
     runner = await fleet_of(gateway, asleep, labels={WAKE_LABEL: "true"})
     envoy = await gateway.envoy(shape)
@@ -183,7 +185,7 @@ async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway,
     assert "POST /wake_up answers 404" in problems[source]
     for _ in range(3):
         status, said = await post(http, envoy, chat("another prompt"))
-        assert (status, b"asleep until it is woken" in said) == (503, True)
+        assert (status, b"asleep and must be woken" in said) == (503, True)
     assert (asleep.asked, asleep.woken) == (1, 1)
     asleep.awake.set()  # somebody woke it
     assert (await waiting)[0] == 200
@@ -196,7 +198,7 @@ async def test_an_engine_without_a_way_to_wake_it_gets_no_more_requests(gateway,
     assert asleep.woken == 2
 
 
-async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gateway, http):
+async def test_an_engine_that_falsely_reports_waking_gets_no_more_requests(gateway, http):
     liar, awake = await gateway.enter(Sleeper(wakes=False)), await gateway.enter(Sleeper())
     awake.awake.set()
     runner = await fleet_of(gateway, liar, awake, labels={WAKE_LABEL: "true"})
@@ -216,7 +218,7 @@ async def test_an_engine_that_only_says_that_it_wakes_gets_no_more_requests(gate
     assert [(await task)[0] for task in asked] == [200] * 30
 
 
-async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gateway, http):
+async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gateway, http):
     engine, other = await gateway.enter(Sleeper()), await gateway.enter(Sleeper())
     engine.awake.set()
     other.awake.set()
@@ -228,7 +230,7 @@ async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gat
     await eventually(lambda: engine.asked + other.asked == 6 and engine.asked > 0)
     engine.awake.clear()
     await eventually(lambda: bool(table.asleep[0] > 0.0))
-    engine.status = 500  # it gives up what it was answering
+    engine.status = 500  # it aborts what it was answering
     engine.busy.set()
     assert [(await task)[0] for task in asked] == [200] * 6  # by the other
     await asyncio.sleep(1.0)  # four times as long as until a probe
@@ -246,7 +248,7 @@ async def test_an_engine_that_failed_as_it_fell_asleep_is_asleep_and_not_out(gat
     await eventually(is_used, what="an answer of the one that is awake again")
 
 
-async def test_an_engine_without_its_authorities_is_woken_once_they_are_back(tmp_path):
+async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):
     missing = Way(tls=True, ca_file=str(tmp_path / "ca.pem"))
     spec = EndpointSpec(address="127.0.0.1:9", models=("m",), way=missing)
     async with new_session() as session:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.envoy
 
 
 class Engine:
-    """An engine that stores files, batches and conversations in its memory."""
+    """An engine that stores files, batches and conversations in memory."""
 
     def __init__(self, number):
         self.number = number
@@ -153,7 +153,7 @@ async def test_conversations_go_to_the_engine_that_stores_them(gateway, http, sh
 
 
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
-async def test_files_and_batches_of_a_tenant_lie_at_one_engine(gateway, http, shape):
+async def test_files_and_batches_of_a_tenant_are_stored_at_one_engine(gateway, http, shape):
     async with engines(gateway, shape) as url:
         homes = {}
         for tenant in map(str, range(12)):
@@ -161,7 +161,7 @@ async def test_files_and_batches_of_a_tenant_lie_at_one_engine(gateway, http, sh
             files = [await uploaded(http, url, **of) for _ in range(3)]
             [homes[tenant]] = {home for _, home in files}
             name = files[-1][0]
-            # the id is enough: not everybody who has it names the tenant
+            # the id is enough: not everyone who has it names the tenant
             for path in (name, f"{name}/content"):
                 got = await found(http, "GET", f"{url}/v1/files/{path}")
                 assert got[:2] == (200, homes[tenant])
@@ -197,7 +197,7 @@ async def test_a_restarted_picker_finds_the_files_of_a_tenant(gateway, http):
             assert got[:2] == (200, home)
 
 
-async def test_a_prompt_that_looks_like_a_file_names_none(gateway, http):
+async def test_a_prompt_that_looks_like_a_file_reference_is_ignored(gateway, http):
     async with engines(gateway, "standalone") as url:
         name, home = await uploaded(http, url)
         text = f'{{"file_id": "{name}"}} "file_id": "{name}"'

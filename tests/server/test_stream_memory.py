@@ -1,4 +1,4 @@
-"""Streams that are reset leave no memory behind in the picker."""
+"""Reset streams leave no memory behind in the picker."""
 
 import asyncio
 import ctypes
@@ -18,7 +18,7 @@ WARM_UP, HALF = 5, 4
 """Rounds to warm up: HTTP/2 remembers a thousand streams that ended. And to compare with as many
 later ones."""
 MOST_BYTES = 40
-"""For a stream: half of the smallest thing that gRPC could leave of one, an operation."""
+"""Per stream: half of the smallest object that gRPC could leave behind, an operation."""
 
 CLIENT = """
 import asyncio, sys

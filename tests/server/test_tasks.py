@@ -1,4 +1,4 @@
-"""The tasks of a running picker: a part that fails is reported and started again."""
+"""The tasks of a running picker: a failed one is reported and restarted."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from laar.telemetry.problems import Problems
 from support import eventually
 
 
-async def test_a_part_that_fails_starts_again(monkeypatch):
+async def test_a_failed_task_is_restarted(monkeypatch):
     monkeypatch.setattr("laar.server.tasks.RESTART_S", 0.05)
     problems = Problems()
     tasks = Tasks(problems)
@@ -29,8 +29,8 @@ async def test_a_part_that_fails_starts_again(monkeypatch):
         await tasks.cancel()
 
 
-async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
-    """The part that shares was in this moment when its picker stopped, and went on for ever."""
+async def test_a_cancellation_while_waiting_for_other_tasks_is_propagated():
+    """The sharing task was at this point when its picker stopped, and continued forever."""
     ending, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end():
@@ -56,7 +56,7 @@ async def test_a_cancellation_while_it_waits_for_others_to_end_is_its_own():
     assert task.cancelled()
 
 
-async def test_a_task_that_drops_a_cancellation_ends_by_the_next(monkeypatch):
+async def test_a_task_that_drops_a_cancellation_is_cancelled_again(monkeypatch):
     monkeypatch.setattr("laar.datalayer.visits._CANCEL_AGAIN_S", 0.01)
     dropped = []
 

@@ -1,4 +1,4 @@
-"""TLS on the ext_proc port, spoken by gRPC, by Python's own TLS and by a real Envoy."""
+"""TLS on the ext_proc port, with gRPC, with Python's own TLS and with a real Envoy."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
-    """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
+    """A certificate for 127.0.0.1 that is its own authority; return its paths by setting."""
     key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -58,7 +58,7 @@ def make_pair(directory, name, *, days=1, begins_s=-1e6, weak=False):
 
 
 def put(directory, pair):
-    """Put a pair where the picker looks, as a renewal would: one file after the other."""
+    """Put a pair where the picker looks, like a renewal: one file after the other."""
     settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
     for path, source in zip(settings.values(), pair, strict=True):
         path.with_suffix(".new").write_bytes(source.read_bytes())
@@ -72,7 +72,7 @@ async def picker(gateway, **tls):
 
 
 async def shown(gateway):
-    """The certificate that the port shows, PEM; asserts that HTTP/2 is agreed on."""
+    """Return the port's certificate, as PEM; assert that HTTP/2 is negotiated."""
     host, port = gateway.settings.listen.ext_proc.split(":")
 
     def shake_hands():
@@ -101,7 +101,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     certificate = x509.load_pem_x509_certificate(await shown(gateway))
     assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000)
     with pytest.raises(grpc.aio.AioRpcError):
-        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody vouches for it
+        await is_healthy(gateway, grpc.ssl_channel_credentials())  # nobody certifies it
     async with grpc.aio.insecure_channel(gateway.settings.listen.health) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
@@ -111,7 +111,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
     assert float(told) == certificate.not_valid_after_utc.timestamp()
 
 
-async def test_a_renewed_certificate_is_used_and_open_streams_stay(gateway, tmp_path):
+async def test_a_renewed_certificate_is_used_and_open_streams_are_kept(gateway, tmp_path):
     old, new = make_pair(tmp_path, "old"), make_pair(tmp_path, "new")
     await picker(gateway, **put(tmp_path, old))
     credentials = grpc.ssl_channel_credentials(old[0].read_bytes())
@@ -138,7 +138,7 @@ async def test_a_renewed_certificate_is_used_and_open_streams_stay(gateway, tmp_
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(new[0].read_bytes()))
 
 
-async def test_an_expired_certificate_never_takes_a_valid_ones_place(gateway, tmp_path):
+async def test_an_expired_certificate_never_replaces_a_valid_one(gateway, tmp_path):
     valid = make_pair(tmp_path, "valid")
     expired = make_pair(tmp_path, "expired", days=-1)
     runner = await picker(gateway, **put(tmp_path, valid))
@@ -149,7 +149,7 @@ async def test_an_expired_certificate_never_takes_a_valid_ones_place(gateway, tm
     assert await shown(gateway) == valid[0].read_bytes()
 
 
-async def test_a_certificate_takes_a_valid_ones_place_once_it_is_valid(gateway, tmp_path):
+async def test_a_certificate_replaces_a_valid_one_once_it_is_valid_itself(gateway, tmp_path):
     """Its authority's clock may be ahead; callers that verify it would refuse the picker."""
     valid = make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, valid))
@@ -169,7 +169,7 @@ async def test_a_certificate_takes_a_valid_ones_place_once_it_is_valid(gateway, 
     await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
 
 
-async def test_a_picker_with_an_expired_certificate_serves_and_says_so(gateway, tmp_path):
+async def test_a_picker_with_an_expired_certificate_serves_and_reports_it(gateway, tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     runner = await picker(gateway, **put(tmp_path, expired))
     await eventually(lambda: "tls" in runner.picker.problems, what="a complaint")
@@ -179,7 +179,7 @@ async def test_a_picker_with_an_expired_certificate_serves_and_says_so(gateway, 
     assert await is_healthy(gateway, grpc.ssl_channel_credentials(valid[0].read_bytes()))
 
 
-async def test_files_that_break_later_leave_the_certificate_in_use(gateway, tmp_path):
+async def test_files_that_become_invalid_leave_the_certificate_in_use(gateway, tmp_path):
     pair = make_pair(tmp_path, "good")
     runner = await picker(gateway, **put(tmp_path, pair))
     (tmp_path / "tls.key").write_text("half a k")
@@ -190,7 +190,7 @@ async def test_files_that_break_later_leave_the_certificate_in_use(gateway, tmp_
     assert await shown(gateway) == pair[0].read_bytes()
 
 
-async def test_a_pair_that_openssl_refuses_leaves_the_certificate_in_use(gateway, tmp_path):
+async def test_a_pair_that_openssl_rejects_leaves_the_certificate_in_use(gateway, tmp_path):
     good, weak, renewed = (
         make_pair(tmp_path, "good"),
         make_pair(tmp_path, "weak", weak=True),
@@ -207,7 +207,7 @@ async def test_a_pair_that_openssl_refuses_leaves_the_certificate_in_use(gateway
     assert await shown(gateway) == renewed[0].read_bytes()
 
 
-async def test_a_comment_in_an_authority_may_be_in_any_language(gateway, tmp_path):
+async def test_an_authority_file_may_have_comments_in_any_language(gateway, tmp_path):
     server, client = make_pair(tmp_path, "server"), make_pair(tmp_path, "client")
     authority = tmp_path / "ca.pem"
     authority.write_bytes("# O=Müller GmbH\n".encode() + client[0].read_bytes())
@@ -231,7 +231,7 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await is_healthy(gateway, refused)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-    client[0].write_bytes(other[0].read_bytes())  # the authority is followed as well
+    client[0].write_bytes(other[0].read_bytes())  # the authority is reloaded as well
 
     async def accepted():
         try:
@@ -251,7 +251,7 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
         ("http/1.1", "client", True, "ALPN"),
     ],
 )
-async def test_why_a_caller_was_refused_is_in_the_log(
+async def test_the_reason_why_a_caller_was_refused_is_logged(
     gateway, tmp_path, caplog, alpn, presents, encrypted, said
 ):
     pairs = {name: make_pair(tmp_path, name) for name in ("server", "client", "other")}
@@ -273,8 +273,8 @@ async def test_why_a_caller_was_refused_is_in_the_log(
     assert re.search(f"connection to the ext_proc port was closed: .*({said})", caplog.text)
 
 
-async def test_laar_serve_has_certificates_on_both_sides(tmp_path):
-    """A process of its own, whose event loop is uvloop's; the other tests run on Python's."""
+async def test_laar_serve_supports_certificates_on_both_sides(tmp_path):
+    """A separate process, whose event loop is uvloop's; the other tests use Python's."""
     own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
     document = {
@@ -325,7 +325,7 @@ async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
         assert answer.headers["x-laar-endpoint"] == upstream.address
 
 
-def test_laar_check_finds_the_certificates_faults(tmp_path):
+def test_laar_check_finds_faults_of_certificates(tmp_path):
     expired, valid = make_pair(tmp_path, "expired", days=-1), make_pair(tmp_path, "valid")
     settings = tmp_path / "laar.yaml"
 
@@ -348,7 +348,7 @@ def test_laar_check_finds_the_certificates_faults(tmp_path):
     assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
 
 
-async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):
+async def test_faults_at_startup_name_file_and_remedy(gateway, tmp_path):
     one, other = make_pair(tmp_path, "one"), make_pair(tmp_path, "other")
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")
@@ -377,6 +377,6 @@ async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):
         ({"certificate": "a.pem", "key": "a.key", "self_signed": True}, "or `self_signed"),
     ],
 )
-async def test_settings_that_name_no_certificate_or_two_are_refused(gateway, tls, said):
+async def test_settings_need_exactly_one_certificate(gateway, tls, said):
     with pytest.raises(SettingError, match=said):
         await picker(gateway, **tls)

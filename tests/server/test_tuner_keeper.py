@@ -1,4 +1,4 @@
-"""The tuner of a running picker, shown and frozen; and the file of what a picker learned."""
+"""The tuner of a running picker, shown and frozen; and the file of learned state."""
 
 import asyncio
 import errno
@@ -49,7 +49,7 @@ def serve_windows(tuner, count, seconds):
             done += len(tuner.export()["windows"]) - before
 
 
-def test_the_page_gets_the_path_of_the_weights_and_the_objective():
+def test_the_page_shows_the_history_of_weights_and_objective():
     kept = tuner(window=20)
     serve_windows(kept, 3, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
@@ -60,7 +60,7 @@ def test_the_page_gets_the_path_of_the_weights_and_the_objective():
     assert shown["frozen"] is False
 
 
-def test_freezing_serves_the_best_and_ends_the_climb():
+def test_freezing_serves_the_best_weights_and_ends_the_climb():
     kept = tuner(window=20)
     serve_windows(kept, 12, lambda weights: 1.0 + weights["k_rtt"])
     with TestClient(Starlette(routes=routes(kept))) as client:
@@ -69,9 +69,7 @@ def test_freezing_serves_the_best_and_ends_the_climb():
     assert dict(kept.weights(0.0).values) == best
 
 
-def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
-    tmp_path, monkeypatch, caplog
-):
+def test_an_unreadable_state_causes_a_warning_and_the_picker_starts(tmp_path, monkeypatch, caplog):
     def refused(path, *_, **__):  # as in another user's directory; root may read there
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -82,13 +80,13 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     assert caplog.text.count("Permission denied") == 1
 
 
-async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
+async def test_an_unwritable_state_is_reported(tmp_path):
     made = learning(tmp_path / "nowhere" / "state.json")
     await made.learning.save()
     assert "state.json" in made.problems["accuracy.state_file"]
 
 
-async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_path, monkeypatch):
+async def test_a_state_that_does_not_fit_leaves_no_partial_file(tmp_path, monkeypatch):
     file, problems = tmp_path / "state.json", Problems()
     file.write_bytes(b"old")
 
@@ -102,7 +100,7 @@ async def test_a_state_that_does_not_fit_on_the_disk_takes_no_room_there(tmp_pat
     assert file.read_bytes() == b"old"
 
 
-async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
+async def test_laar_tune_follows_and_freezes_a_live_climb_or_reports_that_there_is_none():
     kept = tuner(window=20)
     serve_windows(kept, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
@@ -124,7 +122,7 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
             await running
 
 
-async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
+async def test_waiting_for_the_end_of_a_climb_survives_a_restart_of_the_picker(monkeypatch):
     monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
     lives = [tuner(window=20), tuner(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
@@ -160,7 +158,7 @@ SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"
         ("routing: {policy: random}\ntuner: {enabled: true}", "only the policy"),
     ],
 )
-def test_settings_that_cannot_work_are_named(tmp_path, section, told):
+def test_invalid_settings_are_reported_by_name(tmp_path, section, told):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + section)
     with pytest.raises(SettingError, match=told):
@@ -168,7 +166,7 @@ def test_settings_that_cannot_work_are_named(tmp_path, section, told):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
+def test_the_picker_uses_the_weights_of_an_enabled_tuner(tmp_path, enabled):
     path = tmp_path / "laar.yaml"
     path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
     director = Picker(load(path).settings, seed=1).director
@@ -183,7 +181,7 @@ def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path
     ]
 
 
-async def test_pickers_whose_process_ids_are_alike_may_save_one_file_at_the_same_time(tmp_path):
+async def test_pickers_with_equal_process_ids_may_save_one_file_at_the_same_time(tmp_path):
     """In containers each picker is process 1; a volume may be mounted in two."""
     file, problems = tmp_path / "state.json", Problems()
 
@@ -202,7 +200,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
     file, problems = tmp_path / "state.json", Problems()
 
     def saved(what, *, meanwhile=""):
-        """A save, in the middle of which another process saves and ends, if asked to."""
+        """A save; another process saves and ends in the middle of it, if requested."""
 
         def content():
             if meanwhile:

@@ -1,4 +1,4 @@
-"""A peer of the ext_proc port that takes all it can, within all limits, beside an Envoy."""
+"""A peer of the ext_proc port that uses as much as the limits allow, next to an Envoy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def attacked(port, attack):
 
 @pytest.mark.parametrize("attack", ["resets", "undecodable", "streams", "padded"])
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_a_peer_at_full_speed_leaves_an_envoys_requests_decided(
+async def test_requests_of_an_envoy_are_decided_despite_a_peer_at_full_speed(
     tmp_path, envoy_binary, http, shape, attack
 ):
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}

@@ -44,7 +44,7 @@ async def serving(snapshot, kept_by):
 
 
 @pytest.mark.parametrize("kept_by", ["settings", "parent"])
-async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path, kept_by):
+async def test_a_source_that_is_known_slightly_later_starts_warm_as_well(tmp_path, kept_by):
     async with serving(tmp_path / "snapshot", kept_by) as runner:
         for source, found in SOURCES.items():
             runner.fleet.replace(source, found)
@@ -55,7 +55,7 @@ async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path, ke
             director.served_by(decision, at, now)
             end = Completion(status=200, cause="complete", latency_s=0.1)
             director.settle(decision, end)
-        await runner.picker.sharer.warmed()  # from here on its stop saves
+        await runner.picker.sharer.warmed()  # from here on its stop saves a snapshot
     async with serving(tmp_path / "snapshot", kept_by) as runner:
         sharer, table = runner.picker.sharer, runner.picker.table
         (first, a), (second, b) = SOURCES.items()

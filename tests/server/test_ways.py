@@ -1,4 +1,4 @@
-"""Engines anywhere: https, a base path and a key of their own, through real Envoy."""
+"""Engines anywhere: https, a base path and their own key, through a real Envoy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
 
 
 class Engine:
-    """Speaks below its base path, to those who have its key; everything is recorded."""
+    """Serves below its base path, for clients with its key; everything is recorded."""
 
     def __init__(self, base="/v1", *, key="", tls=None):
         self.base, self.key, self.tls = base, key, tls
@@ -61,14 +61,14 @@ class Engine:
 
     @property
     def sent(self):
-        """The requests that clients sent."""
+        """Return the requests that clients sent."""
         own = ("laar-names", "laar-templates", "laar-tokens", "laar-trial")
         agents = ((each, each.headers.get("user-agent")) for each in self.seen)
         return [each for each, agent in agents if each.method == "POST" and agent not in own]
 
     @property
     def asked(self):
-        """Their paths, with queries."""
+        """Return their paths, with queries."""
         return [each.path_qs for each in self.sent]
 
 
@@ -93,7 +93,7 @@ def key_file(directory, key):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
+async def test_an_engine_with_tls_and_a_base_path_and_a_key_answers_in_every_shape(
     gateway, authority, tmp_path, shape
 ):
     pair = authority.issue("engine", host="engine.example")
@@ -121,7 +121,7 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
     assert request.headers["host"] == "engine.example"
     assert "client" not in str(request.headers)
     assert any(each.path_qs == "/openai/v1/anything?y=2" for each in engine.seen)
-    # The picker's own visits go the same way.
+    # The picker's own visits use the same settings.
     slot = runner.picker.table.slot_counted(engine.address)
 
     async def is_read():
@@ -135,7 +135,7 @@ async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
     } == {(False, "Bearer s3cret"), (True, None)}
 
 
-async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
+async def test_an_engine_certified_by_another_authority_gets_no_requests(
     gateway, authority, tmp_path
 ):
     engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
@@ -157,7 +157,7 @@ async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
         (gateway.directory / "envoy").rename(gateway.directory / f"envoy-{len(cas)}-{entry['sni']}")
 
 
-async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
+async def test_a_key_is_sent_only_to_its_own_engine(gateway, tmp_path):
     one = await gateway.enter(Engine(key="key-one"))
     other = await gateway.enter(Engine(key="key-other"))
     open_to_all = await gateway.enter(Engine())
@@ -183,7 +183,7 @@ async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
         assert not any("authorization" in each.headers for each in probes)
 
 
-async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):
+async def test_a_changed_key_is_used_without_a_restart(gateway, tmp_path):
     engine = await gateway.enter(Engine(key="first"))
     path = tmp_path / "key"
     path.write_text("first")
@@ -201,8 +201,8 @@ async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):
         await eventually(answers, timeout_s=20, what="an answer with the new key")
 
 
-async def test_the_table_of_addresses_that_were_refused_answers(gateway, authority, tmp_path):
-    """The five rows of a new user's first try."""
+async def test_the_documented_addresses_get_answers(gateway, authority, tmp_path):
+    """The five rows of a new user's first attempt."""
     pair = authority.issue("ip")
     secure = await gateway.enter(Engine(tls=pair))
     below = await gateway.enter(Engine("/openai/v1"))

@@ -1,4 +1,4 @@
-"""laar's messages are Envoy's on the wire: names and numbers held to Envoy's own definitions."""
+"""laar's messages match Envoy's on the wire: names and numbers from Envoy's own definitions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def numbers(kind: type[betterproto2.Message]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", sorted(ours.DESCRIPTOR.message_types_by_name))
-def test_every_field_has_envoys_number(name: str) -> None:
+def test_every_field_has_the_number_used_by_envoy(name: str) -> None:
     descriptor = ours.DESCRIPTOR.message_types_by_name[name]
     known = STRUCTS.get(name) or numbers(ENVOYS[name])
     made = {field.name: field.number for field in descriptor.fields}
@@ -62,7 +62,7 @@ def test_every_field_has_envoys_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(health_pb2.DESCRIPTOR.message_types_by_name))
-def test_health_has_grpcs_numbers(name: str) -> None:
+def test_health_messages_have_the_numbers_used_by_grpc(name: str) -> None:
     made, known = (
         module.DESCRIPTOR.message_types_by_name[name]
         for module in (health_pb2, grpc_health.v1.health_pb2)
@@ -74,7 +74,7 @@ def test_health_has_grpcs_numbers(name: str) -> None:
             assert theirs.values_by_name[value.name].number == value.number
 
 
-def test_a_message_of_envoys_reads_the_same() -> None:
+def test_a_message_from_envoy_is_decoded_identically() -> None:
     theirs = envoy.ProcessingRequest(
         request_headers=envoy.HttpHeaders(
             headers=HeaderMap(headers=[HeaderValue(key=":path", raw_value=b"/v1/completions")])
@@ -86,7 +86,7 @@ def test_a_message_of_envoys_reads_the_same() -> None:
     assert read.protocol_config.request_body_mode == ours.ProcessingMode.FULL_DUPLEX_STREAMED
 
 
-def test_a_header_that_is_no_text_counts_as_absent_and_the_rest_stays() -> None:
+def test_a_header_that_is_not_text_counts_as_absent() -> None:
     message = ours.ProcessingRequest(request_body=ours.HttpBody(body=b"{}", end_of_stream=True))
     message.protocol_config.request_body_mode = ours.ProcessingMode.BUFFERED
     fields = message.attributes["envoy.filters.http.ext_proc"].fields
@@ -98,8 +98,8 @@ def test_a_header_that_is_no_text_counts_as_absent_and_the_rest_stays() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_tenants_in_latin_1_are_tenants_apart(kept: bool) -> None:
-    """As many systems write them; with the bytes replaced all such tenants had one turn."""
+def test_tenants_in_latin_1_are_distinguished(kept: bool) -> None:
+    """As many systems send them; with replaced bytes all such tenants shared one turn."""
     found = []
     for raw in ("Müller".encode(), "Müller".encode("latin-1"), "Möller".encode("latin-1")):
         message = ours.ProcessingRequest()

@@ -1,4 +1,4 @@
-"""`laar serve --workers`: processes on one port behind a real Envoy, which share by a store."""
+"""`laar serve --workers`: processes on one port with a real Envoy, which share through a store."""
 
 import asyncio
 import errno
@@ -90,7 +90,7 @@ class Machine:
         return sum(map(float, found)) if found else None
 
     async def taken(self, index):
-        """Prompts that a worker has taken from the others."""
+        """Return prompts that a worker has received from the others."""
         url = f"http://127.0.0.1:{self.admin + index}/metrics"
         async with self.http.get(url) as answer:
             pattern = r'^laar_share_records_total\{kind="entered",way="taken"\} (\S+)$'
@@ -115,7 +115,7 @@ class Machine:
             return answer.status, answer.headers.get("x-laar-reason")
 
     async def picked(self):
-        """Whether no request of some passes the picker by."""
+        """Return whether none of some requests bypasses the picker."""
         answers = [await self.ask() for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         return all(reason is not None for _, reason in answers)
@@ -130,7 +130,7 @@ class Machine:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory, envoy_binary):
-    """For the first tests together: the first wants it fresh, and the last ends it."""
+    """For the first tests together: the first needs it fresh, and the last ends it."""
     async with AsyncExitStack() as stack:
         yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 
@@ -139,8 +139,8 @@ on_the_machine = pytest.mark.asyncio(loop_scope="module")
 
 
 @on_the_machine
-async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
-    """It comes before Envoy has read how many streams a connection to a worker should have."""
+async def test_a_burst_at_a_new_envoy_reaches_every_worker(machine):
+    """It arrives before Envoy knows how many streams a connection to a worker should have."""
     asked = [machine.ask(f"the question {number}") for number in range(BURST)]
     answers = await asyncio.gather(*asked)
     assert {status for status, _ in answers} == {200}
@@ -169,8 +169,8 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
 
 
 @on_the_machine
-async def test_a_worker_that_hangs_is_started_again(machine):
-    """An Envoy whose health check came to it passed all workers by for as long as it hung."""
+async def test_a_worker_that_hangs_is_restarted(machine):
+    """An Envoy whose health check reached it avoided all workers for as long as it hung."""
     victim = machine.workers()[0]
     victim.send_signal(signal.SIGSTOP)
     gone = "the end of the one that hangs"
@@ -180,7 +180,7 @@ async def test_a_worker_that_hangs_is_started_again(machine):
 
 
 @on_the_machine
-async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
+async def test_workers_share_state_and_a_killed_one_is_restarted_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
     before = sum([await machine.taken(index) for index in (0, 1)])
@@ -212,8 +212,8 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
-async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary):
-    """Draining, they would share the port with the next ones, and answer the health checks."""
+async def test_workers_end_when_their_parent_is_killed(tmp_path, envoy_binary):
+    """While draining, they would share the port with the next ones, and answer health checks."""
     async with AsyncExitStack() as stack:
         machine = await Machine().start(tmp_path, stack, drain_s=600)
         workers = machine.workers()
@@ -238,14 +238,14 @@ def settings_of(tmp_path, share=None, **ports):
 
 
 def refused(settings):
-    """The error before any worker starts."""
+    """Return the error before any worker starts."""
     with pytest.raises(SettingError) as error:
         _serve_together(load(settings), settings, 2, with_envoy=False, verbose=False)
     return str(error.value)
 
 
 @pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.slow), 1])
-async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path, worker):
+async def test_invalid_settings_end_the_parent_with_one_error(tmp_path, worker):
     first = consecutive_ports()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + worker))
@@ -348,7 +348,7 @@ async def test_the_parent_waits_for_as_long_as_the_changed_settings_let_workers_
     assert (tmp_path / "finished").exists()
 
 
-async def test_a_reload_reaches_workers_that_run_and_ends_none_that_starts(tmp_path):
+async def test_a_reload_reaches_running_workers_and_ends_no_starting_one(tmp_path):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "worker.py").write_text(_STARTING_WORKER)
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
@@ -387,13 +387,13 @@ sys.exit(1)
 
 
 def clean_up(directory):
-    """Remove files as old as ten days, which pass quickly here."""
+    """Remove files older than ten days, which pass quickly here."""
     for path in directory.iterdir():
         if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
             path.unlink()
 
 
-async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned_up(tmp_path):
+async def test_a_worker_is_restarted_even_if_temporary_files_were_deleted(tmp_path):
     (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
     (tmp_path / "worker.py").write_text(_AGING_WORKER)
     starts = tmp_path / "starts"
@@ -409,7 +409,7 @@ async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned
         await parent.wait()
 
 
-async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_path, monkeypatch):
+async def test_a_machine_that_cannot_start_a_process_ends_no_other_worker(tmp_path, monkeypatch):
     made, start = [], asyncio.create_subprocess_exec
 
     async def crowded(*command, **options):

@@ -42,7 +42,7 @@ def of_stream(attack, number):
 def drain(peer):
     try:
         while data := peer.recv(1 << 16):
-            at = data.find(b"\0\0\x08\6\0")  # a ping, if it is not cut: it has to be answered
+            at = data.find(b"\0\0\x08\6\0")  # a ping, if it is not cut off: it needs a reply
             if at >= 0:
                 peer.sendall(b"\0\0\x08\6\1" + data[at + 5 : at + 17])
     except OSError:

@@ -52,7 +52,7 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
 
 
 def ask(runner, *, model="auto", id="r-1", after_s=0.0, **fields):  # noqa: A002 - the header's name
-    """Decide on a request as a stream would have, some seconds from now."""
+    """Decide on a request like a stream would, some seconds from now."""
     text = fields.pop("text", PROMPT * 400)
     request = Request(
         id=id,
@@ -68,7 +68,7 @@ def ask(runner, *, model="auto", id="r-1", after_s=0.0, **fields):  # noqa: A002
 
 
 def settle(runner, decision, **fields):
-    """End a request well, unless `fields` differ."""
+    """End a request successfully, unless `fields` differ."""
     end = {"status": 200, "cause": "complete", "latency_s": 1.5, "ttft_s": 0.4}
     runner.picker.director.settle(decision, Completion(**{**end, **fields}))
 

@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig becomes settings that laar takes, with a list of the lost parts."""
+"""An EndpointPickerConfig is converted to laar's settings, with a list of the lost parts."""
 
 import json
 
@@ -48,7 +48,7 @@ def converted(tmp_path, text):
     return CliRunner().invoke(app, ["from-llm-d", str(tmp_path / "theirs.yaml"), "--pool", "p"])
 
 
-def test_settings_with_the_same_meaning_are_converted_and_others_named(tmp_path):
+def test_settings_with_the_same_meaning_are_converted_and_others_listed(tmp_path):
     got = converted(tmp_path, WHOLE)
     assert got.exit_code == 0, got.output
     assert yaml.safe_load(got.output) == {
@@ -102,7 +102,7 @@ def test_settings_with_the_same_meaning_are_converted_and_others_named(tmp_path)
 
 
 @pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
-def test_every_version_of_the_configuration_is_read_alike(tmp_path, version):
+def test_every_version_of_the_configuration_is_read_the_same(tmp_path, version):
     text = WHOLE.replace("llm-d.ai/v1alpha1", version)
     assert text != WHOLE
     assert converted(tmp_path, text).output == converted(tmp_path, WHOLE).output
@@ -133,7 +133,7 @@ def test_a_configuration_within_helm_values_or_a_config_map_is_found(tmp_path, w
     assert got.output == converted(tmp_path, WHOLE).output
 
 
-def test_plugins_that_laar_needs_no_counterpart_for_are_not_called_unknown(tmp_path):
+def test_plugins_that_laar_does_not_need_are_not_reported_as_unknown(tmp_path):
     kinds = ("metrics-data-source", "core-metrics-extractor", "token-producer",
              "round-robin-fairness-policy", "fcfs-ordering-policy")  # fmt: skip
     got = converted(tmp_path, HEAD + "plugins:\n" + "".join(f"- type: {one}\n" for one in kinds))
@@ -152,7 +152,7 @@ def test_plugins_that_laar_needs_no_counterpart_for_are_not_called_unknown(tmp_p
          "{apart: threshold, apart_tokens: 9}"),
     ],
 )  # fmt: skip
-def test_the_old_rule_for_prefill_apart_is_the_one_that_their_plugin_has(tmp_path, plugin, rule):
+def test_the_old_rule_for_disaggregated_prefill_matches_the_plugin(tmp_path, plugin, rule):
     got = converted(tmp_path, HEAD + f"plugins: [{plugin}]\n")
     assert f"`routing: {rule}` sets llm-d's rule" in got.output
 
@@ -172,7 +172,7 @@ def test_the_old_rule_for_prefill_apart_is_the_one_that_their_plugin_has(tmp_pat
         ("{}", None),
     ],
 )  # fmt: skip
-def test_a_selector_of_one_label_with_one_value_is_taken_over(tmp_path, parameters, label):
+def test_a_selector_of_one_label_with_one_value_is_converted(tmp_path, parameters, label):
     text = f"""plugins:
   - {{type: label-selector-filter, name: some, parameters: {parameters}}}
 schedulingProfiles:
@@ -185,7 +185,7 @@ schedulingProfiles:
     assert ("takes one label with one value" in got.output) == (label is None)
 
 
-def test_a_selector_of_roles_is_what_laar_does_by_itself(tmp_path):
+def test_a_selector_of_roles_is_built_into_laar(tmp_path):
     expression = "{key: llm-d.ai/role, operator: In, values: [decode, both]}"
     text = f"""plugins:
   - type: label-selector-filter
@@ -202,7 +202,7 @@ schedulingProfiles:
     )
 
 
-def test_encoders_apart_need_no_setting(tmp_path):
+def test_disaggregated_encoders_need_no_setting(tmp_path):
     text = """plugins:
   - {type: encode-filter}
   - {type: always-disagg-multimodal-decider}
@@ -214,7 +214,7 @@ schedulingProfiles:
     assert "# No equal:" not in got.output
 
 
-def test_the_detectors_limits_are_taken_over_and_the_rest_of_them_is_named(tmp_path):
+def test_limits_of_detectors_are_converted_and_the_rest_listed(tmp_path):
     text = """\
 plugins:
   - {type: utilization-detector, parameters: {headroom: 0.2}}
@@ -259,7 +259,7 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
          "concurrency-detector.maxConcurrency: inf is not a number"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_reported(tmp_path, text, fault):
+def test_unreadable_parts_are_reported(tmp_path, text, fault):
     got = converted(tmp_path, text)
     assert got.exit_code != 0
     assert fault in got.output

@@ -1,4 +1,4 @@
-"""A setting is declared once: a file, the features and the lab begin alike."""
+"""A setting is declared once: the file, the features and the lab have the same defaults."""
 
 from dataclasses import fields, is_dataclass, replace
 
@@ -36,7 +36,7 @@ def parts(settings):
 
 
 def values(settings):
-    """Every field by its name, also of dataclasses within."""
+    """Yield every field by name, including those of nested dataclasses."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
@@ -45,7 +45,7 @@ def values(settings):
             yield field.name, value
 
 
-def test_a_setting_left_out_is_what_the_feature_begins_with():
+def test_an_omitted_setting_has_the_default_of_its_feature():
     settings = Settings.model_validate(BASE)
     assert parts(settings) == {
         "streams": StreamSettings(),
@@ -59,7 +59,7 @@ def test_a_setting_left_out_is_what_the_feature_begins_with():
     assert ContextRoute(name="any").hook == ContextSettings()
 
 
-def test_the_lab_begins_with_the_settings_of_the_product():
+def test_the_lab_has_the_default_settings_of_the_picker():
     settings, lab = Settings.model_validate(BASE), FleetSettings()
     director = settings.routing.director
     assert lab.policy == director.policy
@@ -83,7 +83,7 @@ NO_KEY = {
 }
 
 
-def test_every_setting_of_a_feature_comes_from_the_file():
+def test_every_setting_of_a_feature_can_be_set_in_the_file():
     """In any section of the file, and at any depth in the code."""
     chosen = set(OTHER) - {"routing.policy"}  # only `laar` is tuned
     before, after = (parts(Settings.model_validate(document(paths))) for paths in ((), chosen))
@@ -125,6 +125,6 @@ def bounded():
 
 
 @pytest.mark.parametrize(("usual", "name", "value"), list(bounded()))
-def test_the_code_refuses_what_the_file_refuses(usual, name, value):
+def test_the_code_rejects_the_same_values_as_the_file(usual, name, value):
     with pytest.raises(SettingError, match=rf"^{usual.section}\.{name}: .* must be "):
         replace(usual, **{name: value})

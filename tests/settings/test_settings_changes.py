@@ -19,7 +19,7 @@ def differing(one, other):
     return {path for path, _ in leaves(Settings) if value_at(one, path) != value_at(other, path)}
 
 
-def test_every_setting_says_when_a_change_of_it_applies():
+def test_every_setting_declares_when_a_change_applies():
     silent = [path for path, applies in leaves(Settings) if applies is None]
     assert silent == []
     assert set(OTHER) == {path for path, _ in leaves(Settings)}, "give OTHER a value for it"
@@ -31,7 +31,7 @@ chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
 @pytest.mark.long
 @given(chosen, chosen)
 @settings(max_examples=examples(150))
-def test_live_settings_change_together_and_the_others_stay(before, after):
+def test_live_settings_change_together_and_others_wait(before, after):
     running, wanted = (Settings.model_validate(document(paths)) for paths in (before, after))
     found = change(running, wanted)
     assert set(found.applied) | set(found.pending) == differing(running, wanted)
@@ -47,7 +47,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_settings_after_any_change_are_valid(paths):
-    """For any change, with the tuner on or off before."""
+    """For any change, whether the tuner was on or off before."""
     paths -= {"routing.policy"}
     for running_paths in (set(), {"tuner.enabled"}):
         running = Settings.model_validate(document(running_paths))
@@ -86,7 +86,7 @@ def write(path, made):
 @given(chosen)
 @settings(max_examples=examples(60))
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
-    """And each line says where its value came from."""
+    """And each line shows where its value came from."""
     directory = tmp_path_factory.mktemp("settings")
     (directory / "capability.json").touch()
     made = document(paths)
@@ -107,7 +107,7 @@ def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
     assert load(again).settings == loaded.settings
 
 
-def test_a_value_from_an_anchor_is_not_taken_for_a_default(tmp_path):
+def test_a_value_from_an_anchor_does_not_count_as_a_default(tmp_path):
     path = tmp_path / "laar.yaml"
     path.write_text(
         "endpoints: [{address: '10.0.0.1:80', model: m}]\n"
@@ -118,7 +118,7 @@ def test_a_value_from_an_anchor_is_not_taken_for_a_default(tmp_path):
     assert load(path).origins["flow.enabled"] == "laar.yaml:3"
 
 
-def test_relative_paths_are_beside_the_name_of_the_file_not_behind_its_link(tmp_path):
+def test_relative_paths_are_resolved_without_following_the_link_of_the_file(tmp_path):
     """A ConfigMap's directory has another name after each update."""
     behind = tmp_path / "..2026_01"
     behind.mkdir()
@@ -127,7 +127,7 @@ def test_relative_paths_are_beside_the_name_of_the_file_not_behind_its_link(tmp_
     assert load(tmp_path / "laar.yaml").settings.endpoints_file == tmp_path / "endpoints.yaml"
 
 
-def test_the_artifact_that_the_settings_name_is_followed(tmp_path):
+def test_the_artifact_named_in_the_settings_is_watched(tmp_path):
     artifact = tmp_path / "capability.json"
     artifact.touch()
     path = write(tmp_path / "laar.yaml", document({"accuracy.capability"}))

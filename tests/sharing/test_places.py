@@ -19,7 +19,7 @@ DONE = Completion(status=200, cause="complete", latency_s=1.0)
 
 
 class Picker:
-    """A picker that holds turns for room in caches of 6,500 tokens, and tells the others."""
+    """A picker that holds turns for room in caches of 6,500 tokens, and informs the others."""
 
     def __init__(self, name, addresses=("a:1",)):
         self.sharing = sharing_picker(name, addresses)
@@ -71,15 +71,15 @@ def test_a_turn_waits_for_a_session_that_another_picker_serves(pickers, network)
     one, two = pickers
     first = one.ask(0.0, "x")
     network.exchange(0.1)
-    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache holds one of them
+    assert not isinstance(two.ask(0.2, "y"), Decision)  # the cache has room for one of them
     one.end(first, 1.0)
     network.exchange(1.1)
-    assert two.dispatch(1.5) == []  # x may be back at any moment
+    assert two.dispatch(1.5) == []  # x may return at any moment
     (second,) = two.dispatch(6.0)
     assert second.request.session == "y"
 
 
-def test_a_session_goes_home_whichever_picker_gets_its_next_turn():
+def test_a_session_returns_to_its_place_through_any_picker():
     one, two = Picker("one", ("a:1", "b:1")), Picker("two", ("a:1", "b:1"))
     network = Network([one.sharing, two.sharing])
     first = [one.ask(0.0, session) for session in ("x", "y")]
@@ -94,7 +94,7 @@ def test_a_session_goes_home_whichever_picker_gets_its_next_turn():
         assert decision.slot == slot
 
 
-def test_a_picker_that_dies_in_mid_turn_holds_nobody(pickers, network):
+def test_a_picker_that_dies_during_a_turn_delays_nobody(pickers, network):
     one, two = pickers
     one.ask(0.0, "x")
     network.exchange(0.1)
@@ -105,7 +105,7 @@ def test_a_picker_that_dies_in_mid_turn_holds_nobody(pickers, network):
     assert second.request.session == "y"
 
 
-def test_an_end_that_was_lost_ends_with_the_next_batch(pickers, network):
+def test_a_lost_end_is_inferred_from_the_next_batch(pickers, network):
     one, two = pickers
     first = one.ask(0.0, "x")
     network.exchange(0.1)

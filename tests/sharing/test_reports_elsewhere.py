@@ -1,4 +1,4 @@
-"""An outcome may be reported to any picker: the one that decided takes it."""
+"""An outcome may be reported to any picker: it is passed to the one that decided."""
 
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
@@ -39,7 +39,7 @@ def outcomes(picker, now):
     return {name: round(known.outcomes, 3) for name, known in picker.online.by_model(now).items()}
 
 
-def test_a_report_reaches_the_picker_that_decided_and_moves_all():
+def test_a_report_reaches_the_picker_that_decided_and_affects_all():
     p, q, net, judged = pair()
     name = decided(p, 1)
     assert q._reports.report(name, False, 1.0) is Verdict.PASSED
@@ -51,7 +51,7 @@ def test_a_report_reaches_the_picker_that_decided_and_moves_all():
     assert outcomes(p, 1.1) == outcomes(q, 1.1) == {"m": 1.0}
 
 
-def test_a_reporter_that_lies_is_outvoted_wherever_it_reports():
+def test_a_dishonest_reporter_is_outvoted_wherever_it_reports():
     p, q, net, _ = pair()
     for number in range(120):
         name = decided(p, number)
@@ -66,7 +66,7 @@ def test_a_reporter_that_lies_is_outvoted_wherever_it_reports():
         assert weights["liar"] < 0.1 < 0.9 < weights["a"]
 
 
-def test_a_report_counts_once_wherever_it_is_sent_again():
+def test_a_report_counts_once_even_if_sent_to_several_pickers():
     p, q, net, judged = pair()
     name = decided(p, 1)
     assert p._reports.report(name, True, 1.0) is Verdict.TAKEN
@@ -80,7 +80,7 @@ def test_a_report_counts_once_wherever_it_is_sent_again():
     assert not judged
 
 
-def test_an_id_that_no_picker_gave_out_is_unknown_and_sent_nowhere():
+def test_an_unknown_id_is_forwarded_to_no_picker():
     p, q, net, _ = pair()
     name = decided(p, 1)
     for unknown in ("", "x", q.tag + "0" * 32, name + "0" * 100, "ffffff" + "0" * 32):
@@ -91,7 +91,7 @@ def test_an_id_that_no_picker_gave_out_is_unknown_and_sent_nowhere():
     assert not q.outbox.waiting_bytes
 
 
-def test_a_report_of_a_decision_that_is_forgotten_goes_no_further():
+def test_a_report_on_a_forgotten_decision_is_not_forwarded():
     p, q, net, _ = pair()
     assert q._reports.report(p.tag + "0" * 32, True, 1.0) is Verdict.PASSED
     net.exchange(1.01)

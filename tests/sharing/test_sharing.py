@@ -1,4 +1,4 @@
-"""Several pickers: what one learns the others know, and what one loses they make good."""
+"""Several pickers: what one learns the others know, and lost records are corrected."""
 
 import base64
 import struct
@@ -40,7 +40,7 @@ def held(picker, text):
     return float(prefixes.match(prefixes.chain(request(text)), capacity).max())
 
 
-def test_a_decision_counts_at_the_other_and_its_end_too():
+def test_a_decision_and_its_end_count_at_the_other_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -59,7 +59,7 @@ def test_two_pickers_do_not_see_the_same_idle_endpoint_for_long():
     assert first.address != second.address
 
 
-def test_a_killed_pickers_reservations_end_with_its_lease():
+def test_the_reservations_of_a_killed_picker_end_with_its_lease():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -71,7 +71,7 @@ def test_a_killed_pickers_reservations_end_with_its_lease():
     assert q.lost["lease"] == 1
 
 
-def test_a_picker_that_leaves_counts_no_more_at_once():
+def test_a_picker_that_leaves_stops_counting_at_once():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -80,7 +80,7 @@ def test_a_picker_that_leaves_counts_no_more_at_once():
     assert not any(counted(q).values())
 
 
-def test_a_lost_load_is_made_good_by_the_next_full_one():
+def test_a_lost_load_is_corrected_by_the_next_full_one():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -104,7 +104,7 @@ def test_a_duplicate_record_counts_once():
     assert q.lost["doubled"] == 1
 
 
-def test_an_endpoint_that_is_found_later_has_the_others_load():
+def test_an_endpoint_found_later_has_the_load_of_other_pickers():
     p, q, net = pair(A)
     p.director.table.replace("test", specs(B))
     p.director.decide(request(), 1.0)
@@ -115,7 +115,7 @@ def test_an_endpoint_that_is_found_later_has_the_others_load():
     assert counted(q)["in_flight"] == 1
 
 
-def test_an_endpoint_that_left_keeps_its_slot_until_the_others_are_done():
+def test_an_endpoint_that_left_keeps_its_slot_until_other_pickers_are_done():
     p, q, net = pair(A)
     decision = p.director.decide(request(), 1.0)
     net.exchange(1.01)
@@ -127,7 +127,7 @@ def test_an_endpoint_that_left_keeps_its_slot_until_the_others_are_done():
     assert q.director.table.slot_counted(A) < 0
 
 
-def test_a_conversation_goes_on_at_another_picker():
+def test_a_conversation_can_continue_at_another_picker():
     p, q, net = pair()
     turn = "tell me of rivers " * 60
     decision = p.director.decide(request(turn), 1.0)
@@ -138,7 +138,7 @@ def test_a_conversation_goes_on_at_another_picker():
     assert follow_up.uncached_tokens < 0.3 * follow_up.tokens
 
 
-def test_a_turn_costs_what_is_new_of_it():
+def test_a_turn_sends_only_its_new_part():
     p, q, net = pair()
     text = "some words of a long prompt " * 4000
     sizes = []
@@ -154,7 +154,7 @@ def test_a_turn_costs_what_is_new_of_it():
     assert q.lost["unknown-prefix"] == 0
 
 
-def test_a_picker_that_begins_is_sent_whole_chains():
+def test_a_starting_picker_gets_complete_chains():
     p, _, net = pair()
     text = "some words of a long prompt " * 100
     p.director.settle(p.director.decide(request(text), 1.0), OK)
@@ -171,8 +171,8 @@ def test_a_picker_that_begins_is_sent_whole_chains():
     assert late.lost["unknown-prefix"] == 0
 
 
-def test_a_miss_is_evidence_for_all():
-    """Two misses of proven prompts empty the belief here; the others believe the same."""
+def test_a_miss_is_evidence_for_all_pickers():
+    """Two misses of proven prompts clear the belief here; the others agree."""
     p, q, net = pair(A)
     texts = ["gamma " * 1200, "alpha " * 1200, "beta " * 1200]
     for at, text in enumerate([*texts, *texts[1:]]):
@@ -190,7 +190,7 @@ def test_a_miss_is_evidence_for_all():
     )
 
 
-def test_a_restart_that_both_see_is_forgotten_once():
+def test_a_restart_seen_by_both_pickers_clears_the_cache_once():
     p, q, net = pair(A)
     p.director.prefixes.restarted(0)
     net.exchange(1.0)
@@ -200,7 +200,7 @@ def test_a_restart_that_both_see_is_forgotten_once():
     assert q.director.prefixes.match(chain, q.director.table.capacity)[0] > 0.9
 
 
-def test_a_cache_that_is_emptied_again_and_again_is_empty_each_time():
+def test_a_cache_that_is_emptied_repeatedly_is_empty_each_time():
     p, _, net = pair(A)
     for second in range(9):
         net.exchange(3.0 * second)
@@ -211,7 +211,7 @@ def test_a_cache_that_is_emptied_again_and_again_is_empty_each_time():
         assert p.director.prefixes.match(chain, p.director.table.capacity)[0] == 0.0
 
 
-def test_another_key_shares_loads_and_no_prefixes():
+def test_pickers_with_different_keys_share_loads_but_no_prefixes():
     p = sharing_picker("p/1", (A,), key=b"one")
     q = sharing_picker("q/1", (A,), key=b"two")
     net = Network([p, q])
@@ -226,7 +226,7 @@ def test_another_key_shares_loads_and_no_prefixes():
     assert q.prefixes.beliefs.index.blocks > 0
 
 
-def test_failures_add_up_and_one_trial_is_enough():
+def test_failures_at_all_pickers_add_up_and_one_trial_is_enough():
     p, q, net = pair(A, B)
     for at, picker in enumerate((p, q, p)):
         decision = picker.director.decide(request(), 1.0 + at)
@@ -259,10 +259,10 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     table, health = q.director.table, q.director.health
     states = [health.records.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
-    assert q.taken["entered"] == 6  # the rest is news
+    assert q.taken["entered"] == 6  # the rest is new
 
 
-def test_an_emptied_cache_is_no_news_after_an_outage():
+def test_an_emptied_cache_is_not_reported_after_an_outage():
     p, q, net = pair(A)
     texts = [f"{when} the restart " * 40 for when in ("before", "since", "after")]
     p.director.settle(p.director.decide(request(texts[0]), 2.0), OK)
@@ -308,7 +308,7 @@ def test_a_stored_answer_is_found_through_any_picker():
     assert q.director.decide(follow, 1.3).address == decision.address
 
 
-def test_engines_are_learned_from_the_answers_of_all():
+def test_engines_are_learned_from_the_answers_of_all_pickers():
     p, q, net = pair(A)
     for at in range(40):
         decision = p.director.decide(request("x" * 4000, f"{at}"), float(at))
@@ -356,7 +356,7 @@ def test_invalid_batches_are_counted(data, reason):
     assert p.refused[reason] == 1
 
 
-def test_a_backlog_of_long_prompts_is_read():
+def test_a_backlog_of_long_prompts_is_received():
     p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
     for entry in range(400):
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(12_000)))
@@ -367,13 +367,13 @@ def test_a_backlog_of_long_prompts_is_read():
 
 
 @pytest.mark.long
-def test_prompts_of_a_long_backlog_stay_believed():
+def test_prompts_in_a_long_backlog_still_count_as_cached():
     p, q, net = pair()
     prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
     decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
     for decision in decisions:
         p.director.settle(decision, OK)
-    net.exchange(30.0)  # their ends come in other batches than they
+    net.exchange(30.0)  # their ends come in other batches
 
     def believed(picker):
         table, prefixes = picker.director.table, picker.director.prefixes
@@ -383,7 +383,7 @@ def test_prompts_of_a_long_backlog_stay_believed():
     assert believed(q) == believed(p) > 400
 
 
-def test_a_long_backlog_goes_out_in_small_pieces():
+def test_a_long_backlog_is_sent_in_small_pieces():
     p, _, _ = pair()
     for entry in range(2000):
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(3_000)))
@@ -396,7 +396,7 @@ def test_a_long_backlog_goes_out_in_small_pieces():
         assert bool(news) == bool(p.outbox.waiting_bytes)
 
 
-def test_a_picker_says_once_that_there_is_something_to_send():
+def test_a_picker_signals_once_that_there_is_something_to_send():
     p, _, net = pair()
     net.exchange(0.9)
     news = []
@@ -405,10 +405,10 @@ def test_a_picker_says_once_that_there_is_something_to_send():
     p.director.answering(decision, 1.01)
     assert news == [True]
     net.exchange(1.02)
-    assert p.batches(1.03) == []  # it was all
+    assert p.batches(1.03) == []  # that was everything
     p.director.settle(decision, OK)
     assert news == [True, False], "an end is less urgent"
-    short = p.director.decide(request("hi"), 1.04)  # no prefix to speak of
+    short = p.director.decide(request("hi"), 1.04)  # almost no shared prefix
     assert news == [True, False, True], "and goes out with a decision"
     assert p.batches(1.05)
     p.director.settle(short, OK)
@@ -439,7 +439,7 @@ def batch(**fields):
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("bad", [-1.0, -1, 1e300, 1 << 63, "1.0", None, True, [1.0], {}])
-def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
+def test_invalid_loads_are_skipped_individually(bad, full):
     p, _, _ = pair()
     p.take(batch(loads={A: [1.0] * 9, B: [2.0] * 9}, full=full), 1.0)
     for seq, place in enumerate((0, 4, 8), 2):
@@ -464,7 +464,7 @@ def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
         {"origin": None},
     ],
 )
-def test_a_batch_of_another_form_is_none(fields):
+def test_a_malformed_batch_is_rejected(fields):
     p, _, _ = pair()
     p.take(batch(**fields), 1.0)
     assert p.refused["no-batch"] == 1
@@ -472,21 +472,21 @@ def test_a_batch_of_another_form_is_none(fields):
 
 
 @pytest.mark.parametrize("load", [7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0}])
-def test_a_load_of_another_form_is_left_out(load):
+def test_a_malformed_load_is_skipped(load):
     p, _, _ = pair()
     p.take(batch(loads={A: [1.0] * 9, B: load}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
 
 
-def test_a_load_of_no_address_is_left_out():
+def test_a_load_without_an_address_is_skipped():
     p, _, _ = pair()
     p.take(batch(loads={A: [1.0] * 9, "x" * 1025: [1.0] * 9}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
 
 
-def test_records_that_make_no_sense_are_left_out_one_by_one():
+def test_invalid_records_are_skipped_individually():
     p, _, _ = pair()
     records = [
         ["p", 1, A, 100, 0, 0, "not base64"],
@@ -514,14 +514,14 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         ["w", {"w": "x"}, 1.0],
     ]
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
-    assert p.refused["record"] == len(records) - 1  # one names a beginning that is not known here
+    assert p.refused["record"] == len(records) - 1  # one names a beginning that is unknown here
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.blocks == 0
     p.director.decide(request(), 1.1)
 
 
 @pytest.mark.parametrize("total_bytes", [0, 64 * 9, 1 << 63])
-def test_a_prompt_of_another_length_than_its_blocks_is_not_entered(total_bytes):
+def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes):
     p, _, _ = pair()
     eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
     p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
@@ -535,7 +535,7 @@ def test_a_prompt_of_another_length_than_its_blocks_is_not_entered(total_bytes):
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("weight", [5e-324, 1.0, 9e11])
 @np.errstate(all="ignore")  # as in service, where an overflow is no error
-def test_no_sample_of_another_picker_ends_the_prices(took_s, first, weight):
+def test_no_sample_from_another_picker_breaks_the_prices(took_s, first, weight):
     p, _, _ = pair()
     features = [1.0] * 5 if first else [1.0]
     for seq in range(1, 4):
@@ -578,18 +578,18 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     one, other = (x.prefixes.beliefs.index for x in (p, fresh))
     assert (one.uses, one.blocks) == (other.uses, other.blocks)
     assert one._segments.by_first.keys() == other._segments.by_first.keys()
-    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
+    fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was applied
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index.blocks == 0
 
 
 def with_orders(picker):
-    """Let a picker keep orders of conversations, as one with the context hook does."""
+    """Let a picker keep orders of conversations, like one with the context hook."""
     picker.orders = Memo(lambda: picker.key, lambda *told: picker.outbox.add(Moved(*told)))
     return picker
 
 
-def test_orders_of_conversations_reach_the_others_with_the_same_key_and_those_that_begin():
+def test_orders_of_conversations_reach_other_and_starting_pickers_with_the_same_key():
     made = {name: with_orders(sharing_picker(f"{name}/1", (A, B))) for name in ("p", "q", "late")}
     other = with_orders(sharing_picker("other/1", (A, B), key=b"another key"))
     p, q, late = made.values()
@@ -612,7 +612,7 @@ def test_orders_of_conversations_reach_the_others_with_the_same_key_and_those_th
     assert q.taken["moved"] == 1
 
 
-def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_size():
+def test_a_large_cache_is_restored_whole_before_its_size_is_known():
     p, _, _ = pair(A)
     p.prefixes.beliefs.make_room(1)
     p.prefixes.beliefs.settle(
@@ -638,7 +638,7 @@ def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_siz
 @pytest.mark.parametrize(
     "sizes", [None, 7, [4.0], [1e300, {A: 1}], [4.0, {A: -1}], [4.0, {A: 1 << 60}], [4.0, {"x": 1}]]
 )
-def test_sizes_that_make_no_sense_are_left_out(sizes):
+def test_invalid_sizes_are_skipped(sizes):
     p, _, _ = pair(A)
     p.director.settle(p.director.decide(request(), 1.0), OK)
     told = read_snapshot(snapshot(p, 2.0, with_key=True)(), "laar")
@@ -664,8 +664,8 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
 @pytest.mark.parametrize(
     ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
 )
-def test_the_fresher_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
-    """One that is fresher by little does not: what came since comes from the others as well."""
+def test_the_newer_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
+    """A slightly newer one does not count: what came since arrives from the others as well."""
     p, _, _ = pair()
     for _ in range(40):
         p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
@@ -682,7 +682,7 @@ def test_the_fresher_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
     assert found["forgotten there"].outcomes > 4.0
 
 
-def test_what_a_picker_learned_alone_is_not_replaced_by_an_older_snapshot():
+def test_an_older_snapshot_does_not_replace_newer_learning():
     p, _, _ = pair()
     p.online.observe("m", Features("en", 1024, "qa"), True, 1.0)
     told = read_snapshot(snapshot(p, 1.0, with_key=False)(), "laar")
@@ -693,7 +693,7 @@ def test_what_a_picker_learned_alone_is_not_replaced_by_an_older_snapshot():
     assert late.online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
 
 
-def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_come():
+def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_arrive():
     p, q, net = pair()
     sent = []
     for at in range(1, 5):
@@ -712,7 +712,7 @@ def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_come():
     assert late.online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
 
-def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
+def test_a_prompt_that_continues_one_in_the_snapshot_is_known_after_a_restart():
     p, _, net = pair()
     text = "some words of a long prompt " * 100
     p.director.settle(p.director.decide(request(text), 1.0), OK)
@@ -730,7 +730,7 @@ def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])
-def test_a_damaged_snapshot_is_not_read(damage):
+def test_a_damaged_snapshot_is_rejected(damage):
     p, _, _ = pair()
     data = snapshot(p, 1.0, with_key=False)()
     if damage == "flip":
@@ -742,7 +742,7 @@ def test_a_damaged_snapshot_is_not_read(damage):
 
 
 @pytest.mark.long
-def test_each_endpoint_is_the_own_one_of_one_picker():
+def test_each_endpoint_is_owned_by_one_picker():
     addresses = [f"10.0.0.{n}:80" for n in range(1, 401)]
     pickers = [sharing_picker(f"p/{n}", addresses) for n in range(4)]
     net = Network(pickers)
@@ -758,7 +758,7 @@ def test_each_endpoint_is_the_own_one_of_one_picker():
     assert (unseen.max(axis=1) > 0.5).all()  # some 27 requests a second, of three pickers of four
 
 
-def test_an_endpoint_where_others_may_just_have_sent_is_taken_only_if_it_is_cheaper():
+def test_an_endpoint_owned_by_another_picker_is_chosen_only_if_clearly_cheaper():
     p = sharing_picker("p/1", (A, B))
     table = p.director.table
     for theirs, own in ((A, B), (B, A)):
@@ -770,7 +770,7 @@ def test_an_endpoint_where_others_may_just_have_sent_is_taken_only_if_it_is_chea
         table.counted[:] = 0.0
 
 
-def test_a_picker_that_is_alone_expects_no_others():
+def test_a_lone_picker_expects_no_requests_from_others():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
     net.exchange(1.01)

@@ -1,4 +1,4 @@
-"""For all events on the way between pickers: counts end at zero, and beliefs agree."""
+"""For all events between pickers: counts end at zero, and beliefs agree."""
 
 import numpy as np
 import orjson
@@ -22,7 +22,7 @@ pickers = st.integers(0, 2)
 
 
 class Life(RuleBasedStateMachine):
-    """Three pickers, their requests, and a network that does what it likes."""
+    """Three pickers, their requests, and an unreliable network."""
 
     lossy = True
 
@@ -109,7 +109,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.lossy and len(self.pickers) > 2)
     @rule(number=pickers)
     def kill(self, number):
-        """Its requests are answered all the same, and no picker counts them any more."""
+        """Its requests are answered all the same, and no picker counts them any longer."""
         picker = self.pickers.pop(number % len(self.pickers))
         self.open.pop(picker.origin)
 
@@ -162,7 +162,7 @@ class Life(RuleBasedStateMachine):
         self.agree()
 
     def agree(self):
-        """With all records there, beliefs are equal; with some lost, none is unfounded."""
+        """With all records, beliefs are equal; with some lost, none is unfounded."""
         for address in ADDRESSES:
             for prompt in PROMPTS:
                 held = [self.held(picker, address, prompt) for picker in self.pickers]
@@ -179,13 +179,13 @@ class Life(RuleBasedStateMachine):
 
 
 class Orderly(Life):
-    """The same with one stream that loses nothing, which each reads at its own pace."""
+    """The same with one lossless stream, which each reads at its own pace."""
 
     lossy = False
 
 
 def longest(sent, address, prompt):
-    """Blocks of a prompt that some prompt sent to an address shares."""
+    """Return the blocks of a prompt that some prompt sent to an address shares."""
     return max(
         (common(prompt, other) // 64 for where, other in sent if where == address), default=0
     )

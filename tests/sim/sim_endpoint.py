@@ -14,24 +14,24 @@ import orjson
 
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
-FAST = 0.001  # a thousand times faster than the engine that is imitated
+FAST = 0.001  # a thousand times faster than the imitated engine
 
 
 @dataclass(frozen=True)
 class Running:
-    """An endpoint that listens, and clients for it."""
+    """A listening endpoint, and clients for it."""
 
     endpoint: SimulatedEndpoint
     http: httpx.AsyncClient
 
     @cached_property
     def openai(self) -> openai.AsyncOpenAI:
-        """The official client; takes a while to make, so only when it is asked for."""
+        """The official client; slow to create, so only on request."""
         url = self.endpoint.url + "/v1"
         return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=20)
 
     async def metric(self, name: str) -> float:
-        """The sum over labels of the samples with this name."""
+        """Return the sum over labels of the samples with this name."""
         page = (await self.http.get("/metrics")).text
         lines = [line for line in page.splitlines() if line.startswith(name + "{")]
         assert lines, name
@@ -55,6 +55,6 @@ async def running(**settings: Any) -> AsyncIterator[Running]:
 
 
 def events(body: str) -> list[Any]:
-    """The data of a stream's events, in order; the last line `[DONE]` as that text."""
+    """Return the data of a stream's events, in order; the last line `[DONE]` as that text."""
     data = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
     return [item if item == "[DONE]" else orjson.loads(item) for item in data]

@@ -1,4 +1,4 @@
-"""The simulated models: the fleet file's accuracies, correlated failures, the same every time."""
+"""The simulated models: the fleet file's accuracies, correlated failures, reproducible answers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def solved(surface: AccuracySurface, model: str, count: int, length: int = 32768
     return [surface.is_correct(model, f"key-{n}", "ja", length) for n in range(count)]
 
 
-def test_share_of_correct_answers_is_the_cell_s_accuracy() -> None:
+def test_the_share_of_correct_answers_is_the_accuracy_of_the_cell() -> None:
     for model in SURFACE.models:
         expected = SURFACE.accuracy(model, "ja", 32768)
         # 4 standard errors of a share from 5000 draws are below 0.03.
         assert mean(solved(SURFACE, model, 5000)) == pytest.approx(expected, abs=0.03)
 
 
-def test_failures_are_as_correlated_as_the_file_says() -> None:
+def test_failures_are_correlated_as_configured() -> None:
     """P(both correct) of two half-accurate models: a quarter plus arcsin(r) / 2 pi."""
     half = {"seconds_per_token": 1e-4, "decode_s_per_token": 0.01, "accuracy": {"en": [0.5]}}
     surface = AccuracySurface.model_validate(
@@ -44,16 +44,16 @@ def test_failures_are_as_correlated_as_the_file_says() -> None:
     ]
     arcsin_03 = 0.30469265401539
     assert mean(both) == pytest.approx(0.25 + arcsin_03 / (2 * 3.14159265), abs=0.013)
-    assert NormalDist().cdf(0) == 0.5  # what the closed form rests on
+    assert NormalDist().cdf(0) == 0.5  # the basis of the closed form
 
 
-def test_a_length_in_between_takes_the_one_above_and_a_longer_one_the_last() -> None:
+def test_a_length_between_two_cells_uses_the_longer_one() -> None:
     at = {n: SURFACE.accuracy("phi3-mini", "en", n) for n in (1, 4096, 4097, 32769, 65536, 999_999)}
     assert at == {1: 0.98, 4096: 0.98, 4097: 0.97, 32769: 0.62, 65536: 0.62, 999_999: 0.62}
 
 
 @pytest.mark.parametrize("model", SURFACE.models)
-def test_answers_hold_the_value_exactly_where_the_surface_says_so(model: str) -> None:
+def test_answers_are_correct_exactly_if_the_accuracy_surface_says_so(model: str) -> None:
     answerer = Answerer(SURFACE, model)
     verdicts = set()
     for query in queries(lengths_tokens=[8192, 65536], per_cell=3, seed=1):
@@ -68,7 +68,7 @@ def test_answers_hold_the_value_exactly_where_the_surface_says_so(model: str) ->
     assert verdicts == {True, False}
 
 
-def test_a_mistake_in_data_of_one_pair_is_no_value_of_it() -> None:
+def test_a_wrong_answer_to_data_with_one_pair_is_not_its_value() -> None:
     (query,) = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
     prompt = query.prompt
     head, tail = prompt.index("{") + 1, prompt.rindex("}")
@@ -92,7 +92,7 @@ def test_other_prompts_get_a_short_fixed_answer() -> None:
     assert answers == {NO_QUESTION}
 
 
-def test_the_numbers_are_those_of_the_file() -> None:
+def test_the_numbers_come_from_the_file() -> None:
     answerer = Answerer(SURFACE, "granite-3.1-8b")
     assert answerer.seconds_per_token == 1.30e-4
     assert answerer.decode_s_per_token == 0.019
@@ -112,7 +112,7 @@ def test_the_numbers_are_those_of_the_file() -> None:
         ({"models": {}}, "models"),
     ],
 )
-def test_a_broken_fleet_file_is_refused_by_name(
+def test_an_invalid_fleet_file_is_rejected_by_name(
     tmp_path: Path, change: dict[str, object], complaint: str
 ) -> None:
     path = tmp_path / "fleet.yaml"
@@ -122,7 +122,7 @@ def test_a_broken_fleet_file_is_refused_by_name(
     assert str(path) in str(fault.value)
 
 
-def test_a_missing_or_unreadable_fleet_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_fleet_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"nowhere\.yaml"):
         AccuracySurface.load(tmp_path / "nowhere.yaml")
     (tmp_path / "torn.yaml").write_text("models: [")

@@ -1,4 +1,4 @@
-"""Faults: how they are written, and what a client sees of each."""
+"""Faults: their notation, and what a client sees of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
     return await sim.http.post("/v1/completions", json=body, headers={"x-sim-fault": fault})
 
 
-# How they are written.
+# Notation.
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
         ),
     ],
 )
-def test_a_fault_is_a_kind_a_value_and_a_share(text: str, fault: Fault) -> None:
+def test_a_fault_is_parsed_into_kind_value_and_share(text: str, fault: Fault) -> None:
     assert parse_fault(text) == fault
 
 
@@ -74,12 +74,12 @@ def test_a_fault_is_a_kind_a_value_and_a_share(text: str, fault: Fault) -> None:
         "metrics-huge:0",
     ],
 )
-def test_a_fault_that_cannot_be_is_named_in_the_error(text: str) -> None:
+def test_an_invalid_fault_is_named_in_the_error(text: str) -> None:
     with pytest.raises(SettingError, match="fault"):
         parse_fault(text)
 
 
-def test_the_share_of_requests_that_a_start_option_hits() -> None:
+def test_a_start_option_affects_the_configured_share_of_requests() -> None:
     rng = random.Random(1)
     faults = [parse_fault("slow:2"), parse_fault("503@0.25"), parse_fault("hang@0.5")]
     book = FaultBook(faults, rng)
@@ -93,7 +93,7 @@ def test_the_share_of_requests_that_a_start_option_hits() -> None:
     assert book.requests == 4000
 
 
-def test_flapping_alternates_from_a_good_period() -> None:
+def test_flapping_begins_with_a_good_period() -> None:
     book = FaultBook([parse_fault("flap:10")], random.Random(1))
     assert [book.unhealthy(at) for at in (0, 9.9, 10, 19.9, 20)] == [
         False,
@@ -135,7 +135,7 @@ async def test_a_full_queue_is_a_503_but_a_200_on_a_stream() -> None:
         assert await sim.metric("vllm:admission_rejections_total") == 2
 
 
-async def test_a_queue_that_really_is_full_says_the_same() -> None:
+async def test_a_queue_that_really_is_full_gives_the_same_answer() -> None:
     # The first runs for minutes, however late the others are.
     async with running(time_scale=100.0, max_waiting=1, num_blocks=64) as sim:
         body = {"prompt": "a" * 5000, "max_tokens": 150}
@@ -150,7 +150,7 @@ async def test_a_queue_that_really_is_full_says_the_same() -> None:
             assert plain.status_code == 503
             assert stream.status_code == 200
             assert events(stream.text)[0]["error"]["code"] == 503
-            # Let the two go: their answers are not what this is about.
+            # Let the two end: their answers are not the subject here.
             await sim.endpoint.stop()
 
 
@@ -161,7 +161,7 @@ async def test_a_refused_request_gets_no_byte() -> None:
                 await ask(sim, "refuse", body)
 
 
-async def test_a_reset_stream_breaks_off_after_some_text() -> None:
+async def test_a_reset_stream_ends_after_some_text() -> None:
     async with running(time_scale=0.2) as sim:
         got = b""
 
@@ -184,7 +184,7 @@ async def test_a_reset_stream_breaks_off_after_some_text() -> None:
         await eventually(lambda: sim.endpoint.serving.driver.engine.load().running == 0)
 
 
-async def test_a_hung_stream_has_a_head_and_a_hung_request_nothing() -> None:
+async def test_a_hung_stream_sends_headers_and_a_hung_request_nothing() -> None:
     async with running() as sim:
         headers = {"x-sim-fault": "hang"}
         async with sim.http.stream("POST", "/v1/completions", json=STREAM, headers=headers) as hung:
@@ -194,7 +194,7 @@ async def test_a_hung_stream_has_a_head_and_a_hung_request_nothing() -> None:
         await eventually(lambda: sim.endpoint.serving.active == 0)
 
 
-async def test_a_slow_request_takes_that_many_times_longer() -> None:
+async def test_a_slow_request_takes_the_configured_multiple_of_time() -> None:
     async with running(time_scale=0.3) as sim:
         for body in (PROMPT, STREAM):
             before = await sim.metric("vllm:e2e_request_latency_seconds_sum")
@@ -261,7 +261,7 @@ async def test_useless_answers_come_at_once_with_status_200(stream: bool) -> Non
             assert not_in_body not in answer.text
 
 
-async def test_a_flapping_endpoint_is_well_and_ill_in_turn() -> None:
+async def test_a_flapping_endpoint_alternates_between_healthy_and_failing() -> None:
     async with running(faults=(parse_fault("flap:0.3"),)) as sim:
         assert (await sim.http.get("/health")).status_code == 200
 
@@ -273,14 +273,14 @@ async def test_a_flapping_endpoint_is_well_and_ill_in_turn() -> None:
         await eventually(lambda: health(200))
 
 
-async def test_a_start_option_hits_every_request_without_a_header() -> None:
+async def test_a_start_option_affects_every_request_without_a_header() -> None:
     async with running(faults=(parse_fault("503:4"),), allow_fault_header=False) as sim:
         answer = await sim.http.post("/v1/chat/completions", json={})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "4")
         assert (await sim.http.get("/health")).status_code == 200
 
 
-async def test_only_some_requests_are_hit() -> None:
+async def test_a_fault_can_be_limited_to_some_requests() -> None:
     long = {"prompt": "a" * 2000, "max_tokens": 2}
     rows: list[tuple[str, dict[str, object], dict[str, str], list[int]]] = [
         ("503@every=2", PROMPT, {}, [200, 503, 200, 503]),
@@ -303,7 +303,7 @@ async def test_only_some_requests_are_hit() -> None:
             assert (told["requests"], told["hit"]) == (len(got), sum(s != 200 for s in got))
 
 
-async def test_faults_cannot_be_set_where_that_was_not_asked_for() -> None:
+async def test_faults_cannot_be_set_unless_enabled() -> None:
     async with running(allow_fault_header=False) as sim:
         assert (await sim.http.put("/sim/faults", json={"faults": []})).status_code == 404
     async with running() as sim:
@@ -313,7 +313,7 @@ async def test_faults_cannot_be_set_where_that_was_not_asked_for() -> None:
             assert (await sim.http.post("/sim/outage", json=wrong)).status_code == 400
 
 
-async def test_an_error_under_status_200_is_the_first_event_or_the_whole_body() -> None:
+async def test_an_error_in_a_200_is_the_first_event_or_the_whole_body() -> None:
     async with running() as sim:
         stream = await ask(sim, "error:502", STREAM)
         error, done = events(stream.text)
@@ -322,7 +322,7 @@ async def test_an_error_under_status_200_is_the_first_event_or_the_whole_body() 
         assert (plain.status_code, plain.json()["error"]["code"]) == (200, 502)
 
 
-async def test_a_late_error_comes_behind_some_tokens() -> None:
+async def test_a_late_error_follows_some_tokens() -> None:
     async with running(time_scale=0.05) as sim:
         *pieces, error, done = events((await ask(sim, "late-error:2", STREAM)).text)
         assert pieces
@@ -332,7 +332,7 @@ async def test_a_late_error_comes_behind_some_tokens() -> None:
 
 
 @pytest.mark.parametrize("body", [PROMPT, STREAM])
-async def test_a_cut_body_ends_in_order_but_early(body: dict[str, object]) -> None:
+async def test_a_cut_body_ends_regularly_but_early(body: dict[str, object]) -> None:
     async with running(time_scale=0.05) as sim:
         with pytest.raises(httpx.RemoteProtocolError):
             await ask(sim, "cut:2", body)
@@ -342,7 +342,7 @@ async def test_a_cut_body_ends_in_order_but_early(body: dict[str, object]) -> No
     ("fault", "body", "has_head"),
     [("mute", STREAM, False), ("stall:2", STREAM, True), ("stall:2", PROMPT, True)],
 )
-async def test_silence_with_and_without_a_head(
+async def test_a_hang_may_occur_with_and_without_headers(
     fault: str, body: dict[str, object], has_head: bool
 ) -> None:
     got_head = False
@@ -363,7 +363,7 @@ async def test_silence_with_and_without_a_head(
         await eventually(lambda: sim.endpoint.serving.active == 0)
 
 
-async def test_an_endpoint_can_be_slowed_down_and_healed_while_it_runs() -> None:
+async def test_an_endpoint_can_be_slowed_down_and_restored_at_runtime() -> None:
     async with running(time_scale=0.05) as sim:
         seconds = []
         for faults in ([], ["slow:10"], []):
@@ -377,7 +377,7 @@ async def test_an_endpoint_can_be_slowed_down_and_healed_while_it_runs() -> None
 
 
 @pytest.mark.parametrize("forget", [True, False])
-async def test_an_outage_refuses_connections_and_may_forget(forget: bool) -> None:
+async def test_an_outage_refuses_connections_and_may_lose_the_cache(forget: bool) -> None:
     async with running() as sim:
         await sim.http.post("/v1/completions", json=PROMPT)
         await sim.http.post("/sim/outage", json={"seconds": 0.3, "forget": forget})
@@ -396,13 +396,13 @@ async def test_an_outage_refuses_connections_and_may_forget(forget: bool) -> Non
         assert await sim.metric("vllm:request_success_total") == (0 if forget else 1)
 
 
-async def test_health_fails_alone() -> None:
+async def test_the_health_path_can_fail_alone() -> None:
     async with running(faults=(parse_fault("health:500"),)) as sim:
         assert (await sim.http.get("/health")).status_code == 500
         assert (await sim.http.post("/v1/completions", json=PROMPT)).status_code == 200
 
 
-async def test_the_metrics_page_lies() -> None:
+async def test_the_metrics_page_can_be_falsified() -> None:
     async with running() as sim:
 
         async def page(*faults: str) -> httpx.Response:
@@ -429,7 +429,7 @@ async def test_the_metrics_page_lies() -> None:
         assert await successes() == 8
 
 
-async def test_an_idle_page_of_a_busy_endpoint() -> None:
+async def test_a_busy_endpoint_can_report_idle_metrics() -> None:
     async with running(time_scale=1.0) as sim, asyncio.TaskGroup() as group:
         driver = sim.endpoint.serving.driver
         long = {"prompt": "a", "max_tokens": 3000}
@@ -442,7 +442,7 @@ async def test_an_idle_page_of_a_busy_endpoint() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_echo_names_the_model_the_asked_name_and_the_question(stream: bool) -> None:
+async def test_an_echo_contains_the_model_the_requested_name_and_the_question(stream: bool) -> None:
     async with running(echo=True, served_names=("sim", "alias")) as sim:
         body = {
             "model": "alias",

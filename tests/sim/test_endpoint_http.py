@@ -33,7 +33,7 @@ async def sim() -> AsyncIterator[Running]:
 # Chats.
 
 
-async def test_chat_answers_with_the_first_name_text_and_usage(sim: Running) -> None:
+async def test_a_chat_answer_has_the_first_name_and_text_and_usage(sim: Running) -> None:
     done = await sim.openai.chat.completions.create(**CHAT, max_tokens=7)
     assert done.model == "sim"
     assert done.choices[0].finish_reason == "length"
@@ -44,7 +44,7 @@ async def test_chat_answers_with_the_first_name_text_and_usage(sim: Running) -> 
     assert done.usage.total_tokens == done.usage.prompt_tokens + 7
 
 
-async def test_a_chat_stream_has_role_text_finish_usage_and_done(sim: Running) -> None:
+async def test_a_chat_stream_has_role_text_finish_reason_usage_and_done(sim: Running) -> None:
     body = {**CHAT, "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
     whole = await sim.openai.chat.completions.create(**CHAT, max_tokens=9)
     stream = await sim.http.post("/v1/chat/completions", json=body)
@@ -62,7 +62,7 @@ async def test_a_chat_stream_has_role_text_finish_usage_and_done(sim: Running) -
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
-async def test_an_endpoint_far_away_answers_a_round_trip_later() -> None:
+async def test_a_distant_endpoint_answers_a_round_trip_later() -> None:
     async with running(round_trip_s=0.3) as far:
         for path in ("/health", "/metrics", "/v1/models"):
             began = asyncio.get_running_loop().time()
@@ -70,7 +70,7 @@ async def test_an_endpoint_far_away_answers_a_round_trip_later() -> None:
             assert asyncio.get_running_loop().time() - began >= 0.3
 
 
-async def test_no_usage_chunk_unless_it_is_asked_for(sim: Running) -> None:
+async def test_there_is_no_usage_chunk_unless_requested(sim: Running) -> None:
     stream = await sim.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
     *chunks, _ = events(stream.text)
     assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
@@ -86,8 +86,8 @@ async def test_continuous_usage_counts_up_without_details(sim: Running) -> None:
     assert all("prompt_tokens_details" not in chunk["usage"] for chunk in chunks)
 
 
-async def test_the_head_of_a_stream_comes_long_before_its_first_token() -> None:
-    """At real speed this prompt takes ten seconds to read; the head does not wait for it."""
+async def test_the_headers_of_a_stream_arrive_long_before_its_first_token() -> None:
+    """At real speed this prompt takes ten seconds to prefill; the headers do not wait for it."""
     async with running(fleet_model="phi3-medium", time_scale=1.0) as slow:
         body = {**CHAT, "messages": [{"role": "user", "content": "x" * 240_000}], "stream": True}
         async with slow.http.stream("POST", "/v1/chat/completions", json=body) as stream:
@@ -106,7 +106,7 @@ async def test_the_request_id_is_in_the_body_id(sim: Running) -> None:
 
 
 async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> None:
-    """Retries and hedges of a proxy carry the same id."""
+    """Retries and hedges of a proxy have the same id."""
     headers = {"x-request-id": "same"}
     both = await asyncio.gather(
         *(sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers) for _ in "ab")
@@ -117,7 +117,7 @@ async def test_one_request_id_twice_at_once_is_two_requests(sim: Running) -> Non
 # The other generation routes.
 
 
-async def test_completions_take_text_or_ids_and_default_to_sixteen_tokens(sim: Running) -> None:
+async def test_completions_accept_text_or_ids_and_default_to_sixteen_tokens(sim: Running) -> None:
     text = await sim.openai.completions.create(model="auto", prompt="Once upon a time")
     ids = await sim.openai.completions.create(model="auto", prompt=[5, 6, 7])
     assert text.usage is not None
@@ -140,7 +140,7 @@ async def test_a_text_and_its_ids_share_the_prefix_cache(sim: Running) -> None:
     assert again.usage.prompt_tokens_details.cached_tokens == 160
 
 
-async def test_responses_stream_ends_with_the_whole_answer(sim: Running) -> None:
+async def test_a_responses_stream_ends_with_the_whole_answer(sim: Running) -> None:
     whole = await sim.openai.responses.create(model="sim", input="Hi", max_output_tokens=8)
     assert whole.status == "incomplete"
     assert whole.usage is not None
@@ -158,7 +158,7 @@ async def test_responses_stream_ends_with_the_whole_answer(sim: Running) -> None
     assert deltas.startswith(whole.output_text)
 
 
-async def test_messages_answer_whole_and_streamed(sim: Running) -> None:
+async def test_messages_are_answered_whole_and_streamed(sim: Running) -> None:
     body = {
         "model": "sim",
         "max_tokens": 6,
@@ -181,7 +181,7 @@ async def test_messages_answer_whole_and_streamed(sim: Running) -> None:
     assert prompt_tokens(stream[0]["message"]["usage"]) == prompt_tokens(whole["usage"])
 
 
-async def test_embeddings_are_unit_vectors_that_the_text_decides(sim: Running) -> None:
+async def test_embeddings_are_unit_vectors_determined_by_the_text(sim: Running) -> None:
     made = await sim.openai.embeddings.create(model="sim", input=["one", "two", "one"])
     first, second, third = (np.array(item.embedding) for item in made.data)
     assert first.tolist() == third.tolist() != second.tolist()
@@ -195,7 +195,7 @@ async def test_embeddings_are_unit_vectors_that_the_text_decides(sim: Running) -
 # Refusals.
 
 
-async def test_another_model_is_a_404_in_the_envelope(sim: Running) -> None:
+async def test_an_unknown_model_is_a_404_in_the_error_format(sim: Running) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         await sim.openai.chat.completions.create(**{**CHAT, "model": "nope"})
     assert refused.value.response.json()["error"] == {
@@ -206,7 +206,7 @@ async def test_another_model_is_a_404_in_the_envelope(sim: Running) -> None:
     }
 
 
-async def test_no_model_is_accepted(sim: Running) -> None:
+async def test_a_request_without_a_model_is_accepted(sim: Running) -> None:
     answer = await sim.http.post("/v1/completions", json={"prompt": "a"})
     assert answer.json()["model"] == "sim"
 
@@ -239,7 +239,7 @@ async def test_bad_requests_are_400s_before_a_stream_begins(
     assert (error["param"] or "").split(".")[0] == (param or "")
 
 
-async def test_a_body_that_is_no_json_is_a_400(sim: Running) -> None:
+async def test_a_body_that_is_not_json_is_a_400(sim: Running) -> None:
     answer = await sim.http.post("/v1/chat/completions", content=b'{"messages": [')
     assert answer.status_code == 400
 
@@ -264,7 +264,7 @@ async def test_a_repeated_prompt_is_cached_up_to_its_last_full_block(sim: Runnin
     assert cached == [0, 48, 0]
 
 
-async def test_without_prefix_caching_a_repeated_prompt_is_paid_for_again() -> None:
+async def test_without_prefix_caching_a_repeated_prompt_is_prefilled_again() -> None:
     async with running(prefix_caching=False) as sim:
         for _ in range(2):
             answer = (await sim.http.post("/v1/completions", json={"prompt": "y" * 600})).json()
@@ -298,7 +298,7 @@ async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
 
 @pytest.mark.parametrize("by_header", [True, False])
 @pytest.mark.parametrize(("scheduler", "urgent_first"), [("priority", True), ("fcfs", False)])
-async def test_priority_is_heeded_only_under_its_scheduler(
+async def test_priority_is_used_only_with_the_priority_scheduler(
     scheduler: str, urgent_first: bool, by_header: bool
 ) -> None:
     """The first fills the engine; of the two that wait, the later one is more urgent."""
@@ -327,7 +327,7 @@ def _submitted(sim: Running) -> int:
     return load.running + load.waiting
 
 
-async def test_a_fleet_model_is_right_and_wrong_as_its_surface_says() -> None:
+async def test_a_fleet_model_is_right_and_wrong_according_to_its_surface() -> None:
     surface = AccuracySurface.load()
     asked = queries(lengths_tokens=(4096,), languages=("en", "ja"), per_cell=15)
     async with running(fleet_model="phi3-medium", time_scale=FAST) as sim:
@@ -352,7 +352,7 @@ async def test_models_lists_every_name_with_the_root(sim: Running) -> None:
     assert {model["max_model_len"] for model in listed} == {1000}
 
 
-async def test_health_ping_version_and_event_sources(sim: Running) -> None:
+async def test_health_ping_version_and_event_sources_are_served(sim: Running) -> None:
     assert (await sim.http.get("/health")).status_code == 200
     assert (await sim.http.get("/ping")).status_code == 200
     assert (await sim.http.post("/ping")).content == b""
@@ -389,7 +389,7 @@ async def test_a_client_that_leaves_frees_the_engine() -> None:
         assert await sim.metric("vllm:request_success_total") == 0
 
 
-async def test_the_page_counts_what_clients_saw() -> None:
+async def test_the_metrics_page_counts_what_clients_saw() -> None:
     async with running(served_names=("sim", "auto")) as sim:
         for _ in range(3):
             await sim.http.post("/v1/completions", json={"prompt": "a b c", "max_tokens": 20})
@@ -405,7 +405,7 @@ async def test_the_page_counts_what_clients_saw() -> None:
     assert "auto" not in page.replace('cache_dtype="auto"', "")
 
 
-async def test_the_load_header_comes_when_it_is_asked_for(sim: Running) -> None:
+async def test_the_load_header_is_sent_on_request(sim: Running) -> None:
     headers = {"endpoint-load-metrics-format": "JSON"}
     answer = await sim.http.post("/v1/completions", json={"prompt": "a"}, headers=headers)
     kind, _, value = answer.headers["endpoint-load-metrics"].partition(" ")
@@ -432,7 +432,7 @@ async def test_every_response_names_its_endpoint_and_digests_bodies_on_request(
     assert "x-sim-body-sha256" not in health.headers
 
 
-async def test_a_deadline_reaches_the_engine_on_the_engines_clock() -> None:
+async def test_a_deadline_is_converted_to_the_clock_of_the_engine() -> None:
     async with running(time_scale=0.5) as sim:
         body = {"prompt": "a", "vllm_xargs": {"ttft_deadline_ms": 30}, "max_tokens": 1}
         jobs = []

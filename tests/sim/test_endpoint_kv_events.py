@@ -1,4 +1,4 @@
-"""KV events come over ZMQ as a subscriber of a real vLLM would get them."""
+"""KV events arrive over ZMQ as a subscriber of a real vLLM would get them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def complete(sim: Running, ids: list[int], **fields: Any) -> int:
     return cached
 
 
-async def test_stored_blocks_carry_hashes_parents_and_tokens() -> None:
+async def test_stored_blocks_have_hashes_parents_and_tokens() -> None:
     ids = list(range(1000, 1000 + 100))
     hashes = block_hashes(np.array(ids, np.uint32), 16)
     async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
@@ -85,7 +85,7 @@ async def test_stored_blocks_carry_hashes_parents_and_tokens() -> None:
         assert second["token_ids"] == ids[48:96]
 
 
-async def test_a_salt_changes_the_hashes_and_shows_with_the_first_block() -> None:
+async def test_a_salt_changes_the_hashes_and_is_part_of_the_first_block() -> None:
     ids = list(range(40))
     async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         await complete(sim, ids, cache_salt="pepper")
@@ -111,7 +111,7 @@ async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
                     held -= set(event["block_hashes"])
             assert len(held) <= 20
         assert removed > 0
-        for round_ in (5, 0):  # the newest is held, the oldest is gone
+        for round_ in (5, 0):  # the newest is kept, the oldest is gone
             ids = list(range(1000 * round_, 1000 * round_ + 100))
             hashes = block_hashes(np.array(ids, np.uint32), 16)
             known = next((i for i, key in enumerate(hashes) if key not in held), len(hashes))
@@ -119,7 +119,7 @@ async def test_a_reader_that_follows_all_events_knows_the_cache() -> None:
             assert known == (6 if round_ == 5 else 0)
 
 
-async def test_replay_gives_kept_batches_again_and_says_where_they_end() -> None:
+async def test_a_replay_repeats_the_kept_batches_and_marks_the_end() -> None:
     async with publishing() as (sim, source):
         for start in (0, 100, 200):
             await complete(sim, list(range(start, start + 40)))
@@ -139,7 +139,7 @@ async def test_replay_gives_kept_batches_again_and_says_where_they_end() -> None
         assert [events[0]["token_ids"][0] for _, events in got] == [100, 200]
 
 
-async def test_a_crash_starts_the_numbers_anew() -> None:
+async def test_a_crash_restarts_the_batch_numbers() -> None:
     async with publishing() as (sim, source), subscribed(sim, source) as subscriber:
         await complete(sim, list(range(40)))
         assert (await batch(subscriber))[0] > 0

@@ -28,7 +28,7 @@ async def read_all(sim: Running, body: dict[str, object]) -> str:
 
 
 async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
-    """A stream under way; the task's result is all of it."""
+    """A stream in flight; the task's result is all of it."""
     task = asyncio.create_task(read_all(sim, body))
     await eventually(lambda: sim.endpoint.serving.driver.engine.load().running == 1)
     return task
@@ -37,7 +37,7 @@ async def streaming(sim: Running, body: dict[str, object]) -> asyncio.Task[str]:
 # Shutdown.
 
 
-async def test_a_shutdown_cuts_streams_with_an_error_and_then_done() -> None:
+async def test_a_shutdown_ends_streams_with_an_error_and_done() -> None:
     async with running(time_scale=1.0) as sim:
         task = await streaming(sim, LONG)
         sim.endpoint.shut_down()
@@ -50,7 +50,7 @@ async def test_a_shutdown_cuts_streams_with_an_error_and_then_done() -> None:
             await sim.http.get("/health")
 
 
-async def test_a_shutdown_with_a_timeout_lets_streams_end_and_misleads_the_rest() -> None:
+async def test_a_shutdown_with_a_timeout_lets_streams_end_and_refuses_the_rest() -> None:
     async with running(time_scale=1.0, shutdown_timeout_s=30) as sim:
         task = await streaming(sim, {**LONG, "max_tokens": 60})
         sim.endpoint.shut_down()
@@ -72,7 +72,7 @@ async def test_a_shutdown_with_a_timeout_lets_streams_end_and_misleads_the_rest(
         await sim.endpoint.wait()
 
 
-async def test_a_shutdown_timeout_that_passes_cuts_what_is_left() -> None:
+async def test_open_streams_are_cut_off_after_the_shutdown_timeout() -> None:
     async with running(time_scale=1.0, shutdown_timeout_s=0.2) as sim:
         task = await streaming(sim, LONG)
         sim.endpoint.shut_down()
@@ -82,7 +82,7 @@ async def test_a_shutdown_timeout_that_passes_cuts_what_is_left() -> None:
 # Crash.
 
 
-async def test_an_out_of_memory_crash_loses_streams_cache_and_counters() -> None:
+async def test_an_out_of_memory_crash_loses_streams_and_cache_and_counters() -> None:
     async with running(time_scale=0.05) as sim:
         prompt = {"prompt": "b" * 600, "max_tokens": 1}
         for _ in "ab":
@@ -117,7 +117,7 @@ async def test_a_shutdown_during_an_outage_ends_it() -> None:
         await asyncio.wait_for(sim.endpoint.stop(), 10)
 
 
-async def test_a_defect_of_the_engine_ends_the_endpoint() -> None:
+async def test_an_internal_error_of_the_engine_ends_the_endpoint() -> None:
     """Better than an endpoint that looks healthy and never answers."""
 
     class Broken(SimulatedEngine):
@@ -138,7 +138,7 @@ async def test_a_defect_of_the_engine_ends_the_endpoint() -> None:
 # The process.
 
 
-def test_sigterm_ends_the_process_in_good_order() -> None:
+def test_sigterm_ends_the_process_gracefully() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -159,7 +159,7 @@ def test_sigterm_ends_the_process_in_good_order() -> None:
         assert process.wait(10) == 0
 
 
-async def test_a_taken_port_and_a_bad_profile_are_reported() -> None:
+async def test_a_port_in_use_and_an_invalid_profile_are_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -191,8 +191,8 @@ def job(name: str, tokens: int = 50, **fields: float) -> Job:
     )
 
 
-async def test_a_fast_run_takes_as_long_on_the_engines_clock_as_a_step_by_step_one() -> None:
-    """Timer error must not add up: the reference steps the same engine without any clock."""
+async def test_a_fast_run_takes_the_same_engine_time_as_a_stepwise_one() -> None:
+    """Timer error must not accumulate: the reference steps the same engine without any clock."""
     reference, now, times = engine(), 0.0, []
     reference.submit(job("a"))
     while (step := reference.step(now)) is not None:
@@ -223,7 +223,7 @@ async def test_an_idle_driver_wakes_for_each_job_and_is_idle_again_after_it() ->
     task.cancel()
 
 
-async def test_an_aborted_job_gets_nothing_more_and_the_others_go_on() -> None:
+async def test_an_aborted_job_gets_no_more_tokens_and_others_continue() -> None:
     driver = EngineDriver(engine, time_scale=0.1)
     task = asyncio.create_task(driver.run())
     gone, kept = driver.submit(job("gone", 500)), driver.submit(job("kept", 20))
@@ -234,7 +234,7 @@ async def test_an_aborted_job_gets_nothing_more_and_the_others_go_on() -> None:
         await kept.more(kept.tokens)
     task.cancel()
     assert gone.tokens == tokens < 500
-    assert driver.engine.load().running <= 1  # kept's last iteration may not be settled
+    assert driver.engine.load().running <= 1  # the last iteration of `kept` may not be settled
 
 
 async def test_lost_or_refused_jobs_are_reported() -> None:

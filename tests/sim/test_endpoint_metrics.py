@@ -1,4 +1,4 @@
-"""The hand-rendered metrics page reads like one that prometheus-client would have made."""
+"""The hand-rendered metrics page equals one from prometheus-client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def filled(model: str = "sim") -> ServingMetrics:
     return metrics
 
 
-def test_an_independent_parser_reads_every_value_back() -> None:
+def test_an_independent_parser_reads_every_value() -> None:
     read = samples(filled().page(LOAD))
     own = (("engine", "0"), ("model_name", "sim"))
     expected = {
@@ -88,8 +88,8 @@ def test_buckets_are_cumulative_and_end_at_the_count() -> None:
     assert (ttft[0.5], ttft[0.75]) == (0, 1)
 
 
-def test_a_histogram_shows_what_came_after_the_last_scrape() -> None:
-    """Its text is kept between scrapes, so it must be dropped at an observation."""
+def test_a_histogram_includes_values_after_the_last_scrape() -> None:
+    """Its text is cached between scrapes, so an observation must invalidate it."""
     metrics = filled()
     first = metrics.page(LOAD)
     metrics.next_tokens(5, 0.03)
@@ -107,7 +107,7 @@ def test_labels_are_in_alphabetical_order_and_values_are_escaped() -> None:
     assert all(dict(labels)["model_name"] == 'a"b\\c\n' for _, labels in read)
 
 
-def test_counters_carry_their_creation_time() -> None:
+def test_counters_have_their_creation_time() -> None:
     read = samples(filled().page(LOAD))
     totals = {name for name, _ in read if name.endswith("_total")}
     created = {name.replace("_total", "_created") for name in totals}

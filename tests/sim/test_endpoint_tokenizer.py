@@ -1,4 +1,4 @@
-"""Token ids agree with the lab's token counts, and blocks with a plain reading of their chain."""
+"""Token ids match the lab's token counts, and blocks a simple computation of their chain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ texts = st.text(st.sampled_from("ab c{}\n値答é\U0001f600"), max_size=60) | st
 
 @given(texts)
 @settings(max_examples=examples(150))
-def test_there_are_as_many_ids_as_tokens_are_counted(text: str) -> None:
+def test_the_number_of_ids_equals_the_token_count(text: str) -> None:
     ids = token_ids(text)
     assert len(ids) == count_tokens(text)
     assert all(0 <= token < VOCABULARY for token in ids.tolist())
@@ -30,7 +30,7 @@ def test_appending_changes_at_most_the_last_token(text: str, more: str) -> None:
     assert after[:kept].tolist() == before[:kept].tolist()
 
 
-def test_ascii_and_mixed_text_give_a_shared_beginning_the_same_ids() -> None:
+def test_a_shared_beginning_has_the_same_ids_in_ascii_and_mixed_text() -> None:
     """Two code paths, one tokenization."""
     assert token_ids("sixsixtwelve")[:2].tolist() == token_ids("sixsixtwelve値")[:2].tolist()
 
@@ -47,7 +47,7 @@ def test_blocks_are_chained_over_the_ids(numbers: list[int], size: int, salt: st
     assert block_hashes(np.array(numbers, np.uint32), size, salt=salt) == expected
 
 
-def test_every_character_reaches_a_token() -> None:
+def test_every_character_affects_a_token() -> None:
     """A hash that ignored a character would make different prompts share blocks."""
     base = "abcdef"
     variants = {base[:at] + "z" + base[at + 1 :] for at in range(6)} | {base}

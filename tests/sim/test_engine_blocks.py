@@ -1,4 +1,4 @@
-"""The block pool against a naive oracle, and the order of eviction."""
+"""The block pool compared with a naive oracle, and the order of eviction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chain(branch: int, length: int) -> list[int]:
         max_size=40,
     )
 )
-def test_pool_agrees_with_a_naive_one(steps: list[tuple[int, int, int, bool]]) -> None:
+def test_the_block_pool_agrees_with_a_naive_one(steps: list[tuple[int, int, int, bool]]) -> None:
     """Admissions and releases in any order leave the same blocks cached, free and evicted."""
     pool, naive = BlockPool(16, record=True), NaivePool(16)
     held: list[tuple[list[int], int]] = []
@@ -98,7 +98,7 @@ def test_the_tail_of_a_prefix_is_evicted_first() -> None:
     assert pool.match([1, 2, 3, 4], 4) == (3, 3)
 
 
-def test_a_block_that_two_computed_is_kept_once() -> None:
+def test_a_block_computed_twice_is_kept_once() -> None:
     pool = BlockPool(4)
     for _ in range(2):
         pool.take(2)

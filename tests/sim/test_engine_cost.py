@@ -1,4 +1,4 @@
-"""Cost models against closed forms: the roofline's limits, and brute force over a batch."""
+"""Cost models compared with closed forms: the roofline's limits, and brute force over a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decodes(count: int, context: int) -> Work:
     return work
 
 
-def test_large_chunks_run_at_the_compute_roof() -> None:
+def test_large_chunks_are_compute_bound() -> None:
     """Seconds for each token tend to 2 * parameters / FLOP/s while attention is negligible."""
     tokens = 20_000
     cost = RooflineCost(H100, LLAMA)
@@ -37,7 +37,7 @@ def test_large_chunks_run_at_the_compute_roof() -> None:
     assert cost.stage_s(chunk(tokens, 0)) - attention_s == pytest.approx(roof_s, rel=0.01)
 
 
-def test_one_decode_runs_at_the_memory_roof() -> None:
+def test_a_single_decode_is_memory_bound() -> None:
     """A lone decode reads the weights once and its own KV once."""
     bandwidth = H100.bandwidth_bytes_s * H100.memory_efficiency
     read = LLAMA.parameters * 2 + 50_000 * 2 * 32 * 8 * 128 * 2
@@ -54,8 +54,8 @@ def test_attention_counts_each_query_and_key_pair() -> None:
     assert RooflineCost(H100, LLAMA).attention_s(chunk(600, 5000)) == pytest.approx(expected)
 
 
-def test_chunks_add_up_to_the_whole_prompt() -> None:
-    """However a prompt is cut, its pairs are the same."""
+def test_the_costs_of_chunks_add_up_to_the_whole_prompt() -> None:
+    """However a prompt is split, its pairs are the same."""
     whole = chunk(1000, 0).pairs
     cuts = [0, 16, 400, 999, 1000]
     assert sum(chunk(b - a, a).pairs for a, b in pairwise(cuts)) == pytest.approx(whole)
@@ -74,14 +74,16 @@ def test_chunks_add_up_to_the_whole_prompt() -> None:
         ),
     ],
 )
-def test_the_decode_line_is_the_cost_of_decodes(cost: RooflineCost | LinearCost) -> None:
+def test_the_linear_decode_cost_matches_the_cost_of_decodes(
+    cost: RooflineCost | LinearCost,
+) -> None:
     for count, context in ((1, 10), (7, 9000), (300, 2_000_000)):
         work = decodes(count, context)
         base, slope = cost.decode_line(count)
         assert base + slope * work.decode_context == pytest.approx(cost.stage_s(work))
 
 
-def test_linear_cost_is_laars() -> None:
+def test_the_linear_cost_equals_that_of_laar() -> None:
     """c(m) seconds for each uncached token, one constant for each decoding iteration."""
     cost = LinearCost(seconds_per_token=1.3e-4, decode_s_per_token=0.019)
     assert cost.stage_s(chunk(4096, 0)) == pytest.approx(4096 * 1.3e-4)
@@ -91,7 +93,7 @@ def test_linear_cost_is_laars() -> None:
     assert cost.stage_s(mixed) == pytest.approx(0.013 + 0.019)
 
 
-def test_experts_are_read_when_a_token_chose_them() -> None:
+def test_expert_weights_are_read_only_if_a_token_chose_them() -> None:
     """One token reads the active parameters; a large batch reads them all."""
     cost = RooflineCost(H100, replace(MOE, linear_efficiency=1.0))
     bandwidth = H100.bandwidth_bytes_s * H100.memory_efficiency
@@ -109,7 +111,7 @@ def test_tensor_parallel_divides_the_work_and_adds_collectives() -> None:
     assert eight.stage_s(work) == pytest.approx(expected)
 
 
-def test_kv_groups_join_as_the_context_grows() -> None:
+def test_kv_groups_are_added_as_the_context_grows() -> None:
     cost = RooflineCost(H100, LLAMA, tensor=8, kv_parallel=4)
     deep = [cost.kv_groups(groups * KV_GROUP_TOKENS) for groups in range(6)]
     assert deep == [1, 2, 3, 4, 4, 4]
@@ -117,14 +119,14 @@ def test_kv_groups_join_as_the_context_grows() -> None:
     assert spread == pytest.approx(cost.attention_s(chunk(512, 2_000_000)) / 4)
 
 
-def test_kv_memory_is_what_the_weights_leave() -> None:
+def test_kv_memory_is_what_the_weights_leave_free() -> None:
     tokens = RooflineCost(H100, LLAMA).kv_tokens()
     assert tokens == int((0.9 * 80e9 - 2 * LLAMA.parameters) / (2 * 32 * 8 * 128 * 2))
     with pytest.raises(SettingError, match=r"llama-3-70b does not fit 1 x h100"):
         RooflineCost(H100, load_model("llama-3-70b")).kv_tokens()
 
 
-def test_impossible_arrangements_are_refused() -> None:
+def test_impossible_configurations_are_refused() -> None:
     with pytest.raises(SettingError, match="fp8_flops"):
         RooflineCost(load_hardware("a100"), MOE)
     with pytest.raises(SettingError, match="`stages` is 0"):

@@ -54,7 +54,7 @@ def alone_s(prompt: int, output: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("together", [1, 2, 7, SLOTS])
 @pytest.mark.parametrize("merge", [True, False])
-def test_all_times_grow_linearly_with_what_runs(together: int, merge: bool) -> None:
+def test_all_times_grow_linearly_with_running_requests(together: int, merge: bool) -> None:
     jobs = [job(str(i), 0.0, 500, 20) for i in range(together)]
     timings = drive(engine(), jobs, merge=merge)
     factor = 1 + (FACTOR - 1) * (together - 1) / (SLOTS - 1)
@@ -63,8 +63,8 @@ def test_all_times_grow_linearly_with_what_runs(together: int, merge: bool) -> N
         assert seen == pytest.approx([factor * s for s in alone_s(500, 20)])
 
 
-def test_a_newcomer_slows_what_is_left_of_the_others() -> None:
-    """Half of the first prompt runs alone, the rest beside the second."""
+def test_a_new_request_slows_the_remainder_of_the_others() -> None:
+    """Half of the first prompt runs alone, the rest in parallel with the second."""
     timings = drive(engine(), [job("a", 0.0, 980, 1), job("b", 0.5, 5000, 1)])
     factor = 1 + (FACTOR - 1) / (SLOTS - 1)
     assert timings["a"].end_s == pytest.approx(0.5 + 0.5 * factor)
@@ -72,7 +72,7 @@ def test_a_newcomer_slows_what_is_left_of_the_others() -> None:
     assert timings["b"].end_s == pytest.approx(0.5 + 0.5 * factor + left_s)
 
 
-def test_beyond_the_slots_it_is_first_come_first_served() -> None:
+def test_beyond_the_slots_requests_are_served_in_order_of_arrival() -> None:
     jobs = [job(str(i), i * 1e-3, 1000, 5) for i in range(3 * SLOTS)]
     timings = drive(engine(), jobs)
     firsts = [timings[str(i)].first_token_s for i in range(len(jobs))]
@@ -80,7 +80,7 @@ def test_beyond_the_slots_it_is_first_come_first_served() -> None:
     assert firsts[SLOTS] > min(timings[str(i)].end_s for i in range(SLOTS))
 
 
-def test_a_prompt_is_found_from_the_moment_it_begins() -> None:
+def test_a_prompt_is_cached_from_the_moment_it_begins() -> None:
     blocks = list(range(100))
     jobs = [job("a", 0.0, 1600, 2, blocks=blocks), job("b", 0.001, 1600, 2, blocks=blocks)]
     timings = drive(engine(), jobs)
@@ -89,7 +89,7 @@ def test_a_prompt_is_found_from_the_moment_it_begins() -> None:
     assert timings["b"].end_s < timings["a"].end_s
 
 
-def test_caches_push_out_what_was_used_longest_ago() -> None:
+def test_caches_evict_the_least_recently_used() -> None:
     prompts = {name: [hash((name, i)) for i in range(50)] for name in "abc"}
     order = ["a", "b", "a", "c", "a", "b"]
     jobs = [
@@ -120,7 +120,7 @@ loads = st.lists(
 def test_merged_steps_change_no_time_and_every_token_is_reported(
     load: list[tuple[float, int, int, str, bool]], slots: int, blocks: int
 ) -> None:
-    """Merged and single runs agree but for the moment a newcomer waits for the step under way."""
+    """Merged and single runs agree, except that a new request waits for the step in progress."""
     jobs = [
         job(
             str(i),
@@ -143,7 +143,7 @@ def test_merged_steps_change_no_time_and_every_token_is_reported(
 
 @given(load=loads, aborted=st.sets(st.integers(0, 39)))
 @settings(max_examples=examples(40))
-def test_tokens_add_up_and_memory_comes_back(
+def test_tokens_add_up_and_memory_is_released(
     load: list[tuple[float, int, int, str, bool]], aborted: set[int]
 ) -> None:
     target = engine(max_num_seqs=4, num_blocks=300)
@@ -178,7 +178,7 @@ def test_a_job_that_can_never_run_is_refused() -> None:
         target.submit(job("z", 0, 100, 1))
 
 
-def test_a_prompt_without_room_is_refused_where_the_engine_refuses() -> None:
+def test_a_prompt_without_room_is_refused_if_configured() -> None:
     full = engine(num_blocks=100, refuses_full=True)
     full.submit(job("first", 0.0, 900))
     with pytest.raises(RequestError) as refusal:  # before the first has begun, and after it

@@ -1,4 +1,4 @@
-"""Profiles: all that come with laar load, and faults are named."""
+"""Profiles: all that come with laar load, and faults are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = ("engine-hardware.yaml", "engine-models.yaml", "engine-profiles.yaml")
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A copy of the data files to spoil."""
+    """A copy of the data files to corrupt."""
     for name in FILES:
         (tmp_path / name).write_bytes((DATA / name).read_bytes())
     return tmp_path
@@ -59,7 +59,7 @@ def test_attention_shapes_are_consistent(name: str) -> None:
     assert model.active_parameters <= model.parameters
 
 
-def test_a_missing_constant_is_named_with_its_file(data: Path) -> None:
+def test_a_missing_constant_is_reported_with_its_file(data: Path) -> None:
     spoil(data / FILES[0], "a100", None, without="bandwidth_bytes_s")
     with pytest.raises(SettingError, match=r"engine-hardware.yaml: a100: `bandwidth_bytes_s` is m"):
         load_hardware("a100", data)
@@ -67,7 +67,7 @@ def test_a_missing_constant_is_named_with_its_file(data: Path) -> None:
         load_profile("qwen2.5-7b-a100", data)
 
 
-def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
+def test_a_missing_constant_of_a_linear_cost_is_reported(data: Path) -> None:
     linear = {"decode_s_per_token": {"value": 0.01, "source": "test"}}
     spoil(data / FILES[2], "gorgo-main", {"linear": linear})
     with pytest.raises(SettingError, match=r"gorgo-main\.linear: `seconds_per_token` is missing"):
@@ -92,7 +92,7 @@ def test_a_missing_constant_of_a_linear_cost_is_named(data: Path) -> None:
         (2, "gorgo-main", {"settings": {}}, r"gorgo-main\.settings: `num_blocks` is missing"),
     ],
 )
-def test_faults_are_named(
+def test_faults_of_a_profile_are_reported(
     data: Path, file: int, entry: str, change: dict[str, object], message: str
 ) -> None:
     spoil(data / FILES[file], entry, change)
@@ -102,7 +102,7 @@ def test_faults_are_named(
         )
 
 
-def test_missing_files_parts_and_names_are_reported(data: Path, tmp_path: Path) -> None:
+def test_missing_files_and_parts_and_names_are_reported(data: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="unknown entry `nope`"):
         load_profile("nope")
     with pytest.raises(SettingError, match="can't be read"):

@@ -63,7 +63,7 @@ def poisson(count: int, load: float) -> list[Job]:
     return jobs
 
 
-def test_one_slot_waits_by_lindleys_recursion() -> None:
+def test_waits_for_one_slot_follow_the_recursion_of_lindley() -> None:
     """With one slot each wait follows from the one before: W' = max(0, W + S - A)."""
     jobs = poisson(2000, 0.8)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
@@ -75,7 +75,7 @@ def test_one_slot_waits_by_lindleys_recursion() -> None:
         assert timings[each.id].ttft_s == pytest.approx(wait_s + service_s, abs=1e-6)
 
 
-def test_one_slot_waits_as_an_mg1_queue() -> None:
+def test_waits_for_one_slot_match_an_mg1_queue() -> None:
     """Mean wait is lambda E[S^2] / 2(1 - rho) (Pollaczek-Khinchine); 6 % is 2 standard errors."""
     jobs = poisson(40_000, 0.5)
     timings = drive(engine(max_num_seqs=1, max_num_batched_tokens=100_000), jobs)
@@ -105,7 +105,7 @@ def test_a_long_prompt_runs_in_chunks_of_the_budget() -> None:
 
 
 @pytest.mark.parametrize(("stages", "chunks"), [(1, 7), (2, 7), (4, 20), (8, 3)])
-def test_stream_pipeline_takes_n_plus_p_minus_1_stage_times(stages: int, chunks: int) -> None:
+def test_a_stream_pipeline_takes_n_plus_p_minus_1_stage_times(stages: int, chunks: int) -> None:
     """And plain micro-batched pipelining takes n * p of them."""
 
     class Even(LinearCost):
@@ -173,7 +173,7 @@ SCHEDULERS = ("fcfs", "priority", "prefill-first", "non-preemptive", "slack")
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=25)
 @given(loads())
-def test_merging_changes_nothing(scheduler: str, load: tuple[int, list[Job]]) -> None:
+def test_merging_steps_changes_no_result(scheduler: str, load: tuple[int, list[Job]]) -> None:
     """Merged stretches with cuts give every job the times of single iterations."""
     seed, jobs = load
     single = drive(random_engine(seed, scheduler), jobs, merge=False)
@@ -188,10 +188,10 @@ def test_merging_changes_nothing(scheduler: str, load: tuple[int, list[Job]]) ->
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=25)
 @given(loads(), st.sets(st.integers(0, 24), max_size=4))
-def test_nothing_is_lost_or_left_behind(
+def test_no_job_is_lost_and_no_memory_left_behind(
     scheduler: str, load: tuple[int, list[Job]], dropped: set[int]
 ) -> None:
-    """Each job gets exactly its tokens, those aborted none after, and all memory comes back."""
+    """Each job gets exactly its tokens, none after an abort, and all memory is released."""
     seed, jobs = load
     target = random_engine(seed, scheduler)
     for each in jobs:
@@ -226,7 +226,7 @@ def test_nothing_is_lost_or_left_behind(
 # Prefix cache, preemption, priority.
 
 
-def test_a_next_turn_finds_prompt_and_answer() -> None:
+def test_the_next_turn_finds_prompt_and_answer_cached() -> None:
     """Full blocks only, and never the last token of the prompt."""
     chat = tuple(range(20))
     jobs = [
@@ -246,8 +246,8 @@ def test_a_next_turn_finds_prompt_and_answer() -> None:
     assert target.load().prefix_hits_tokens == 352
 
 
-def test_events_replay_to_what_is_cached() -> None:
-    """One who follows the events knows what a prompt will find."""
+def test_replaying_all_events_yields_the_cache() -> None:
+    """A reader of the events knows what a prompt will find cached."""
     rng = random.Random(1)
     target = engine(num_blocks=64, kv_events=True)
     known: set[int] = set()
@@ -283,7 +283,7 @@ def test_stored_events_come_chunk_by_chunk() -> None:
     assert [event.parent for event in stored] == [None, 15, 31]
 
 
-def test_the_newest_is_preempted_and_computes_its_tokens_again() -> None:
+def test_the_newest_request_is_preempted_and_recomputes_its_tokens() -> None:
     """11 blocks hold two prompts of 64; at 88 tokens each the second must go."""
     target = engine(num_blocks=11)
     for name in ("old", "new"):
@@ -314,7 +314,7 @@ def test_priority_orders_the_queue_but_not_a_running_prefill() -> None:
     assert done == ["blocker", "B", "C", "D", "A"]
 
 
-def test_the_least_important_is_preempted() -> None:
+def test_the_least_important_request_is_preempted() -> None:
     target = engine(num_blocks=11, scheduler="priority")
     target.submit(job("low", 0.0, 64, 60, priority=9))
     target.submit(job("high", 0.0, 64, 60))
@@ -323,8 +323,8 @@ def test_the_least_important_is_preempted() -> None:
     assert target.load().preemptions == 1
 
 
-def test_prefill_first_starves_those_who_decode() -> None:
-    """SGLang's order gives new ones their first token before running ones their next."""
+def test_prefill_first_scheduling_starves_decodes() -> None:
+    """SGLang's order gives new requests their first token before running ones their next."""
     gaps = {}
     for scheduler in ("fcfs", "prefill-first"):
         target = engine(scheduler=scheduler, max_num_batched_tokens=512)
@@ -343,7 +343,7 @@ def test_prefill_first_starves_those_who_decode() -> None:
     assert gaps["prefill-first"] == pytest.approx(DECODE_S + 5 * 512 * PREFILL_S)
 
 
-def test_without_preemption_a_short_waits_for_a_whole_long() -> None:
+def test_without_preemption_a_short_request_waits_for_a_whole_long_one() -> None:
     target = engine(scheduler="non-preemptive", num_blocks=100_000)
     jobs = [job("long", 0.0, 1_000_000), job("short", 1.0, 100), job("too", 1.0, 100)]
     timings = drive(target, jobs)
@@ -354,7 +354,7 @@ def test_without_preemption_a_short_waits_for_a_whole_long() -> None:
 # Drivers, faults, restarts.
 
 
-def test_a_cut_ends_with_the_iteration_under_way() -> None:
+def test_cutting_a_stretch_ends_it_with_the_current_iteration() -> None:
     target = engine()
     target.submit(job("a", 0.0, 100, 100))
     first = target.step(0.0, math.inf)
@@ -367,10 +367,10 @@ def test_a_cut_ends_with_the_iteration_under_way() -> None:
     assert shorter is not None
     assert shorter.progress[0].tokens == 3
     assert shorter.duration_s == pytest.approx(0.5 * DECODE_S)
-    assert target.cut(start + 2.6 * DECODE_S) is None  # only what can't change is left
+    assert target.cut(start + 2.6 * DECODE_S) is None  # only what cannot change is left
 
 
-def test_until_bounds_a_stretch() -> None:
+def test_the_argument_until_bounds_a_stretch() -> None:
     target = engine()
     target.submit(job("a", 0.0, 100, 100))
     assert target.step(0.0) is not None
@@ -426,7 +426,7 @@ def test_aborting_an_unknown_job_is_ignored() -> None:
     assert target.load().waiting == 0
 
 
-def test_jitter_follows_the_seed_and_keeps_the_mean() -> None:
+def test_jitter_depends_on_the_seed_and_keeps_the_mean() -> None:
     def ends(seed: int) -> list[float]:
         values = EngineSettings(num_blocks=1000, step_jitter=0.2)
         target = SimulatedEngine(LINEAR, values, random.Random(seed))

@@ -54,7 +54,7 @@ def job(
 
 
 @pytest.mark.parametrize("multi", [True, False])
-def test_the_papers_three_requests(multi: bool) -> None:
+def test_the_example_of_three_requests_in_the_paper_is_reproduced(multi: bool) -> None:
     """Work of 10 s at 0 and twice 0.5 s at 5: LARS meets all objectives, FCFS the long one's.
 
     The long one has 26 s here. With the paper's 16 its relative slack of 0.6 lets the shorts begin
@@ -76,7 +76,7 @@ def test_the_papers_three_requests(multi: bool) -> None:
 
 
 def gaps(target: SimulatedEngine, prompt: int) -> tuple[list[float], list[int]]:
-    """Times between one decoding job's tokens beside a long prefill, and that prefill's chunks."""
+    """Times between a decoding job's tokens next to a long prefill, and that prefill's chunks."""
     target.submit(job("decoding", 0.0, 16, 5000))
     step = target.step(0.0)
     assert step is not None
@@ -97,20 +97,20 @@ def gaps(target: SimulatedEngine, prompt: int) -> tuple[list[float], list[int]]:
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_iterations_keep_to_the_target_whatever_the_context(stages: int) -> None:
-    """A 300k-token prefill beside a decode: p99 of the gaps within 1.2 targets; chunks shrink."""
+def test_iterations_meet_the_target_for_any_context(stages: int) -> None:
+    """A 300k-token prefill next to a decode: p99 of the gaps within 1.2 targets; chunks shrink."""
     cost = RooflineCost(A100.hardware, A100.model, tensor=8, stages=stages)
     waits, chunks = gaps(engine(cost), 300_000)
     assert sorted(waits)[int(0.99 * len(waits))] <= 1.2 * TARGET_S
-    assert max(waits) <= 1.5 * TARGET_S  # once, behind chunks that had the pipeline to themselves
+    assert max(waits) <= 1.5 * TARGET_S  # once, after chunks that had the pipeline to themselves
     assert sum(waits) / len(waits) >= 0.5 * TARGET_S
-    if stages == 1:  # with two, every other chunk has no decode beside it and may be larger
+    if stages == 1:  # with two, every other chunk runs without a decode and may be larger
         assert sorted(chunks[:-1], reverse=True) == chunks[:-1]
     assert chunks[0] > 4 * chunks[-2]
 
 
 def test_static_chunks_exceed_the_target() -> None:
-    """The negative control: vLLM's fixed chunk of 2,048 tokens holds decodes up ever longer."""
+    """The negative control: vLLM's fixed chunk of 2,048 tokens delays decodes ever longer."""
     settings = EngineSettings(num_blocks=100_000, max_num_batched_tokens=2048)
     cost = RooflineCost(A100.hardware, A100.model, tensor=8)
     waits, chunks = gaps(SimulatedEngine(cost, settings, random.Random(0)), 300_000)
@@ -139,7 +139,7 @@ def test_one_long_prefill_and_several_short_ones_share_an_iteration() -> None:
 
 
 def test_a_long_prefill_with_slack_yields_its_share() -> None:
-    """A short that arrives beside a long one is done sooner when prefills may share iterations."""
+    """A short request next to a long one ends sooner if prefills may share iterations."""
     jobs = [job("long", 0.0, 400_000, objective_s=500.0)]
     jobs += [job(str(index), 1.0 + index, 2000, objective_s=100.0) for index in range(5)]
     mean = {}
@@ -149,8 +149,8 @@ def test_a_long_prefill_with_slack_yields_its_share() -> None:
     assert mean[True] < 0.5 * mean[False]
 
 
-def test_a_blocked_urgent_prompt_is_not_overtaken_for_ever() -> None:
-    """A prompt that needs most of the memory gets it under a stream of short ones."""
+def test_a_blocked_urgent_prompt_is_not_overtaken_forever() -> None:
+    """A prompt that needs most of the memory gets it despite a stream of short ones."""
     target = engine(LINEAR, blocks=700)
     shorts = [job(f"s{index}", 0.05 * index, 600, 40, objective_s=50.0) for index in range(400)]
     jobs = sorted([*shorts, job("big", 0.5, 10_000, objective_s=2.0)], key=lambda j: j.arrival_s)
@@ -171,7 +171,7 @@ def test_a_cached_prefix_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("order", ["lars", "fcfs", "edf", "lrs", "srpt"])
-def test_every_order_serves_everybody(order: str) -> None:
+def test_every_order_serves_all_requests(order: str) -> None:
     rng = random.Random(3)
     jobs = [
         job(str(index), 0.1 * index, rng.choice([100, 1000, 60_000]), rng.randint(1, 20))

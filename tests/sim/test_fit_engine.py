@@ -1,4 +1,4 @@
-"""The engine model fitted to an endpoint: it recovers what a simulated one was started with."""
+"""The engine model fitted to an endpoint: it recovers the parameters of a simulated one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FACTS = Facts(model="true", block_size=32, num_blocks=4096, max_num_batched_toke
 
 
 def written(path: Path, profile: EngineProfile) -> Path:
-    """A profile as a file of a user's own."""
+    """Write a profile as a user's own file."""
     cost = {
         name: {"value": getattr(profile.cost, name), "source": "a test"}
         for name in LinearCost.__slots__
@@ -52,7 +52,7 @@ def written(path: Path, profile: EngineProfile) -> Path:
     return path
 
 
-def test_measurements_made_by_the_model_itself_are_fitted_exactly() -> None:
+def test_measurements_from_the_model_itself_are_fitted_exactly() -> None:
     seen = {name: predict(TRUE, point) for name, point in fit_points(LONGEST).items()}
     fitted = fit(seen, LONGEST, FACTS)
     for group in check_points(LONGEST).values():
@@ -66,7 +66,7 @@ def test_measurements_made_by_the_model_itself_are_fitted_exactly() -> None:
         assert ours == pytest.approx(true, rel=0.1), name
 
 
-def test_hits_and_company_change_what_is_predicted() -> None:
+def test_cache_hits_and_concurrent_requests_change_predictions() -> None:
     first, _, _, whole = check_points(LONGEST)["cached share"]
     assert predict(TRUE, first).cached_tokens == 1024
     assert predict(TRUE, whole).cached_tokens == LONGEST - 32, "the last block is computed"
@@ -79,7 +79,7 @@ def test_hits_and_company_change_what_is_predicted() -> None:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """A simulated endpoint of `TRUE`, in a thread of its own, stopped at the end."""
+    """A simulated endpoint of `TRUE`, in its own thread, stopped at the end."""
     settings = EndpointSettings(
         model="sim", profile=str(written(tmp_path / "true.yaml", TRUE)), max_model_len=8192
     )
@@ -108,13 +108,13 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_path: Path) -> None:
+def test_measuring_an_endpoint_recovers_its_profile(endpoint: str, tmp_path: Path) -> None:
     out, data, plot = tmp_path / "own.yaml", tmp_path / "own.json", tmp_path / "own.png"
     told = ["fit-engine", endpoint, "--longest", str(LONGEST), "--max-num-batched-tokens", "1024"]
     told += ["--repeat", "1", "--out", str(out), "--json", str(data)]
     ran = RUN.invoke(commands.app, [*told, "--plot", str(plot)])
     missed = "NOT held" in ran.output
-    assert ran.exit_code == (3 if missed else 0), ran.output  # up to the machine's other work
+    assert ran.exit_code == (3 if missed else 0), ran.output  # apart from other work on the machine
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = [row[3] for row in json.loads(data.read_bytes())["tables"][1]["rows"]]
     assert {1024, 2048, 3072, LONGEST - 32} <= set(found), "the engine found what was sent before"
@@ -123,11 +123,11 @@ def test_an_endpoint_is_measured_and_its_profile_recovered(endpoint: str, tmp_pa
         *("sim", TRUE.settings.block_size),
         TRUE.settings.num_blocks,
     )
-    # Other work on the machine adds to what is measured, sometimes much, and takes nothing away.
+    # Other work on the machine adds to measured times, sometimes much, and subtracts nothing.
     whole = check_points(LONGEST)["prompt length"][-1]
     times = predict(fitted, whole).ttft_s[0] / predict(TRUE, whole).ttft_s[0]
     assert 0.7 <= times <= 5.0
-    # The profile stands in a fleet file beside it.
+    # The profile is in a fleet file next to it.
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("endpoints: [{name: a, profile: own.yaml}]")
     assert read_fleet(fleet).sites()[0].engine == fitted
@@ -148,14 +148,14 @@ def test_an_impossible_measurement_exits_2_with_a_message(told: list[str], says:
     assert says in ran.stderr
 
 
-def test_a_model_or_a_length_that_is_not_there_is_named(endpoint: str) -> None:
+def test_a_missing_model_or_length_is_reported(endpoint: str) -> None:
     for told, says in ((["--model", "nope"], "nope"), (["--longest", "100"], "--longest 100")):
         ran = RUN.invoke(commands.app, ["fit-engine", endpoint, *told])
         assert ran.exit_code == 2
         assert says in ran.stderr
 
 
-def test_requests_of_others_are_reported(endpoint: str) -> None:
+def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
     async def asked_beside() -> Facts:
         async with aiohttp.ClientSession() as session:
             body = {"model": "sim", "prompt": [5] * 64, "max_tokens": 2000, "stream": True}

@@ -32,7 +32,7 @@ SAME = Prompt(prompt_tokens=1600, output_tokens=2, blocks=spread(1, 100))
 def serve(
     prompts: list[Prompt], flow: FlowSettings | None
 ) -> tuple[VirtualFleet, list[Exchange], list[RequestError]]:
-    """All of the prompts at once."""
+    """All prompts at once."""
     fleet = VirtualFleet([SITE], FleetSettings(), seed=1, flow=flow)
     ended: list[Exchange] = []
     refused: list[RequestError] = []
@@ -61,7 +61,7 @@ def test_requests_without_room_wait_and_are_served() -> None:
     assert not fleet.director.table.in_flight.any()
 
 
-def test_what_the_queue_does_not_take_is_refused() -> None:
+def test_requests_that_the_queue_does_not_accept_are_refused() -> None:
     flow = FlowSettings(limits=Limits(max_waiting=3))
     _, ended, refused = serve([other(number) for number in range(1, 21)], flow)
     assert len(ended) + len(refused) == 20
@@ -75,7 +75,7 @@ def test_a_session_with_a_place_does_not_wait() -> None:
     assert last.decision.uncached_tokens == pytest.approx(0.0, abs=16)
 
 
-def test_a_request_that_waited_is_decided_by_its_own_prompt() -> None:
+def test_a_request_that_waited_is_decided_with_its_own_prompt() -> None:
     _, ended, _ = serve([other(number) for number in range(1, 6)], FlowSettings())
     waited = [exchange for exchange in ended if exchange.decision.now > 0.0]
     assert waited
@@ -89,7 +89,7 @@ def test_without_flow_control_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("share_delay_s", [None, 0.01])
-def test_each_of_several_pickers_has_its_queue(share_delay_s: float | None) -> None:
+def test_each_of_several_pickers_has_its_own_queue(share_delay_s: float | None) -> None:
     settings = FleetSettings(pickers=2, share_delay_s=share_delay_s)
     fleet = VirtualFleet([SITE], settings, seed=1, flow=FlowSettings())
     ended: list[Exchange] = []

@@ -1,4 +1,4 @@
-"""A virtual fleet in trouble: endpoints that crash, leave, join and restart with empty caches."""
+"""A virtual fleet with faults: endpoints that crash, leave, join and restart with empty caches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallbac
 
 
 @pytest.mark.parametrize("fallbacks", [0, 2])
-def test_an_answer_that_breaks_off_fails(fallbacks: int) -> None:
+def test_a_truncated_answer_counts_as_failed(fallbacks: int) -> None:
     fleet, ended = fleet_of(FleetSettings(fallbacks=fallbacks)), list[Exchange]()
     sent = ask(fleet, 1, ended)
     fleet.clock.at(1.2, fleet.host(sent.decision.address).stop)  # 1 s of prefill, 0.5 s of answer
@@ -83,7 +83,7 @@ def test_an_answer_that_breaks_off_fails(fallbacks: int) -> None:
     assert not fleet.director.table.in_flight.any()
 
 
-def test_an_endpoint_that_refuses_is_soon_left_alone_and_comes_back() -> None:
+def test_an_endpoint_that_refuses_is_excluded_soon_and_returns() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     fleet.host("a").stop()
     fleet.clock.at(20.0, fleet.host("a").start)
@@ -110,7 +110,7 @@ def test_a_restarted_engine_is_believed_to_hold_nothing() -> None:
     assert ended[1].cached_tokens == 0
 
 
-def test_a_deployment_replaces_every_endpoint_and_loses_no_request() -> None:
+def test_a_deployment_replaces_every_endpoint_without_losing_a_request() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     operation = Operation(fleet, NAMES, 2, random.Random(1))
     operation.deploy(10.0, 20.0)

@@ -1,4 +1,4 @@
-"""The virtual fleet: closed forms, readings as old as they are, and what stays bounded."""
+"""The virtual fleet: closed forms, aging readings, and bounded memory."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def collected(fleet: VirtualFleet, asked: list[Arrival], cap: int = 64) -> list[
     return ended
 
 
-def test_a_lone_request_takes_its_round_trip_its_prefill_and_its_decoding() -> None:
+def test_a_lone_request_takes_its_round_trip_plus_prefill_plus_decoding() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     (seen,) = collected(fleet, arrivals(1, 0.0))
     assert seen.first_s - seen.sent_s == pytest.approx(0.1 + 100 * PREFILL_S)
     assert seen.latency_s == pytest.approx(0.1 + 100 * PREFILL_S + 4 * DECODE_S)
 
 
-def test_everything_reserved_is_given_back() -> None:
+def test_all_reservations_are_released() -> None:
     fleet = VirtualFleet(sites(3, jitter=0.3), FleetSettings(policy="gorgo"), seed=1)
     assert len(collected(fleet, arrivals(60, 0.01))) == 60
     table = fleet.director.table
@@ -83,7 +83,7 @@ def test_everything_reserved_is_given_back() -> None:
 
 @pytest.mark.parametrize("at_s", [0.01, 0.2, 0.3, 1.13, 1.3])
 def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -> None:
-    """On its way, queued, while it is read and while it is decoded."""
+    """In transit, queued, while it is prefilled and while it is decoded."""
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended: list[Exchange] = []
     first = fleet.send(
@@ -109,7 +109,7 @@ def test_a_cancelled_request_frees_its_engine_and_its_reservation(at_s: float) -
         assert not column.any()
 
 
-def test_a_request_the_engine_refuses_ends_with_its_status_and_leaves_no_belief() -> None:
+def test_a_request_refused_by_the_engine_ends_with_its_status_and_no_cache_entry() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     ended = collected(fleet, [Arrival(at_s=0.0, prompt=prompt(tokens=20_000))])
     assert [exchange.status for exchange in ended] == [400]
@@ -117,7 +117,7 @@ def test_a_request_the_engine_refuses_ends_with_its_status_and_leaves_no_belief(
     assert again[0].decision.uncached_tokens == pytest.approx(100)
 
 
-def test_a_scrape_is_as_old_as_its_way_here() -> None:
+def test_a_scrape_is_as_old_as_its_way_back() -> None:
     fleet = VirtualFleet(sites(1, rtt_s=0.4), FleetSettings(scrape_interval_s=1.0), seed=0)
     reads = []
     table = fleet.director.table
@@ -135,7 +135,7 @@ def test_a_scrape_is_as_old_as_its_way_here() -> None:
     np.testing.assert_allclose(gaps, 1.0)
 
 
-def test_probes_go_through_the_products_smoothing() -> None:
+def test_probes_use_the_production_smoothing() -> None:
     fleet = VirtualFleet(sites(1, jitter=0.2), FleetSettings(probe_interval_s=1.0), seed=3)
     twin = Link(LinkProfile(rtt_s=0.1, jitter=0.2), random.Random("3/link e0:80"))
     draws = random.Random("3/probe e0:80")
@@ -143,7 +143,7 @@ def test_probes_go_through_the_products_smoothing() -> None:
     assert fleet.director.table.rtt_s[0] == pytest.approx(expected)
 
 
-def test_beyond_the_cap_requests_wait_and_the_schedule_is_read_no_further() -> None:
+def test_beyond_the_cap_requests_wait_and_the_schedule_is_not_read_further() -> None:
     read = []
 
     def schedule() -> Iterator[Arrival]:
@@ -173,7 +173,7 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
         for number in range(2_000):
             if number in (500, 1_999):
                 held.append(tracemalloc.get_traced_memory()[0])
-            blocks = spread(number << 20, 93)  # nothing is ever asked twice
+            blocks = spread(number << 20, 93)  # no prompt is sent twice
             yield Arrival(
                 at_s=0.2 * number,
                 prompt=Prompt(prompt_tokens=1500, output_tokens=20, blocks=blocks),
@@ -195,11 +195,11 @@ def test_a_schedule_of_any_length_takes_no_more_memory_once_caches_are_full() ->
     finally:
         tracemalloc.stop()
     assert tally.numbers()["success"] == 1.0
-    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it come back.
+    # Some 200 bytes for each prompt, up to 65,536 of them: its age, should it return.
     assert held[1] - held[0] < 512 << 10, "bytes that 1,500 more requests left behind"
 
 
-def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:
+def test_a_turn_is_sent_once_it_is_due_and_the_previous_one_is_answered() -> None:
     fleet = VirtualFleet(sites(1), FleetSettings(), seed=0)
     turns = (prompt(), prompt(tokens=200), prompt(tokens=300))
     seen: list[Exchange] = []
@@ -213,7 +213,7 @@ def test_a_turn_is_sent_when_it_is_due_and_the_one_before_is_answered() -> None:
     assert all(exchange.cached_tokens > 0 for exchange in seen[1:])
 
 
-def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+def test_a_run_is_determined_by_its_seed() -> None:
     def run(seed: int) -> dict[str, float]:
         fleet = VirtualFleet(sites(3, jitter=0.3), FleetSettings(policy="random"), seed=seed)
         tally = Tally()
@@ -224,7 +224,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
     assert run(5) != run(6)
 
 
-def test_policies_meet_the_same_network() -> None:
+def test_policies_get_the_same_network_conditions() -> None:
     def trips(policy: str) -> list[float]:
         fleet = VirtualFleet(sites(2, jitter=0.3), FleetSettings(policy=policy), seed=5)
         ended = collected(fleet, arrivals(20, 30.0))  # so far apart that nothing queues
@@ -234,23 +234,23 @@ def test_policies_meet_the_same_network() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], sites(1) * 2])
-def test_a_fleet_that_makes_no_sense_is_refused(bad: list[Site]) -> None:
+def test_an_invalid_fleet_is_rejected(bad: list[Site]) -> None:
     with pytest.raises(SettingError):
         VirtualFleet(bad, FleetSettings(), seed=0)
 
 
-def test_an_unknown_policy_is_named_with_those_there_are() -> None:
+def test_an_unknown_policy_is_reported_with_the_known_ones() -> None:
     with pytest.raises(SettingError, match="least-loaded"):
         VirtualFleet(sites(1), FleetSettings(policy="nope"), seed=0)
 
 
-def test_a_block_size_the_ids_cannot_serve_is_refused() -> None:
+def test_a_block_size_that_does_not_match_the_ids_is_refused() -> None:
     odd = replace(ENGINE, settings=EngineSettings(num_blocks=10, block_size=24))
     with pytest.raises(SettingError, match="multiple of 16"):
         VirtualFleet([Site(name="e", model="m", engine=odd)], FleetSettings(), seed=0)
 
 
-def test_background_calls_keep_no_run_alive() -> None:
+def test_background_calls_do_not_keep_a_run_alive() -> None:
     clock = VirtualClock()
     ticks = []
 
@@ -273,7 +273,7 @@ def test_calls_due_together_run_in_the_order_they_were_made() -> None:
     assert seen == ["a", "b", "c"]
 
 
-def test_spells_take_their_share_of_the_time() -> None:
+def test_slow_spells_take_their_share_of_the_time() -> None:
     profile = LinkProfile(rtt_s=0.1, spell_rtt_s=0.5, spell_share=0.05, spell_s=10.0)
     link = Link(profile, random.Random(1))
     trips = [link.rtt_s(float(now), 0.0) for now in range(200_000)]
@@ -283,10 +283,10 @@ def test_spells_take_their_share_of_the_time() -> None:
 
 @given(shared=st.integers(0, 300), more=st.integers(0, 300), other=st.integers(0, 300))
 @settings(max_examples=examples(60))
-def test_the_index_sees_of_ids_what_it_would_see_of_text(
+def test_the_index_treats_ids_like_the_text_they_represent(
     shared: int, more: int, other: int
 ) -> None:
-    """Against the grid's definition: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
+    """By the definition of the grid: whole blocks of 64, 256 and 1,024 bytes, four to a token."""
     head = spread(7, shared)
     first = array("Q", [*head, *spread(10**6, more)])
     second = array("Q", [*head, *spread(2 * 10**6, other)])
@@ -307,7 +307,7 @@ def test_the_index_sees_of_ids_what_it_would_see_of_text(
 
 @given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=300))
 @settings(max_examples=examples(50))
-def test_histogram_percentiles_are_those_of_the_values(values: list[float]) -> None:
+def test_percentiles_of_a_histogram_match_those_of_the_values(values: list[float]) -> None:
     histogram = Histogram()
     for value in values:
         histogram.add(value)

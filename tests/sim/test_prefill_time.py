@@ -1,4 +1,4 @@
-"""The prefill table against closed forms and against simulating each length by itself."""
+"""The prefill table compared with closed forms and with simulating each length separately."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from support.exploring import examples
 
 
 def cost(chunk_tokens: int, context_tokens: int) -> float:
-    """Overhead, a linear part, and attention over what is there already."""
+    """Overhead, a linear part, and attention over the existing context."""
     return (
         0.004 + 1.2e-5 * chunk_tokens + 6e-11 * chunk_tokens * (context_tokens + chunk_tokens / 2)
     )
 
 
 def simulate(length: int, target_s: float = 0.02, step: int = 32) -> float:
-    """Algorithm 3 word by word for one length, chunks found by trying all sizes."""
+    """Algorithm 3 word by word for one length; chunks are found by trying all sizes."""
     done, total = 0, 0.0
     while done < length:
         sizes = range(8192, 0, -step)
@@ -38,16 +38,16 @@ TABLE = PrefillTable.build(cost, max_tokens=131_072)
 
 
 @pytest.mark.parametrize("length", [1024, 2048, 10_240, 66_560, 131_072])
-def test_grid_points_equal_a_simulation_of_their_own(length):
+def test_grid_points_equal_separate_simulations(length):
     assert TABLE.total_s(length) == pytest.approx(simulate(length), rel=1e-9)
 
 
-def test_between_grid_points_the_table_interpolates():
+def test_values_between_grid_points_are_interpolated():
     low, high = TABLE.total_s(4096), TABLE.total_s(5120)
     assert TABLE.total_s(4352) == pytest.approx(low + 0.25 * (high - low))
 
 
-def test_remaining_is_the_rest_and_a_cached_prefix_counts_as_done():
+def test_the_remaining_time_excludes_a_cached_prefix():
     assert TABLE.remaining_s(50_000, 20_000) == pytest.approx(
         TABLE.total_s(50_000) - TABLE.total_s(20_000)
     )
@@ -57,7 +57,7 @@ def test_remaining_is_the_rest_and_a_cached_prefix_counts_as_done():
     assert TABLE.remaining_s(100_000, 50_000) > TABLE.total_s(50_000)
 
 
-def test_a_million_tokens_take_one_simulation_not_a_thousand():
+def test_a_million_tokens_take_one_simulation_instead_of_a_thousand():
     calls = 0
 
     def counted(chunk_tokens: int, context_tokens: int) -> float:
@@ -75,7 +75,7 @@ def test_a_target_that_nothing_fits_still_prices_the_whole_prompt():
     assert table.total_s(4096) == pytest.approx(4096 / 32)
 
 
-def test_the_vector_look_up_equals_the_single_one():
+def test_the_vectorized_lookup_equals_the_single_one():
     tokens = np.array([-3.0, 0.0, 1.0, 1023.0, 1024.0, 70_001.5, 131_072.0, 500_000.0])
     assert TABLE.totals_s(tokens).tolist() == pytest.approx([TABLE.total_s(one) for one in tokens])
 
@@ -94,7 +94,7 @@ def test_more_tokens_never_cost_less(a, b):
     cap=st.integers(0, 5000),
     step=st.integers(1, 64),
 )
-def test_the_largest_chunk_equals_a_search_through_all(slope, limit_s, cap, step):
+def test_the_largest_chunk_equals_an_exhaustive_search(slope, limit_s, cap, step):
     sizes = {cap, *range(0, cap, step)}
     expected = max((s for s in sizes if s == 0 or slope * s <= limit_s), default=0)
     assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected
@@ -106,7 +106,7 @@ def test_the_largest_chunk_equals_a_search_through_all(slope, limit_s, cap, step
     limit_s=st.floats(-0.1, 0.5),
     step=st.integers(1, 40),
 )
-def test_the_largest_chunk_of_any_rising_curve_in_few_calls(rises, limit_s, step):
+def test_the_largest_chunk_of_any_increasing_function_is_found_in_few_calls(rises, limit_s, step):
     """Flat parts, jumps and infinities too; never more calls than three binary searches."""
     curve = list(accumulate(rises))
     calls = []
@@ -123,6 +123,6 @@ def test_the_largest_chunk_of_any_rising_curve_in_few_calls(rises, limit_s, step
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf")])
-def test_constants_that_make_no_sense_are_refused(seconds):
+def test_invalid_constants_are_rejected(seconds):
     with pytest.raises(SettingError, match="prefill time"):
         PrefillTable.build(lambda c, k: seconds, max_tokens=4096)

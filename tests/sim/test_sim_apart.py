@@ -1,4 +1,4 @@
-"""Prefill and decode apart in simulation: where time goes, and where prompts stay cached."""
+"""Disaggregated prefill in simulation: where time goes, and where prompts stay cached."""
 
 import pytest
 from sim_endpoint import running
@@ -82,7 +82,7 @@ def test_the_first_token_comes_after_the_prefill_and_the_transfer(slower):
     assert more_s == pytest.approx(transfer_s, abs=0.03)
 
 
-def test_answers_under_way_are_not_held_up_by_prompts_that_are_read_elsewhere():
+def test_answers_in_flight_are_not_delayed_by_prompts_prefilled_elsewhere():
     def answering_s(apart):
         at_s = [0.0, *(2.0 + 0.5 * n for n in range(4))]
         done = run(fleet("prefill", "decode", apart=apart), *at_s, output=300)
@@ -92,7 +92,7 @@ def test_answers_under_way_are_not_held_up_by_prompts_that_are_read_elsewhere():
     assert answering_s("always") < 0.7 * answering_s("never")
 
 
-async def test_an_endpoint_has_the_prompt_read_by_the_one_that_the_header_names():
+async def test_an_endpoint_lets_the_one_named_in_the_header_prefill_the_prompt():
     body = {"model": "sim", "messages": [{"role": "user", "content": "a word " * 3000}]}
     async with running() as p, running() as d:
         headers = {PREFILLER: p.endpoint.address}
@@ -110,7 +110,7 @@ async def test_an_endpoint_has_the_prompt_read_by_the_one_that_the_header_names(
         assert await d.metric("vllm:prefix_cache_hits_total") > 2000  # the second's, from the first
 
 
-async def test_where_the_other_endpoint_fails_the_prompt_is_read_here():
+async def test_if_the_other_endpoint_fails_the_prompt_is_prefilled_locally():
     body = {"model": "sim", "prompt": "a word " * 100, "max_tokens": 5}
     async with running() as p, running() as d:
         fails = {PREFILLER: "127.0.0.1:1"}

@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own."""
+"""A certificate authority for a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Authority:
         self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, host: str = "127.0.0.1") -> tuple[Path, Path]:
-        """A certificate and its key; their paths."""
+        """Return the paths of a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             of: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
 class Collector:
-    """Keeps its input; answers `status`, after the `refusals`, and nothing while it `hangs`."""
+    """Keeps its input; answers `status` after the `refusals`, and nothing while it `hangs`."""
 
     def __init__(self, port: int = 0) -> None:
         self.port = port
@@ -24,11 +24,11 @@ class Collector:
         self.requests = 0
 
     def url(self, signal: str) -> str:
-        """Where a signal goes."""
+        """URL for a signal."""
         return f"http://127.0.0.1:{self.port}/v1/{signal}"
 
     def of(self, service: str) -> list[Any]:
-        """Spans that a service sent."""
+        """Return the spans that a service sent."""
         found = zip(self.spans, self.resources, strict=True)
         return [span for span, resource in found if resource["service.name"] == service]
 
@@ -71,7 +71,7 @@ class Collector:
 
 
 def attributes(of: Any) -> dict[str, Any]:
-    """The attributes of a span or a resource, as plain values."""
+    """Return the attributes of a span or a resource, as plain values."""
     return {pair.key: _plain(pair.value) for pair in of.attributes}
 
 

@@ -12,7 +12,7 @@ from laar.cli import app
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The result of a command: its exit status, and all that it wrote."""
+    """The result of a command: its exit status, and all output."""
 
     status: int
     text: str
@@ -28,5 +28,5 @@ def run(*arguments: object, **variables: str) -> Ran:
 
 
 async def run_beside(*arguments: object, **variables: str) -> Ran:
-    """Run `laar` to its end, in a thread: what it talks to is served by this loop."""
+    """Run `laar` to its end, in a thread: this loop serves what it connects to."""
     return await asyncio.to_thread(run, *arguments, **variables)

@@ -9,7 +9,7 @@ from laar.testing import checks
 
 
 def check_all(make: Callable[[], Any], *, symmetric: bool = True) -> None:
-    """Run every check; raise one `AssertionError` that names all broken promises."""
+    """Run every check; raise one `AssertionError` that lists all broken promises."""
     broken = []
     for check in checks(make, symmetric=symmetric):
         try:

@@ -14,5 +14,5 @@ _LEAST = 10
 
 
 def examples(count: int) -> int:
-    """Return the number of examples to try of `count`, which the slow suites try."""
+    """Return the number of examples to try out of `count`, which the slow suites try."""
     return max(_LEAST, count // _SHARE) if settings.default.derandomize else count

@@ -1,4 +1,4 @@
-"""Features of a text by itself, as `laar.accuracy.assessor` finds those of a request."""
+"""Features of a text alone, as `laar.accuracy.assessor` finds those of a request."""
 
 from laar.accuracy.features import (
     Features,

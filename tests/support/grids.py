@@ -1,4 +1,4 @@
-"""Which combinations of two parameters `make test` tries."""
+"""The combinations of two parameters that `make test` tries."""
 
 from __future__ import annotations
 

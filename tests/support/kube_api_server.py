@@ -18,7 +18,7 @@ from aiohttp import web
 
 
 class KubeApiServer:
-    """The state, the faults, and the requests that it got."""
+    """The state, the faults, and the requests received."""
 
     def __init__(self) -> None:
         self.version = 100
@@ -56,7 +56,7 @@ class KubeApiServer:
             self.news.notify_all()
 
     async def bookmark(self) -> None:
-        """Send all watches a bookmark, behind all events that they have not got yet."""
+        """Send a bookmark to all watches, after all events that they have not received yet."""
         self.version += 1
         await self._tell("bookmark", None, None)
 
@@ -87,7 +87,7 @@ class KubeApiServer:
         namespace, plural = parts[-2], parts[-1]
         verb = "watch" if "watch" in request.query else "list"
         self.asked.add((verb, group, plural, namespace))
-        if group == "llm-d.ai":  # the same kinds in another group, and there in two versions
+        if group == "llm-d.ai":  # the same kinds in another group, in two versions there
             plural = f"{plural}.v1.{group}" if parts[2] == "v1" else f"{plural}.{group}"
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return status(401, "Unauthorized")
@@ -171,7 +171,7 @@ def matches(item: dict[str, Any], request: web.Request) -> bool:
 
 
 def pod(name: str, ip: str = "10.0.0.1", *, ready: bool = True, **metadata: Any) -> dict[str, Any]:
-    """A pod as the API server writes one, with what laar does not read as well."""
+    """Return a pod as the API server writes it, including fields that laar does not read."""
     metadata.setdefault("labels", {"app": "vllm"})
     metadata.setdefault("annotations", {"laar.dev/model": "org/tiny"})
     metadata.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def metric(runner: Runner, name: str) -> float:
-    """The value of one series, labels included in `name`; 0 when the page lacks it."""
+    """Return the value of one series, labels included in `name`; 0 if the page lacks it."""
     for line in metrics_page(runner.picker).decode().splitlines():
         if line.startswith(name) and line[len(name)] == " ":
             return float(line.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""Another valid value for every setting, to change it."""
+"""Another valid value for every setting, for tests that change it."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ OTHER: dict[str, Any] = {
     "shutdown.drain_s": 7,
     "shutdown.grace_s": 7,
 }
-"""By path; a test fails when one is missing."""
+"""By path; a test fails if one is missing."""
 
 
 def document(paths: Iterable[str]) -> dict[str, Any]:
-    """A settings document with the other values of some settings."""
+    """Return a settings document with the other values of some settings."""
     made = {**BASE}
     for path in paths:
         section, _, name = path.rpartition(".")

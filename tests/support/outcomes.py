@@ -1,4 +1,4 @@
-"""Outcomes of questions, for the figures that are made of them."""
+"""Outcomes of questions, for figures derived from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from laar.client import Attempt, Outcome
 
 
 def outcome(*latencies_s: float, correct: bool, waited_s: float = 0.1) -> Outcome:
-    """An attempt for each latency, the last one right if `correct`; all but the first waited."""
+    """Attempts with these latencies, the last one right if `correct`; all but the first waited."""
     last = len(latencies_s) - 1
     attempts = tuple(
         Attempt(

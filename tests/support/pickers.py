@@ -1,4 +1,4 @@
-"""Directors that share what they know over channels that a test controls."""
+"""Directors that share their knowledge over channels that a test controls."""
 
 import random
 from collections import deque
@@ -62,7 +62,7 @@ def sharing_picker(
 
 
 def all_batches(sender, now):
-    """A whole backlog, which takes several calls."""
+    """Return a whole backlog, which takes several calls."""
     made = sender.batches(now)
     while sender.outbox.waiting_bytes:
         made += sender.batches(now)
@@ -70,7 +70,7 @@ def all_batches(sender, now):
 
 
 class Network:
-    """A channel from each picker to each other; nothing arrives by itself."""
+    """A channel from each picker to each other one; nothing arrives by itself."""
 
     def __init__(self, pickers):
         self.pickers = pickers
@@ -101,7 +101,7 @@ class Network:
 
 
 class Log:
-    """One stream that all pickers read at their own pace, as a store or a hub is."""
+    """One stream that all pickers read at their own pace, like that of a store or a hub."""
 
     def __init__(self, pickers):
         self.pickers = pickers

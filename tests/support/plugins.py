@@ -1,4 +1,4 @@
-"""Packages with entry points, installed as far as Python's own look-up goes: by their dist-info."""
+"""Packages with entry points, installed for Python's look-up by their dist-info."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def install(site: Path, package: str, points: Mapping[str, Mapping[str, str]]) -
 
 @contextmanager
 def installed(*folders: Path) -> Iterator[None]:
-    """Folders on the path of this process; modules that were imported from there are forgotten."""
+    """Put folders on the path of this process; forget modules imported from there afterwards."""
     before: Sequence[str] = list(sys.path)
     sys.path[:0] = [str(folder) for folder in folders]
     try:

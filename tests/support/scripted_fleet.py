@@ -13,7 +13,7 @@ from aiohttp import web
 
 @dataclass
 class ScriptedFleet:
-    """Answers by a function of the request's number; remembers what it was sent."""
+    """Answers by a function of the request's number; records received requests."""
 
     script: Callable[[int, dict[str, Any]], web.StreamResponse | str]
     url: str = ""

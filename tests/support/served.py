@@ -1,4 +1,4 @@
-"""An engine that a test plays: a handler behind a port on loopback."""
+"""An engine played by a test: a handler behind a port on loopback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 class ServedEngine:
-    """Serves every path by the method `_handle` for the length of an ``async with`` block."""
+    """Serves every path with the method `_handle` for the duration of an ``async with`` block."""
 
     address: str
     """``host:port``, once started."""

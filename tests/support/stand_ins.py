@@ -17,7 +17,7 @@ from typing import Any, Self
 from aiohttp import web
 
 PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 1234, 7, 1000
-"""What a stand-in says of every prompt."""
+"""The answer of a stand-in to every prompt."""
 
 _TEXT = "The answer is four."
 
@@ -229,9 +229,9 @@ class StandIn:
         self.kind, self.model, self.key = kind, model, key
         self._pair = pair
         self.asked: list[str] = []
-        """The paths of what clients sent, as they arrived."""
+        """The paths requested by clients, in order of arrival."""
         self.keys: set[str | None] = set()
-        """The `authorization` of everything that arrived, but for probes of ``/health``."""
+        """The `authorization` of all requests, except probes of ``/health``."""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=1 << 26)
@@ -250,7 +250,7 @@ class StandIn:
         await self._runner.cleanup()
 
     def expected(self, path: str) -> str:
-        """Return the path that it knows a client's path by."""
+        """Return its own path for a client's path."""
         return f"{self.kind.base}{path[3:]}" if path.startswith("/v1/") else path
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -302,7 +302,7 @@ class StandIn:
 
 
 def _answer(form: str, model: str, *, cached: bool) -> dict[str, Any]:
-    """Return an answer of a form, with the usage that belongs to it."""
+    """Return an answer of a form, with its usage."""
     openai: dict[str, Any] = {
         "prompt_tokens": PROMPT_TOKENS,
         "completion_tokens": ANSWER_TOKENS,
@@ -330,7 +330,7 @@ def _answer(form: str, model: str, *, cached: bool) -> dict[str, Any]:
             return {"object": "response", "id": "resp_1", "status": "completed", "model": model,
                     "output": output, "usage": other}  # fmt: skip
         case "messages":
-            if cached:  # what was read from a cache is not in `input_tokens`
+            if cached:  # tokens read from a cache are not in `input_tokens`
                 other["input_tokens"] = PROMPT_TOKENS - CACHED_TOKENS
                 other["cache_read_input_tokens"] = CACHED_TOKENS
             return {"type": "message", "role": "assistant", "model": model, "usage": other,

@@ -60,7 +60,7 @@ def _begin(command):
 
 
 def binary_of(name):
-    """The server's path; the test is skipped, and says why, without it."""
+    """The server's path; without it the test is skipped with the reason."""
     pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
     found = shutil.which(name)
     if found is None:

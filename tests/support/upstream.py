@@ -59,8 +59,8 @@ class RecordingUpstream:
         self.requests: deque[RecordedRequest] = deque(maxlen=_MAX_RECORDED)
         self.default_answer = Answer()
         self.chat_answer: Answer | Callable[[], Answer] | None = None  # instead, for chat
-        self.models: list[dict[str, object]] = []  # told to the picker's looks at the names
-        self.lists_models = asyncio.Event()  # cleared: such a look has to wait
+        self.models: list[dict[str, object]] = []  # returned to the picker's polls of model names
+        self.lists_models = asyncio.Event()  # cleared: such a poll has to wait
         self.lists_models.set()
         self._script: deque[Answer] = deque()
 
@@ -75,11 +75,11 @@ class RecordingUpstream:
 
     @property
     def asked(self) -> list[RecordedRequest]:
-        """The requests that arrived besides scrapes, probes, looks at names and templates."""
+        """The requests received, except scrapes, probes, and polls of names and templates."""
         return [r for r in self.requests if not _watched(r.path, r.headers)]
 
     def script(self, *answers: Answer) -> None:
-        """Queue answers for the requests to come."""
+        """Queue answers for later requests."""
         self._script.extend(answers)
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,7 @@ def view_of(
     start: str = "start",
     **given: Any,
 ) -> View:
-    """A view of as many endpoints as there are numbers."""
+    """Return a view of as many endpoints as there are numbers."""
     given.setdefault("waiting", 0.0 if scraped else None)
     return make_view(
         len(cached),
@@ -36,7 +36,7 @@ def view_of(
 
 
 def chosen(scorer: Scorer, view: View, *filters: Filter) -> int:
-    """Where the picker sends it, whose near-ties must not overrule the policy."""
+    """Return where the picker sends it; near-ties must not overrule the policy."""
     policy = Policy(name="test", scorers=[(scorer, 1.0)], filters=filters)
     kept, scores = policy.keep(view), policy.score(view)
     assert np.isfinite(scores).all()

@@ -11,21 +11,21 @@ from laar.errors import LaarError
 from laar_lab.live import processes
 
 _PORTS = range(10_000, 17_000)
-"""Below those that the lab's own commands take."""
+"""Below the ports that the lab's own commands use."""
 _PAIRS = range(17_000, 18_000)
-"""Where two in a row are of one worker of this run."""
+"""Number of consecutive ports that belong to one worker of this run."""
 _given: set[int] = set()
 """A port that one test took is closed, or yet to be bound: two of one picker must differ."""
 
 
 def _worker() -> tuple[int, int]:
-    """Which worker of this run it is, from 0, and how many there are."""
+    """Return the number of this worker of the run, from 0, and how many there are."""
     name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback TCP ports that were free just now; no other worker of this run looks at them."""
+    """Return loopback TCP ports that were free just now; no other worker of this run uses them."""
     worker, workers = _worker()
     mine = [
         port for port in range(_PORTS.start + worker, _PORTS.stop, workers) if port not in _given
@@ -38,7 +38,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def consecutive_ports() -> int:
-    """A loopback TCP port that was free just now, as its successor was."""
+    """Return a loopback TCP port that was free just now, as was the next one."""
     worker, workers = _worker()
     firsts = range(_PAIRS.start + 2 * worker, _PAIRS.stop, 2 * workers)
     while True:
@@ -48,7 +48,7 @@ def consecutive_ports() -> int:
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free just now; prefer binding port 0 where you can."""
+    """Return a loopback TCP port that was free just now; prefer binding port 0 if possible."""
     return free_ports(1)[0]
 
 

@@ -1,4 +1,4 @@
-"""The memory of decisions and the decision log: bounded, rotating, and calm on a full disk."""
+"""The memory of decisions and the decision log: bounded, rotating, and robust on a full disk."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def request(**fields):
     return Request(id="r", api=Api.CHAT, model="m", spans=("x",), question="x", chars=1, **fields)
 
 
-def test_decisions_are_found_by_id_newest_first_until_they_are_too_many():
+def test_decisions_are_found_by_id_newest_first_up_to_the_limit():
     made, memory = remembering(max_decisions=3)
     ids = [made.decide(request(), 0.0).id for _ in range(5)]
     assert [record.decision.id for record in memory.latest(9)] == ids[:1:-1]
@@ -71,7 +71,7 @@ def test_bytes_are_bounded_whatever_the_size_of_the_fleet(monkeypatch):
     )
 
 
-def test_the_end_and_the_endpoint_that_served_are_added():
+def test_the_end_and_the_serving_endpoint_are_added():
     made, memory = remembering()
     plain, moved = made.decide(request(), 0.0), made.decide(request(), 0.0)
     picked = moved.address
@@ -86,7 +86,7 @@ def test_the_end_and_the_endpoint_that_served_are_added():
 
 @pytest.mark.parametrize("shadow", [False, True])
 def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
-    """Envoy asked the next endpoint, or in shadow chose by itself."""
+    """Envoy tried the next endpoint, or in shadow chose itself."""
     made, memory = remembering()
     specs = [EndpointSpec(address=f"10.0.0.{m}:80", models=(m, "m")) for m in "12"]
     made.table.replace("test", specs)
@@ -100,7 +100,7 @@ def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
     assert lines[0]["completion"]["model"] == other.models[0]
     assert [line["model"] for line in lines] == [decision.model for decision in decided]
     read = parse_records([(b"".join(json.dumps(line).encode() + b"\n" for line in lines), "x")])
-    unknown = [] if shadow else [decided[1].model]  # in shadow, where Envoy did not report it
+    unknown = [] if shadow else [decided[1].model]  # in shadow, if Envoy did not report it
     assert [outcome.model for outcome in read.outcomes] == [other.models[0], *unknown]
 
 
@@ -166,7 +166,7 @@ async def test_every_settled_decision_becomes_a_line(tmp_path):
     assert (tmp_path / "decisions.jsonl").stat().st_mode & 0o007 == 0
 
 
-async def test_cancelling_writes_what_is_left(tmp_path):
+async def test_cancelling_writes_the_remaining_lines(tmp_path):
     logged = Logged(tmp_path / "log")
     running = asyncio.create_task(logged.log.run())
     await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_cancelling_writes_what_is_left(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
+async def test_cancelling_while_lines_are_rendered_writes_them_all(tmp_path):
     logged = Logged(tmp_path / "log")
     ids = logged.decide(100)
     running = asyncio.create_task(logged.log.run())
@@ -189,7 +189,7 @@ async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
-async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path, monkeypatch):
+async def test_old_files_are_numbered_and_the_oldest_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr("laar.telemetry.log.MAX_BYTES", 1)
     monkeypatch.setattr("laar.telemetry.log.KEEP", 2)
     logged = Logged(tmp_path / "log")
@@ -215,7 +215,7 @@ async def test_a_full_disk_is_reported_and_counted_and_the_log_recovers(tmp_path
     assert lines(tmp_path / "log") == ids
 
 
-async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypatch):
+async def test_a_line_truncated_by_a_full_disk_is_terminated_first(tmp_path, monkeypatch):
     logged = Logged(tmp_path / "log")
     real, left = log_module.os.write, [30]
 
@@ -237,7 +237,7 @@ async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypa
     assert json.loads(whole)["id"] == ids[0]
 
 
-async def test_a_full_queue_drops(tmp_path, monkeypatch):
+async def test_a_full_queue_drops_records(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
     logged = Logged(tmp_path / "other")
     logged.decide(9)

@@ -24,7 +24,7 @@ def decision(now: float) -> Any:
 
 @pytest.mark.long
 @given(st.lists(st.floats(0, 3 * BIN_S * BINS), max_size=200), st.floats(0, BIN_S * BINS))
-def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later: float) -> None:
+def test_curves_agree_with_a_list_of_the_last_hour(times: list[float], later: float) -> None:
     history = History(random.Random(1))
     for at in sorted(times):
         history.decided(decision(at))
@@ -35,7 +35,7 @@ def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later:
     assert [round(rate * BIN_S) for rate in rates] == expected  # type: ignore[attr-defined]
 
 
-def test_what_was_not_measured_is_none_and_not_zero() -> None:
+def test_unmeasured_values_are_none_instead_of_zero() -> None:
     history = History(random.Random(1))
     history.decided(decision(5.0))
     curves = history.curves(BIN_S + 1)
@@ -43,12 +43,12 @@ def test_what_was_not_measured_is_none_and_not_zero() -> None:
         assert set(curves[name]) == {None}  # type: ignore[call-overload]
 
 
-def test_shares_and_medians_of_a_bin() -> None:
+def test_shares_and_medians_of_a_bin_are_computed() -> None:
     history = History(random.Random(1))
     for number in range(10_000):
         history.settled(ended(0.001 * number, ok=number % 4 > 0))
     curves: Any = history.curves(BIN_S + 1)
     assert curves["failed"][-1] == 0.25
     assert curves["hits"][-1] == 0.25
-    assert 3.5 < curves["ttft_s"][-1] < 6.5  # of a sample of 200, four standard errors
+    assert 3.5 < curves["ttft_s"][-1] < 6.5  # for a sample of 200, four standard errors
     assert all(len(b.ttft_s.values) <= MAX_SAMPLES for b in history._ring)

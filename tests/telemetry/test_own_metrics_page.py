@@ -1,4 +1,4 @@
-"""The metrics page: every line is well-formed, and series grow with endpoints and models only."""
+"""The metrics page: every line is well-formed, and series grow only with endpoints and models."""
 
 import math
 import random
@@ -43,7 +43,7 @@ def samples(picker):
     }
 
 
-def test_endpoints_are_shown_with_any_name_and_unknown_is_nan():
+def test_endpoints_with_any_name_are_shown_and_unknown_values_are_nan():
     picker = picker_of([ODD, "plain"])
     picker.table.read("10.0.0.1:80", Reading(waiting=3), 0.0)
     found = samples(picker)
@@ -91,7 +91,7 @@ def test_client_input_creates_no_metric_series():
     assert set(samples(picker)) == before
 
 
-def test_the_page_shows_the_memory_of_the_prefix_index_and_what_left_it():
+def test_the_page_shows_the_memory_of_the_prefix_index_and_its_evictions():
     picker = picker_of(["a"], prefix={"max_bytes": 1 << 20})
     index, hasher = picker.prefixes.index, PromptHasher(b"k" * 16)
     text = random.Random(1).randbytes(20_000).hex()

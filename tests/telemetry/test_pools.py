@@ -61,7 +61,7 @@ def endpoint(address: str, pool: str = "") -> EndpointSpec:
     return EndpointSpec(address=address, models=("m",), labels=labels)
 
 
-def test_work_is_the_seconds_of_prompts_that_are_not_read_yet() -> None:
+def test_work_is_the_seconds_of_prompts_not_yet_prefilled() -> None:
     fleet = Fleet(endpoint("a:1"), endpoint("b:1"))
     assert fleet.pools.work_s() == {("", "m"): 0.0}
     decisions = [fleet.ask() for _ in range(4)]
@@ -87,14 +87,14 @@ def test_pools_are_distinguished() -> None:
     assert fleet.pools.requests() == {("one", "m"): 1.0}
 
 
-def test_lateness_is_counted_at_the_decision_and_only_beyond_the_objective() -> None:
+def test_lateness_is_counted_at_the_decision_only_beyond_the_objective() -> None:
     fleet = Fleet(endpoint("a:1"))
     fleet.ask(ttft_objective_s=5.0)
     assert fleet.pools.expected_late() == {("", "m"): 0.0}
     for _ in range(10):
         fleet.ask(ttft_objective_s=5.0)
     late = fleet.pools.expected_late()["", "m"]
-    assert 4 <= late <= 8  # those behind five seconds of prompts
+    assert 4 <= late <= 8  # those after five seconds of prompts
     fleet.ask(ttft_objective_s=60.0)
     assert fleet.pools.expected_late()["", "m"] == late
     assert fleet.pools.requests()["", "m"] == 12
@@ -109,7 +109,7 @@ def test_a_request_held_past_its_objective_counts_as_late() -> None:
     assert fleet.pools.expected_late()["", "m"] == 1
 
 
-def test_what_flow_control_sheds_at_once_or_after_a_wait_is_late() -> None:
+def test_requests_shed_by_flow_control_count_as_late() -> None:
     fleet = Fleet()
     settings = FlowSettings(limits=Limits(max_waiting=2, max_hold_s=5.0))
     fleet.pools.admission = admission = Admission(fleet.director, settings)
@@ -126,14 +126,14 @@ def test_what_flow_control_sheds_at_once_or_after_a_wait_is_late() -> None:
     assert fleet.pools.expected_late() == {("", ""): 2.0}
 
 
-def test_work_that_flow_control_holds_counts_although_no_endpoint_is_known() -> None:
+def test_work_held_by_flow_control_counts_although_no_endpoint_is_known() -> None:
     fleet = Fleet()
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
     assert isinstance(admission.ask(fleet.request(), 0.0), int)
     assert 0.5 < fleet.pools.work_s()["", ""] < 1.5
 
 
-def test_work_that_is_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start() -> None:
+def test_work_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start() -> None:
     fleet = Fleet(endpoint("a:1", pool="gold"), endpoint("b:1", pool="iron"))
     assert fleet.pools.work_s() == {("gold", "m"): 0.0, ("iron", "m"): 0.0}
     fleet.director.table.replace("test", [])
@@ -144,7 +144,7 @@ def test_work_that_is_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start()
     assert 0.5 < shown["gold", "m"] < 1.5
 
 
-def test_clients_cannot_make_series() -> None:
+def test_clients_cannot_create_series() -> None:
     fleet = Fleet(endpoint("a:1"))
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
     admission.ready = False

@@ -13,7 +13,7 @@ def logged(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_a_problem_is_logged_once_and_so_is_its_end(logged):
+def test_a_problem_and_its_end_are_logged_once_each(logged):
     problems = Problems()
     for message in ("full", "full", "gone", None, None):
         problems.report("log", message)
@@ -36,7 +36,7 @@ def test_a_removed_source_is_not_reported_as_recovered(logged):
     assert not problems
 
 
-def test_every_report_counts_by_kind(logged):
+def test_every_report_is_counted_by_kind(logged):
     problems = Problems()
     for source in ("scrape a:1", "scrape b:1", "scrape a:1", "eds"):
         problems.report(source, "no answer")

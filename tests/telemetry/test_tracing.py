@@ -1,4 +1,4 @@
-"""Which trace a decision joins: W3C Trace Context, and whose word counts."""
+"""The trace that a decision joins: W3C Trace Context, and the precedence of parents."""
 
 import pytest
 from hypothesis import given
@@ -47,16 +47,16 @@ def test_a_sampled_parent_is_joined(parent):
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_an_invalid_parent_counts_as_none(parent):
+def test_an_invalid_parent_is_ignored(parent):
     assert spans().join((), parent, "") is None
 
 
 @pytest.mark.parametrize("flags", ["00", "02", "fe"])
-def test_an_unsampled_parent_is_the_last_word(flags):
+def test_an_unsampled_parent_is_respected(flags):
     assert spans().join((), f"00-{TRACE}-{PARENT}-{flags}", "") is None
 
 
-def test_the_callers_span_of_the_call_counts_before_the_clients():
+def test_the_span_of_the_caller_takes_precedence_over_that_of_the_client():
     client = f"00-{'1' * 32}-{PARENT}-01"
     called = (("user-agent", "envoy"), ("traceparent", SAMPLED), ("tracestate", "a=b"))
     trace = spans().join(called, client, "c=d")
@@ -71,7 +71,7 @@ WRITTEN = st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9
 
 @pytest.mark.long
 @given(parent=WRITTEN, state=st.text() | st.from_regex(r"(\w+=\w*,?)+"), called=st.booleans())
-def test_nothing_that_a_client_writes_is_an_error(parent, state, called):
+def test_no_header_of_a_client_causes_an_error(parent, state, called):
     caller = (("traceparent", parent), ("tracestate", state)) if called else ()
     trace = JOINED.join(caller, parent, state)
     assert trace is None or len(trace.trace_id) == 32

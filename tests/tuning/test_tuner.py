@@ -1,4 +1,4 @@
-"""The tuner: what it believes, what it refuses, and where it ends."""
+"""The tuner: what it accepts, what it rejects, and where it ends."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def bowl(weights: Weighting) -> float:
 
 
 def fill(tuning: Tuner, now: float = 0.0) -> list[Weights]:
-    """Decide until the window takes no more; the measured decisions."""
+    """Decide until the window is full; return the measured decisions."""
     assert not tuning.frozen
     measured: list[Weights] = []
     while True:
@@ -59,7 +59,7 @@ def finish(
 
 
 def step(tuning: Tuner, cost: Callable[[Weighting], float], *, ok: bool = True) -> Weighting:
-    """One whole window; the weights it measured."""
+    """Run one whole window; return the weights it measured."""
     decisions = fill(tuning)
     finish(tuning, decisions, cost, ok)
     return decisions[0].values
@@ -85,14 +85,14 @@ def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]
 
 
 @pytest.mark.long
-def test_without_noise_it_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
+def test_without_noise_the_climb_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
     reached = [bowl(climb(tuner(max_windows=40, seed=seed), bowl)) for seed in range(20)]
     assert bowl(START) > 3.9
     assert sum(cost <= 1.2 for cost in reached) >= 17
 
 
 def noisy_climb(seed: int, windows: int) -> dict[str, float]:
-    """Up the bowl with every window 10 % off, all its requests in one direction."""
+    """Climb the bowl with every window 10 % off, all its requests in one direction."""
     tuning, rng = tuner(max_windows=windows, seed=seed), random.Random(seed)
     while not tuning.frozen:
         error = math.exp(rng.gauss(0, 0.1))
@@ -101,7 +101,7 @@ def noisy_climb(seed: int, windows: int) -> dict[str, float]:
 
 
 def single_shot(seed: int, windows: int) -> dict[str, float]:
-    """The published climb: one look at each candidate, the luckiest score kept for good."""
+    """The published climb: one measurement per candidate, the luckiest score kept forever."""
     rng, sigma, recent = random.Random(seed), 0.5, [False] * 0
     incumbent, lowest = dict(START), bowl(START) * math.exp(rng.gauss(0, 0.1))
     for _ in range(windows - 1):
@@ -110,7 +110,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
             for name, weight in incumbent.items()
         }
         cost = bowl(candidate) * math.exp(rng.gauss(0, 0.1))
-        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign trap is theirs
+        recent = [*recent, cost < lowest * 1.005][-8:]  # the sign error is theirs
         if recent[-1]:
             incumbent, lowest = candidate, cost
         if len(recent) == 8:
@@ -121,14 +121,14 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_with_noise_it_ends_near_the_optimum_and_nearer_than_the_published_climb() -> None:
+def test_with_noise_the_climb_ends_nearer_to_the_optimum_than_the_published_one() -> None:
     ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
     theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]
     assert sum(cost <= 1.15 for cost in ours) >= 17
     assert statistics.mean(ours) < statistics.mean(theirs)
 
 
-def test_a_candidate_a_little_worse_or_hardly_better_is_rejected() -> None:
+def test_a_candidate_that_is_slightly_worse_or_hardly_better_is_rejected() -> None:
     for factor in (1.003, 0.997):
         tuning = tuner()
         step(tuning, lambda _: 2.0)
@@ -150,7 +150,7 @@ def test_a_win_counts_when_it_repeats() -> None:
     assert tuning.sigma > 0.7
 
 
-def test_a_lucky_window_is_found_out() -> None:
+def test_a_lucky_window_is_detected() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 1.0)
@@ -159,7 +159,7 @@ def test_a_lucky_window_is_found_out() -> None:
     assert best(tuning) == START
 
 
-def test_when_the_load_falls_everything_wins_once_but_the_incumbent_is_measured_again() -> None:
+def test_when_load_falls_the_incumbent_is_remeasured_before_a_candidate_wins() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     step(tuning, lambda _: 3.0)  # rejected: the incumbent's window is no longer the one before
@@ -170,7 +170,7 @@ def test_when_the_load_falls_everything_wins_once_but_the_incumbent_is_measured_
     assert best(tuning) == START
 
 
-def test_after_four_lost_trials_the_incumbent_is_measured_again() -> None:
+def test_after_four_lost_trials_the_incumbent_is_remeasured() -> None:
     tuning = tuner()
     measured = [
         step(tuning, lambda weights: 2.0 + (weights != START) / 2) == START for _ in range(6)
@@ -207,13 +207,13 @@ def test_a_candidate_that_hangs_serves_one_window_and_loses() -> None:
     assert best(tuning) == START
 
 
-def test_it_says_what_is_under_way() -> None:
+def test_the_state_of_the_climb_is_shown() -> None:
     tuning = tuner()
     step(tuning, bowl)
     shown = tuning.under_way
     assert (shown["role"], shown["version"], shown["decided"]) == ("candidate", 2, 0)
     assert shown["weights"] == tuning.weights(0.0).values != START
-    decisions = fill(tuning)  # the incumbent serves while the answers come
+    decisions = fill(tuning)  # the incumbent serves while the answers arrive
     assert tuning.under_way == shown | {"weights": START, "decided": 20}
     finish(tuning, decisions[:5], bowl)
     assert tuning.under_way["answered"] == 5
@@ -221,11 +221,11 @@ def test_it_says_what_is_under_way() -> None:
     assert tuning.under_way == {"role": "frozen", "weights": START}
 
 
-def test_slow_requests_that_never_report_are_not_left_out() -> None:
+def test_slow_requests_without_a_report_count_as_failures() -> None:
     tuning = tuner(drain_s=60.0)
     step(tuning, lambda _: 2.0)
     decisions = fill(tuning)
-    finish(tuning, decisions[:-4], lambda _: 1.9)  # quick, but one in five hangs
+    finish(tuning, decisions[:-4], lambda _: 1.9)  # fast, but one in five hangs
     for second in range(120):
         tuning.weights(float(second))
     assert last(tuning)["cost_s"] == pytest.approx(1.9 * 20 / 16)
@@ -251,14 +251,14 @@ def test_a_candidate_that_worsens_the_tail_or_the_errors_is_stopped_inside_its_w
         assert last(tuning)["role"] == "incumbent"
         tuning.observe(Observed(version=decision.version, **bad), 0.0)  # type: ignore[arg-type]
     assert last(tuning)["outcome"] == "stopped"
-    # Those still to be answered are not failures.
+    # Requests that are still unanswered are not failures.
     assert last(tuning)["failure_share"] == (0.0 if bad["e2e_s"] == 60.0 else 1.0)
     assert tuning.under_way["role"] == "incumbent"
     assert tuning.weights(0.0).values == START
     assert step(tuning, lambda _: 2.0) == START
 
 
-def test_failures_that_the_incumbent_shares_stop_no_proposal() -> None:
+def test_failures_that_the_incumbent_also_has_stop_no_candidate() -> None:
     tuning = tuner(window=40)
 
     def window(failures: int, seconds: float) -> None:
@@ -272,7 +272,7 @@ def test_failures_that_the_incumbent_shares_stop_no_proposal() -> None:
     assert last(tuning)["outcome"] == "accepted"
 
 
-def test_failures_only_teach_nothing_and_end_nothing() -> None:
+def test_nothing_is_learned_from_a_window_with_only_failures() -> None:
     tuning = tuner()
     for _ in range(10):
         assert step(tuning, bowl, ok=False) == START
@@ -280,7 +280,7 @@ def test_failures_only_teach_nothing_and_end_nothing() -> None:
     assert tuning.sigma == 0.7
 
 
-def test_a_window_without_requests_ends_by_the_clock_and_teaches_nothing() -> None:
+def test_a_window_without_requests_ends_by_time() -> None:
     tuning = tuner(window_s=100.0)
     step(tuning, lambda _: 2.0)
     for minute in range(10):
@@ -289,7 +289,7 @@ def test_a_window_without_requests_ends_by_the_clock_and_teaches_nothing() -> No
     assert (best(tuning), tuning.sigma) == (START, 0.7)
 
 
-def test_constant_latency_shrinks_the_step_until_it_freezes_where_it_was() -> None:
+def test_constant_latency_shrinks_the_step_until_the_climb_freezes() -> None:
     tuning = tuner()
     assert climb(tuning, lambda _: 2.0) == START
     assert tuning.sigma < 0.05
@@ -305,15 +305,15 @@ def test_a_clock_that_jumps_backwards_or_far_ahead_ends_no_window() -> None:
 
 
 def hoarding(weights: Weighting) -> tuple[float, float]:
-    """Less queue weight, more on one endpoint: slightly earlier tokens, much later ends."""
+    """Less queue weight, more load on one endpoint: slightly earlier tokens, much later ends."""
     share = 1 / (1 + weights["queue"] / 0.05)
     return 1.136 - 0.035 * share, 2.46 + 10.1 * share
 
 
-def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
+def test_the_published_objective_can_be_gamed_and_the_default_cannot() -> None:
     ends = {}
     for objective in ("ttft-p95", "e2e-p95", "ttft-and-e2e-p95"):
-        # Small steps, each within the guard on the tail: only the objective can refuse them.
+        # Small steps, each within the guard on the tail: only the objective can reject them.
         tuning = tuner(
             objective=objective,
             bounds=BOUNDS | {"queue": (1e-6, 10.0)},
@@ -331,17 +331,17 @@ def test_the_published_objective_is_hacked_and_the_default_is_not() -> None:
     assert ends["ttft-and-e2e-p95"] > 0.5
 
 
-def test_weights_stay_between_floor_and_cap_and_a_corner_is_left() -> None:
+def test_weights_stay_within_bounds_and_leave_a_corner() -> None:
     corner = {"rtt": 10.0, "queue": 10.0}
     tuning = tuner(start={"rtt": 1e9, "queue": 10.0})
     assert best(tuning) == corner
     seen = [step(tuning, lambda _: 2.0) for _ in range(30)]
     for weights in seen:
         assert all(0.01 <= weight <= 10.0 for weight in weights.values())
-    assert sum(weights != corner for weights in seen) >= 23  # all but the re-measurements
+    assert sum(weights != corner for weights in seen) >= 23  # all but the remeasurements
 
 
-def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() -> None:
+def test_a_frozen_tuner_serves_and_exports_the_incumbent() -> None:
     tuning = tuner()
     step(tuning, lambda _: 2.0)
     while (live := tuning.weights(0.0)).values == START:
@@ -356,7 +356,7 @@ def test_frozen_it_serves_and_exports_the_incumbent_and_not_the_live_proposal() 
     assert exported["windows"][0]["cost_s"] == pytest.approx(2.0)
 
 
-def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
+def test_a_climb_is_determined_by_its_seed() -> None:
     ends = [climb(tuner(max_windows=20, seed=seed), bowl) for seed in (1, 1, 2)]
     assert ends[0] == ends[1] != ends[2]
 
@@ -375,7 +375,7 @@ def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
         ({"tolerance": -0.1}, "tolerance"),
     ],
 )
-def test_settings_outside_their_range_are_named(options: dict[str, object], names: str) -> None:
+def test_settings_outside_their_range_are_reported(options: dict[str, object], names: str) -> None:
     with pytest.raises(SettingError, match=rf"tuner\.{names}"):
         TunerSettings(**({"bounds": BOUNDS} | options))  # type: ignore[arg-type]
 
@@ -395,7 +395,7 @@ def test_a_start_outside_the_bounds_is_clipped(start: float, edge: int) -> None:
         max_size=60,
     )
 )
-def test_nothing_that_comes_in_makes_it_raise_or_leave_the_box(
+def test_no_input_makes_the_tuner_raise_or_leave_its_bounds(
     steps: list[tuple[str, int, float]],
 ) -> None:
     tuning, tags = tuner(), [0]

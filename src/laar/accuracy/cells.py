@@ -46,10 +46,10 @@ class Cell:
         at_s: when counts and levels were last updated.
         tenant: tenant of the outcome that created it; None if restored.
         total: counts of all reporters.
-        shares: shares by reporter; empty while no reporter has had a name.
+        shares: shares by reporter; empty until a named reporter appears.
         prior: the artifact's probability; None if unknown and therefore not judged.
         evidence: the cell's evidence about the prior.
-        weight: the undoubted prior's weight in outcomes; None until looked up.
+        weight: the prior's full weight in outcomes; None until looked up.
     """
 
     at_s: float

@@ -140,7 +140,7 @@ class OnlineOutcomes:
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Return posterior means around `prior`, shape (len(models),); `prior` if no reports."""
+        """Return posterior means around `prior`, shape (len(models),); `prior` without any."""
         features = learned(features)
         found = [self.cells.get((model, features)) for model in models]
         if not any(found):

@@ -230,7 +230,7 @@ _LESS = 1e-9  # keeps a model that is not surely better ranked below the best si
 
 _DOUBT = 8.0
 """The level of P(correct) has the trust's squared odds, divided by this: the largest trust of many
-tasks is too large. Of left-out questions with .6 a quarter were of known tasks, with .8 a half."""
+tasks is too large. Of left-out questions with 0.6 a quarter were of known tasks, with 0.8 half."""
 
 _SURE, _SURER = (0.5, 0.5), (1.0, 2.0)
 """Margins deducted from a model's lead: in standard errors over its questions on a graded task, in
@@ -238,7 +238,7 @@ standard deviations between tasks on an ungraded one. Decision 11 has the cost o
 
 MOST_LOSS = 0.003
 """Estimated loss on tasks left out of the fit, in shares of the answers, beyond which `_SURER`
-applies: with other fleets than the nine models, switching mostly loses where the fit says so."""
+applies: on fleets other than the nine models, switching mostly loses if the fit predicts it."""
 
 
 def task_table(
@@ -257,7 +257,7 @@ def task_table(
         best: index of the best single model.
         margins: those deducted from leads, on a graded and on an ungraded task.
     """
-    # A task counts fully once its sampling error is below the deviation between tasks, about .2.
+    # A task counts fully once its sampling error is below the deviation between tasks, about 0.2.
     means = np.average(probabilities, axis=0, weights=np.maximum(counts, 1e-9) / (counts + 6))
     leads = probabilities - probabilities[:, best : best + 1]
     stranger = leads.mean(axis=0) - margins[1] * leads.std(axis=0, ddof=1)

@@ -125,7 +125,7 @@ def _must_fit(bootstrap: Mapping[str, Any], settings: Settings, path: Path) -> N
     if addresses and not any(_may_reach(address, picker) for address in addresses):
         raise SettingError(
             f"{path}: no cluster has the picker's address {picker} (listen.ext_proc), so requests "
-            f"would go on without it; {_REMEDY}"
+            f"would bypass it; {_REMEDY}"
         )
 
 

@@ -125,7 +125,7 @@ def advise(
         for sentence in advised["sentences"]:
             typer.echo(f"  {sentence}")
     if not advice:
-        typer.echo("nothing to say yet: no agent has sent a dozen prompts")
+        typer.echo("no advice yet: no agent has sent a dozen prompts")
 
 
 def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:

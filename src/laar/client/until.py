@@ -101,9 +101,9 @@ async def until_correct(
 
 
 def blocking(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
-    """Return a coroutine function as one that runs to its end, for code without an event loop.
+    """Return a synchronous version of a coroutine function, for code without an event loop.
 
-    Where a loop runs, as in notebooks, it blocks that loop and runs in another thread.
+    If an event loop is running, as in notebooks, it blocks that loop and runs in another thread.
     """
 
     @wraps(call)

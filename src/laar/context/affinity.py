@@ -2,8 +2,8 @@
 
 Documents after the aligned part are sorted by this, so that branches begin with documents that
 later requests with that prefix likely contain. Popularity alone would put first a passage that is
-popular on another topic, where nothing follows it. Co-occurrence sorts it last. On the topic
-load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this raises the hit rate from 0.32 to 0.35.
+popular on another topic, where nothing follows it. Co-occurrence sorts it last. On the workload
+`laar_lab.workloads.rag.topic` (4 x 750 documents) this raises the hit rate from 0.32 to 0.35.
 
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 PRIOR = 20.0
-"""Weight of plain popularity, in requests; 10 to 30 performed alike on all loads."""
+"""Weight of plain popularity, in requests; 10 to 30 performed alike on all workloads."""
 
 PARTNERS = 64
 """Maximum documents per request for which pairs are counted: the work is quadratic."""

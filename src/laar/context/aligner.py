@@ -3,8 +3,8 @@
 The index stores the orders sent as a trie; a search finds the longest path of earlier requests
 through the same documents, in any order. The remaining documents are sorted by `affinity`; unseen
 ones keep their retrieval order, since moving them gains nothing. This replaces the paper's online
-search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic load it
-reaches a hit rate of 0.20, this search 0.35 or more (`laar lab run context-hits`).
+search, a greedy descent by distance whose cost grows with the tree's fan-out. On the topic workload
+it reaches a hit rate of 0.20, this search 0.35 or more (`laar lab run context-hits`).
 
 A path starts at a `seed`: a hash of the scope (tenant, route, model) and of everything before the
 documents. Two prompts that differ there share no cache, so they share no path, and documents under

@@ -2,13 +2,13 @@
 
 Nothing is assumed about format, words or language. A text is a sequence of lines; a *long* line
 identifies itself. Two adjacent lines are joined as long as either is mostly seen next to the other,
-and parted otherwise. A span between two partings that recurs with a different line before it and a
+and separated otherwise. A span between two breaks that recurs with a different line before it and a
 different one after it is a document; from then on it is found anywhere. Overlaps of chunks, and
 paragraphs or headings shared by many chunks, do not qualify: a part that always has the same
 neighbour is not a separate document. What always follows the same line, such as the name of its
 file, is a document together with it.
 
-    learn:  lines -> partings -> pieces -> (different neighbours on both sides) -> documents
+    learn:  lines -> breaks -> pieces -> (different neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> owners of the short lines between them
 
 Short lines (labels, rules, fences) identify nothing. Short lines that always follow a document are
@@ -69,8 +69,8 @@ _OFTEN_TEXTS = 2
 outnumber the others by `_OFTEN_TEXTS`."""
 
 _WELL_KNOWN, _LEARN_EVERY = 16, 8
-"""Texts with each of a text's documents after which one such text in so many is learned from: it
-keeps the documents from eviction, and may refute them."""
+"""Once each document of a text was learned from this many texts, learn from only one such text in
+this many: it keeps the documents from eviction, and may refute them."""
 
 NAME_CHARS = 24
 """Characters by which the note about their order names documents that can't be counted."""
@@ -85,7 +85,7 @@ _MOSTLY = 0.5
 """Two lines count as one piece if either is seen next to the other in over this share of cases."""
 
 _SURE_TIMES = 8
-"""Texts after which another closing has to be as frequent again to replace the usual one."""
+"""Cap on the count of the usual closing: as many texts with other closings replace it."""
 
 _SLOT_BITS = 21  # 4 MB; 500 chunks of 1 KB collide in a hundredth of their lines
 _MASK = (1 << _SLOT_BITS) - 1
@@ -138,7 +138,7 @@ class _Piece:
         labels: number and name at the start of its first long line, then of each line of its head
             from the last one up; None if they have varied.
         previous, next: the adjacent documents; 0 once they have varied.
-        times: texts with it that were learned from.
+        times: number of texts containing it that were learned from.
     """
 
     before: int
@@ -370,7 +370,7 @@ class Recurrences:
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
-        """Learn from a text that was sent; of those without news, from one in `_LEARN_EVERY`."""
+        """Learn from a text that was sent; without news, only from one in `_LEARN_EVERY`."""
         lines, nths = seen.lines, [place.nth for place in seen.places]
         is_known = len(nths) > 2 and nths[-1] - nths[0] < len(nths)
         if is_known and all(piece.times >= _WELL_KNOWN for _, _, piece in seen.places):
@@ -384,7 +384,7 @@ class Recurrences:
         pairs = [(lines.last_keys[i], key) for i, key in zip(lines.long, keys[1:], strict=False)]
         sides = [side for pair in pairs for side in (*pair, hash(pair))]
         self.together.note([*sides, keys[0], lines.last_keys[lines.long[-1]]])  # text's edges last
-        # There is a parting before each long line that is not joined to the previous one.
+        # There is a break before each long line that is not joined to the previous one.
         documents = set(nths)
         starts = [0]
         for n, pair in enumerate(pairs, 1):
@@ -401,7 +401,7 @@ class Recurrences:
     def _learn_piece(
         self, seen: Seen, documents: set[int], starts: list[int], n: int, stop: int
     ) -> _Piece | None:
-        """Record the span from the parting `n` to the long line `stop`; None if it is short."""
+        """Record the span from the break `n` to the long line `stop`; None if it is short."""
         lines, start = seen.lines, starts[n]
         before = lines.last_keys[lines.long[start - 1]] if start else _BEGIN
         after = lines.keys[lines.long[stop]] if stop < len(lines.long) else _END
@@ -438,7 +438,7 @@ class Recurrences:
             self._closings.popitem(last=False)
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
-        """Record a span between two partings and its neighbours; return None if it is short."""
+        """Record a span between two breaks and its neighbours; return None if it is short."""
         lines = seen.lines
         begin, end = lines.cores[first], lines.ends[last]
         if end - begin < LEAST_CHARS:

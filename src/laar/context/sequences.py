@@ -66,11 +66,11 @@ class Sequences:
             self._last.popitem(last=False)
 
     def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """Return for each document whether it is free, and whether it met others of the list."""
+        """Return for each document whether it is free, and whether it was seen with others."""
         known = list(map(self._last.get, keys))
         free = [last is not None and last.free for last in known]
         if all(free):
-            return free, free  # each has met another one
+            return free, free  # each was seen with another one
         met = [False] * len(keys)
         lists: dict[int, list[int]] = {}
         for i, last in enumerate(known):
@@ -96,8 +96,8 @@ MAX_OPENINGS = 20_000
 
 _GAIN, _RARELY = 1 / 128, 1 / 16
 """Weight of a prompt in the average share of beginnings that recur, and the share below which new
-ones are not worth reordering; it takes 354 new beginnings in a row: to look costs little beside
-missing what could be shared."""
+ones are not worth reordering. 354 new beginnings in a row reach it: looking for shared documents
+costs little compared with missing them."""
 
 
 class Openings:
@@ -111,7 +111,7 @@ class Openings:
         self._seen: OrderedDict[int, float] = OrderedDict()
 
     def is_alone(self, place: int, before: str) -> bool:
-        """Record what precedes a text; return whether it is new where hardly any recurs.
+        """Record what precedes a text; return whether it is new and hardly any recur there.
 
         Args:
             place: hash of the scope and the text's place in the body.

@@ -422,8 +422,8 @@ class Turn:
     def _is_alone(self, text: Text) -> bool:
         """Return whether no other prompt will share the documents of a text.
 
-        One conversation in `_LOOK_EVERY` is looked at even so: for documents that are in other
-        prompts too, and to compare answers with and without notes.
+        One conversation in `_LOOK_EVERY` is examined regardless: other prompts may contain its
+        documents too, and answers with and without notes must be compared.
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
         return (
@@ -442,7 +442,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Record a reason: one for documents that fit overrides others, else the first stays."""
+        """Record a reason; reasons about usable documents override others, else the first stays."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER, Reason.NOTHING_SHARED)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason

@@ -60,7 +60,7 @@ class Attempts:
             now=now,
             rtt_s=float(view.rtt_s[decision.position]) if view else 0.0,
             trial=decision.trial and timed,
-            timed=timed and not wakes,  # it is no slower for that
+            timed=timed and not wakes,  # waking does not make it slow
             name="" if name in decision.settings.aliases else name,  # of its main model
         )
         flight.read = health.wants_read(attempt, now)

@@ -144,7 +144,7 @@ class Candidates:
             raise RequestError(
                 503,
                 "asleep",
-                "every engine that may serve this request is asleep until it is woken",
+                "every engine that may serve this request is asleep and must be woken",
                 retry_after_s=1,
             )
         slots = unless_none(reached, unsaturated(table, reached, self._max_waiting, now))

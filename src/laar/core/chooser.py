@@ -206,7 +206,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates that may store what the request names."""
+        """Return the candidates that may store the objects that the request names."""
         subset = self.stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self.stored.check(request, subset, len(group.able))
@@ -393,9 +393,9 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Return the fallbacks, best first: endpoints that serve the model the body names, if any.
 
-        Nothing would wake an engine for a retry. Envoy retries with the same headers, so fallbacks
-        must share the first endpoint's rank, key and base path and, if there are a prefiller or
-        encoders, be other endpoints with their model.
+        Sleeping engines are omitted: nothing would wake one. Envoy retries with the same headers,
+        so fallbacks must share the first endpoint's rank, key and base path and, if there are a
+        prefiller or encoders, be other endpoints with their model.
         """
         table, found = self.table, list[str]()
         by_slot = table.by_slot

@@ -63,8 +63,8 @@ OFFLOADED = 1.0
 """`Reading.asleep` of an engine that is ready as soon as its weights are copied back. Otherwise
 something else must be done first: weights are loaded, or a pause has to end."""
 WAKE_S = 6.0
-"""Seconds that waking an engine takes, until it has been seen: the longest of 0.1 to 6 s that
-vLLM's authors measured (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
+"""Seconds that waking an engine takes, until measured: the longest of the 0.1 to 6 s that
+vLLM's authors report (https://blog.vllm.ai/2025/10/26/sleep-mode.html)."""
 _FIRST_CAPACITY = 16
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that are summed over several pickers."""
@@ -198,7 +198,7 @@ class EndpointTable(Names):
         self._merge()
 
     def withhold(self, address: str, name: str, *, lacks: bool) -> bool:
-        """Withhold a model that an endpoint lists and `lacks`, but no main one; return whether."""
+        """Withhold a model that an endpoint lists but `lacks`; return whether. Main ones stay."""
         withheld = self._members.withheld
         (withheld.add if lacks else withheld.discard)((address, name))
         self._merge()

@@ -21,7 +21,7 @@ ERROR = 0.3
 
 _ANSWER_S = 2.0  # seconds per answer until one has been seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
-_LEAST_SHARE = 0.1  # share of a prior in the mean answer below which it is left alone
+_LEAST_SHARE = 0.1  # share of a prior in the mean answer below which the prior is kept
 _MOST_TOKENS = 100_000  # per answer; larger reports are not plausible
 _LEAST_SLOWED = 0.01  # minimum relative slowdown of an answer by each other one, as in vLLM
 
@@ -174,7 +174,7 @@ class EngineModel:
 
     @property
     def mean_s(self) -> float:
-        """Mean seconds of the answers seen; the prior has no part in it."""
+        """Mean duration of the answers seen, in seconds, ignoring the prior."""
         return (self.unit_s - self._guess_share * self._guess_s) / max(
             1.0 - self._guess_share, 1e-9
         )

@@ -2,7 +2,7 @@
 
 A policy that computes costs chooses it together with the candidate (`Apart.chosen`); an excluded
 prefiller gets its trial here. `laar.core.apart` describes the cost of a pair. Encoders are chosen
-once the candidate is: what they cost is not known, but the same at all candidates.
+after the candidate: their cost is unknown, but the same for all candidates.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def choose_encoders(
     health: Health | None,
     now: float,
 ) -> tuple[Encoder, ...]:
-    """Return who encodes each image, sound or video for the endpoint `own`; empty if it does.
+    """Return the encoder of each image, sound or video; empty if endpoint `own` encodes them.
 
     A prompt's items are encoded by different encoders, as far as there are enough. The same item
     goes to the same encoder, which caches embeddings, unless that has many more in flight than

@@ -21,7 +21,7 @@ from laar.datalayer.served_names import read_served
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
 LISTED_BY_LAAR = b'"owned_by":"laar"'  # in a picker's answer to `GET /v1/models`
-OTHER_LAAR = "is a laar, not an engine: name its engines. As its own endpoint it would make a loop"
+OTHER_LAAR = "is a laar picker, not an engine: list its engines. As its own endpoint it would loop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

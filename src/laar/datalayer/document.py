@@ -111,7 +111,7 @@ class _Loader(yaml.SafeLoader):
         elif event.anchor in self._sizes:
             self._nodes += self._sizes[event.anchor]
         elif event.anchor in self.anchors:
-            raise _fault("an alias within what it stands for", event.start_mark)
+            raise _fault("an alias within its own anchor", event.start_mark)
         self._depth += 1
         if self._nodes > MAX_NODES:
             raise _fault(f"more than {MAX_NODES} values", event.start_mark)

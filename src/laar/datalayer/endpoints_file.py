@@ -103,7 +103,7 @@ def endpoint_address(address: str) -> str:
         raise ValueError(f"{address!r}: write host:port, http://host or https://host")
     host_port, _, path = rest.partition("/")
     if "@" in host_port:  # the message must not repeat a password
-        raise ValueError("an address has no user and password; a key belongs into `key_file`")
+        raise ValueError("an address has no user and password; a key belongs in `key_file`")
     if scheme and not re.search(r":\d*\Z", host_port):
         host_port += _PORTS[scheme]
     base = f"/{path.rstrip('/')}"

@@ -33,7 +33,7 @@ _WANTS_KEY = (401, 403)
 _NO_CHAT = (404, 405)
 _DOES_NOT_CHAT = (
     "if it generates, write a name that it accepts first under `models`; if not, as engines for "
-    f"embeddings, label it so that no alias means it: labels: {{{TASK_LABEL}: embed}}"
+    f"embeddings, label it so that no alias includes it: labels: {{{TASK_LABEL}: embed}}"
 )
 
 

@@ -123,7 +123,7 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
         assert decision.view is not None
         picks = readings.generates[decision.view.slots[0]]
         if picks == request.generates and readings.generates[slot] != picks:
-            return "writes no text" if picks else "generates text, but the request needs none"
+            return "generates no text" if picks else "generates text, but the request needs none"
     if request.response_id:
         return "does not store the answer that the request continues"
     failures = readings.failures[slot]

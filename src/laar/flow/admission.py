@@ -589,7 +589,7 @@ def _session(request: Request) -> str:
 
 
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
-    """Return whether waiting can help: no endpoint is known or awake, and any may get the request.
+    """Return whether waiting can help: no endpoint is known or awake, and any would do.
 
     An endpoint that left does not come back with what it stored.
     """

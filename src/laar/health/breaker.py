@@ -131,7 +131,7 @@ class Breaker:
     failed_again: bool = False
     """It was already excluded when it was last opened."""
     is_hopeless: bool = False
-    """It only failed lately, several times in a row."""
+    """Lately it has done nothing but fail, several times in a row."""
     _limit: float = math.inf
     _probed: bool = False  # the probe succeeded
     _failed_probes: float = 0.0

@@ -73,7 +73,7 @@ class Questions:
         """Record a client error, and probe for this model if the endpoint gives nothing else."""
         self.failed_for(endpoint, name)
         if name == endpoint.model and endpoint.in_a_row[name] % _REJECTED_ROW == 0:
-            # Clients whose errors come from everywhere must not stop all requests meanwhile.
+            # A client whose requests fail everywhere must not stop all requests meanwhile.
             excused = any(other.in_a_row[name] >= _REJECTED_ROW for other in endpoint.others())
             self.suspect(endpoint, Kind.REJECTED, 1.0, now, excused=excused)
             self._records.mark(endpoint)

@@ -89,7 +89,7 @@ class GuardedPicker:
         order = [int(position) for position in self._inner.order(scores.copy(), view)]
         if sorted(order) != list(range(len(scores))):
             raise BrokenPromiseError(
-                f"an order of {len(scores)} candidates is not each of them once"
+                f"an order of {len(scores)} candidates must name each exactly once"
             )
         return order
 

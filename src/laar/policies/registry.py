@@ -175,8 +175,8 @@ def _load(kind: Kind, point: EntryPoint) -> Found:
     except (Exception, SystemExit) as error:
         raise SettingError(
             f"{kind} `{point.name}`: {origin}, group {point.group}, cannot be loaded: "
-            f"{_one_line(error)}; install what it needs, or another version of {package}, or take "
-            f"`{point.name}` out of the settings"
+            f"{_one_line(error)}; install what it needs or another version of {package}, or remove "
+            f"`{point.name}` from the settings"
         ) from error
     if not callable(factory):
         raise SettingError(
@@ -201,10 +201,10 @@ def _fault(value: Any, default: object) -> str:
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "give true or false"
     if isinstance(default, str):
-        return "" if isinstance(value, str) else "give a text"
+        return "" if isinstance(value, str) else "give a string"
     if isinstance(default, int | float):
         whole = isinstance(default, int)
         fits = number and math.isfinite(value) and (not whole or float(value) == int(value))
         return "" if fits else f"give a {'whole' if whole else 'finite'} number"
     fits = isinstance(value, str | bool) or (number and math.isfinite(value))
-    return "" if fits else "give a text, a finite number, or true or false"
+    return "" if fits else "give a string, a finite number, or true or false"

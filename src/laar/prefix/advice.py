@@ -380,7 +380,7 @@ def _advice(agent: _Agent) -> Advice:
             "of the prefill."
         )
     if counts["parts", "tools"] >= usual:
-        said.append(f"Tools differ between prompts ({len(sets)} lists): nothing after is shared.")
+        said.append(f"Tools differ between prompts ({len(sets)} lists): no prefix is shared.")
     begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
     part = max(begun, key=lambda role: counts["parts", role], default="user")
     if part == "image":
@@ -388,7 +388,7 @@ def _advice(agent: _Agent) -> Advice:
     if counts["question"] >= _FEW * total:
         share = counts["question"] / total
         said.append(
-            f"The user's text precedes {share:.0%} of the prompt, seen before: documents "
+            f"The user's text precedes {share:.0%} of the prompt that was seen before: documents "
             "and tool results are shared only if they come before the question."
         )
     if counts["order"] >= _FEW * total:

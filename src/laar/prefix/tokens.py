@@ -359,7 +359,7 @@ class TokenBlocks:
         while hash_:
             found.append(hash_)
             hash_ = self._parents.get(hash_, -1)
-            if hash_ < 0 or len(found) > self.blocks:  # or they form a circle, which is no chance
+            if hash_ < 0 or len(found) > self.blocks:  # or they form a cycle
                 return None
         return found[::-1]
 

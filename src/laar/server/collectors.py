@@ -192,10 +192,10 @@ class Collectors:
         return [partial(self._compare, *doubts.pop()) for _ in range(min(most, len(doubts)))]
 
     async def _compare(self, slot: int, name: str, session: ClientSession) -> None:
-        """Send an endpoint no requests for a model while it fails what another answers.
+        """Withhold a model from an endpoint while it fails requests for it that another answers.
 
-        Nor does it fail for its main model: otherwise it is at fault, or requires a client's key.
-        The other is the one that last answered for the model: some may fail it as well.
+        It must answer for its main model: otherwise it is down, or requires a client's key. It is
+        compared with the endpoint that last answered for the model: others may fail it too.
         """
         table, own, lacks = self._picker.table, self._picker.table.by_slot.get(slot), False
         known = self._picker.health.records.endpoints
@@ -215,7 +215,7 @@ class Collectors:
             fails = refuses or (main == GOOD and found not in (GOOD, Kind.FULL))
             answers = lacks or control == GOOD
             lacks = table.withhold(own.address, name, lacks=fails and answers and bool(others))
-            problem = "it gets no requests for this model: it fails it, and another answers"
+            problem = "gets no requests for this model: it fails them, and another answers"
             self._fleet.problem(f"endpoint {own.address} {name}", problem if lacks else None)
             if not lacks:
                 break
@@ -248,7 +248,7 @@ class Collectors:
                 del self._woken_until[address]
                 table.woken(address, min(took_s, WAKE_TIMEOUT_S))
                 self._fleet.problem(f"wake {address}", None)
-            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its page has the last word
+            elif until <= now and took_s < WAKE_TIMEOUT_S:  # its metrics page decides
                 self._woken(address, Asked(problem="POST /wake_up answers 200 but wakes nothing"))
         waiting = map(table.spec, slots[table.in_flight[slots] > 0.0].tolist())
         specs = {spec.address: spec for spec in waiting}  # once for all ranks there

@@ -52,7 +52,7 @@ class Ordering:
         self.forget_gains()
 
     def forget_gains(self) -> None:
-        """Start the counts of requests with documents anew."""
+        """Reset the counts of requests with documents."""
         self.eligible = 0
         self.document_bytes = 0
         self.expected_bytes = 0
@@ -137,7 +137,7 @@ class _Reworked:
     def _measured(self, usage: Usage) -> None:
         ordering, receipt = self._ordering, self._result.receipt
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        # Without orders only older turns were changed: left unchanged, these have no receipt.
+        # Without orders only older turns were changed; if unchanged, they have no receipt.
         if receipt and receipt.orders and not self._observes and prompt and cached is not None:
             ordering.hook.record_usage(receipt, prompt_tokens=prompt, cached_tokens=cached)
             self._hooks.judge(ordering)

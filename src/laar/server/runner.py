@@ -138,7 +138,7 @@ class Runner:
             await probed.start()
             serving_admin = self.tasks.spawn("admin", admin.run_until_stopped)
             await self._start_parts()
-            _LOG.info("picking for %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
+            _LOG.info("serving %d endpoints on port %d", len(picker.table), self.ports.ext_proc)
             if started is not None:
                 started.set()
             if self._worker is not None:

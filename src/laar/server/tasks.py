@@ -41,7 +41,7 @@ class Tasks:
                 await part()
                 return
             except Exception:  # noqa: BLE001 - any task is restarted
-                _LOG.exception("%s failed; it starts again in %g s", name, RESTART_S)
+                _LOG.exception("%s failed; restarting it in %g s", name, RESTART_S)
                 self._problems.report(name, "stopped by a fault; see the log")
             await asyncio.sleep(RESTART_S)
             self._problems.report(name, None)

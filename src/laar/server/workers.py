@@ -167,9 +167,9 @@ class _Parent:
             lived_s = loop.time() - began
             has_started = has_started or _beat(self.home, index).exists()
             if status > 0 and not has_started:
-                raise LaarError(f"worker {index} could not start: it {end}; any error is above")
+                raise LaarError(f"worker {index} could not start: it {end}; see any error above")
             pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
-            _LOG.warning("worker %d %s; it starts again in %g s", index, end, pause_s)
+            _LOG.warning("worker %d %s; restarting it in %g s", index, end, pause_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()

@@ -55,7 +55,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
             continue
         for prefix, needed, given in _WITHOUT:
             if name.startswith(prefix) and name not in {needed, *_ALWAYS} and not given(settings):
-                yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
+                yield f"{loaded.at(name)}has no effect without {needed}; set that, or remove this"
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)
     if settings.decisions.viewers_token_file is None and not is_loopback(settings.listen.admin):

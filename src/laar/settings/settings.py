@@ -179,7 +179,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     artifact = settings.accuracy.capability
     if artifact is not None and not artifact.is_file():
-        remedy = "run `laar fit` or `laar calibrate`, or take the setting out"
+        remedy = "run `laar fit` or `laar calibrate`, or remove the setting"
         yield "accuracy.capability", f"{artifact} is not a file; {remedy}"
 
 

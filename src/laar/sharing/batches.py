@@ -50,7 +50,7 @@ class Batch(Struct, frozen=True):
     schema: int
     namespace: Text
     origin: Text
-    seq: Annotated[int, Meta(ge=0, lt=1 << 53)]  # is added up in a metric, a float
+    seq: Annotated[int, Meta(ge=0, lt=1 << 53)]  # summed in a metric, which is a float
     key_id: Text
     sent_at_s: float
     oldest_open: Count

@@ -1,4 +1,4 @@
-"""Fitting: recovers what made the outcomes, says what it can't know, survives bad files."""
+"""Fitting: it recovers what produced the outcomes, reports limits, and survives bad files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def large() -> Fit:
     return fitted(world(400))
 
 
-def test_probabilities_are_those_that_made_the_outcomes(large: Fit) -> None:
+def test_the_fit_recovers_the_probabilities_behind_the_outcomes(large: Fit) -> None:
     capability = CapabilityModel(large.artifact)
     for name, cells in ACCURACY.items():
         for (language, bucket), expected in cells.items():
@@ -109,7 +109,7 @@ def test_held_out_scores_agree_with_fresh_outcomes(large: Fit) -> None:
     assert large.artifact.models["odd"].held_out == large.evaluation.models["odd"]
 
 
-def test_the_worth_of_the_choices_is_said_beside_the_best_model_alone(large: Fit) -> None:
+def test_the_gain_over_the_best_model_alone_is_reported(large: Fit) -> None:
     outcomes = world(400, seed=9)
     said = evaluate(large.artifact, outcomes).worth
     numbers = re.search(
@@ -142,7 +142,7 @@ def fast_and_slow() -> list[MeasuredOutcome]:
     return made
 
 
-def test_the_seconds_to_a_correct_answer_are_said_which_choosing_shortens() -> None:
+def test_the_report_says_how_much_choosing_shortens_the_time_to_a_correct_answer() -> None:
     outcomes = fast_and_slow()
     evaluation = evaluate(fitted(outcomes).artifact, outcomes)
     pairs = list(zip(outcomes[::2], outcomes[1::2], strict=True))
@@ -163,7 +163,7 @@ def test_the_seconds_to_a_correct_answer_are_said_which_choosing_shortens() -> N
 
 
 @pytest.mark.parametrize("worse", [True, False])
-def test_an_artifact_that_makes_first_answers_worse_is_not_plainly_recommended(
+def test_an_artifact_that_makes_first_answers_worse_is_recommended_with_a_warning(
     worse: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcomes = fast_and_slow()
@@ -177,7 +177,9 @@ def test_an_artifact_that_makes_first_answers_worse_is_not_plainly_recommended(
     assert ("a.json: name it in accuracy.capability" in said) == (not worse)
 
 
-def test_failures_are_learned_to_be_correlated_and_lower_the_later_brier_score(large: Fit) -> None:
+def test_learned_correlation_of_failures_lowers_the_brier_score_of_later_attempts(
+    large: Fit,
+) -> None:
     retry = large.artifact.retry
     assert retry.difficulty is not None
     assert retry.difficulty > 0.8
@@ -186,14 +188,14 @@ def test_failures_are_learned_to_be_correlated_and_lower_the_later_brier_score(l
     assert fresh.brier < 0.97 * fresh.brier_unconditional
 
 
-def test_independent_failures_are_not_taken_for_correlated_ones() -> None:
+def test_independent_failures_are_not_fitted_as_correlated() -> None:
     retry = fitted(world(200, correlation=0.0)).artifact.retry
     assert retry.difficulty is not None
     assert retry.difficulty < 0.4
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_a_model_with_all_right_or_all_wrong_is_fitted_all_the_same(right: bool) -> None:
+def test_a_model_that_is_always_right_or_always_wrong_is_fitted(right: bool) -> None:
     outcomes = world(40)
     outcomes += [o.model_copy(update={"model": "same", "correct": right}) for o in outcomes[::3]]
     made = fitted(outcomes)
@@ -210,7 +212,7 @@ def test_cells_with_few_outcomes_are_thin() -> None:
     assert len(cells) == 12
 
 
-def test_two_languages_and_one_bucket_will_do() -> None:
+def test_one_bucket_or_one_cell_is_enough_for_a_fit() -> None:
     two = [o for o in world(60) if o.prompt_tokens is not None and o.prompt_tokens <= 4096]
     made = fitted(two)
     terms = set(made.artifact.models["odd"].terms)
@@ -223,23 +225,23 @@ def test_models_measured_on_different_queries_are_fitted() -> None:
     apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
     made = fitted(apart)
     assert made.evaluation.retries.attempts == 0
-    assert "No held-out question was put to each" in made.evaluation.worth
+    assert "No held-out question was answered by" in made.evaluation.worth
 
 
-def test_too_few_outcomes_are_refused() -> None:
+def test_too_few_outcomes_are_rejected() -> None:
     with pytest.raises(SettingError, match="too few"):
         fit([outcome("q", "m", True)], created="", data_sha256="")
     with pytest.raises(SettingError, match="too few"):
         fit([], created="", data_sha256="")
 
 
-def test_more_models_than_an_artifact_holds_are_refused() -> None:
+def test_too_many_models_are_rejected() -> None:
     outcomes = [outcome(f"q{q}", f"m{m}", True) for m in range(1001) for q in range(4)]
     with pytest.raises(SettingError, match="1001 models; an artifact holds 1000"):
         fit(outcomes, created="", data_sha256="")
 
 
-def test_more_languages_than_an_artifact_holds_are_refused() -> None:
+def test_too_many_languages_are_rejected() -> None:
     outcomes = [
         outcome(f"{lang}-{q}", "m", True, language=f"l{lang}") for lang in range(300) for q in "ab"
     ]
@@ -248,7 +250,7 @@ def test_more_languages_than_an_artifact_holds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("per_cell", [2, 20])
-def test_few_questions_are_said_to_show_little(
+def test_the_report_warns_about_too_few_questions(
     per_cell: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcomes = tmp_path / "outcomes.jsonl"
@@ -271,7 +273,7 @@ def test_an_artifact_too_large_to_read_is_not_written(
     assert artifact.read_bytes() == b"earlier"
 
 
-def test_lengths_are_estimated_where_the_endpoint_reports_no_usage() -> None:
+def test_lengths_are_estimated_if_the_endpoint_reports_no_usage() -> None:
     outcomes = [o.model_copy(update={"prompt_tokens": None}) for o in world(20)]
     made = fitted(outcomes)
     assert all(model.speed is None for model in made.artifact.models.values())
@@ -281,7 +283,7 @@ def test_lengths_are_estimated_where_the_endpoint_reports_no_usage() -> None:
 GOOD = [outcome(f"q{n}", "m", n % 2 == 0) for n in range(10)]
 
 
-def test_a_torn_last_line_is_left_out_and_named() -> None:
+def test_a_truncated_last_line_is_skipped_and_reported() -> None:
     data = b"".join(map(dump_outcome, GOOD))[:-20]
     read = parse_records([(data, "o.jsonl")])
     assert [o.query_id for o in read.outcomes] == [f"q{n}" for n in range(9)]
@@ -309,7 +311,7 @@ def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
         dump_outcome(GOOD[0]).replace(b"true", b'"yes"'),
     ],
 )
-def test_lines_that_are_no_outcomes_are_left_out(line: bytes) -> None:
+def test_lines_that_are_not_outcomes_are_skipped(line: bytes) -> None:
     first, *others = map(dump_outcome, GOOD[1:])
     data = b"".join((first, line.rstrip() + b"\n", *others))
     read = parse_records([(data, "o.jsonl")])
@@ -317,12 +319,12 @@ def test_lines_that_are_no_outcomes_are_left_out(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"nonsense\n" * 5])
-def test_a_file_without_outcomes_is_refused(data: bytes) -> None:
+def test_a_file_without_outcomes_is_rejected(data: bytes) -> None:
     with pytest.raises(SettingError):
         parse_records([(data, "o.jsonl")])
 
 
-def test_a_directory_is_no_file_to_write_an_artifact_to(
+def test_a_directory_is_rejected_as_output_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Records of graded answers: every form is read, bad ones are named, and the task is known."""
+"""Records of graded answers: every format is read, bad entries are reported, tasks are inferred."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def known() -> Fit:
     return fitted(world(["sums", "poems", "trivia", "code"], 150))
 
 
-def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fit) -> None:
+def test_questions_of_known_tasks_go_to_the_right_model_without_a_header(known: Fit) -> None:
     fresh = parse_records([(lines(world(["sums", "poems", "trivia", "code"], 100, 9)), "x")])
     figures = judge(known.artifact, questions_of(known.artifact, fresh.outcomes))
     gain = figures["laar"] - figures["best_single"]  # type: ignore[operator]
@@ -82,7 +82,9 @@ def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fi
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
 
 
-def test_a_second_attempt_has_a_value_where_each_question_lacks_a_model(known: Fit) -> None:
+def test_the_value_of_a_second_attempt_is_found_even_if_each_question_lacks_a_model(
+    known: Fit,
+) -> None:
     records = world(["sums", "poems", "trivia", "code"], 100, 9)
     whole = judge(
         known.artifact,
@@ -101,7 +103,7 @@ def test_a_second_attempt_has_a_value_where_each_question_lacks_a_model(known: F
     assert 0.0 < values[1] < values[0] + 0.3
 
 
-def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> None:
+def test_a_request_unlike_anything_measured_uses_base_rates(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     models = tuple(sorted(_RIGHT))
     asked = Features("en", 512)
@@ -114,7 +116,7 @@ def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> N
 
 
 @pytest.mark.parametrize("left_out", ["sums", "poems", "code"])
-def test_a_task_that_was_not_graded_goes_to_the_best_single_model(left_out: str) -> None:
+def test_a_request_of_an_ungraded_task_goes_to_the_best_single_model(left_out: str) -> None:
     tasks = [task for task in _RIGHT["big"] if task != left_out]
     made = fitted(world(tasks, 80))
     fresh = parse_records([(lines(world([left_out], 100, 9)), "x")])
@@ -122,7 +124,7 @@ def test_a_task_that_was_not_graded_goes_to_the_best_single_model(left_out: str)
     assert figures["laar"] >= figures["best_single"] - 0.02  # type: ignore[operator]
 
 
-def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
+def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
     tasks = np.array([[0.5, 0.9, 0.52], [0.8, 0.4, 0.7], [0.6, 0.5, 0.5]])
     table = task_table(tasks, np.full((3, 3), 100.0), tasks.mean(axis=0), 0)
 
@@ -131,15 +133,15 @@ def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
 
     assert best(1.0, 0.0, 0.0) == 1
     assert best(0.6, 0.0, 0.0) == 1
-    assert best(0.2, 0.0, 0.0) == 0  # a stranger, more likely
+    assert best(0.2, 0.0, 0.0) == 0  # an unknown task is more likely
     assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
     tasks[0, 1] = 0.6
-    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four questions show no lead of a tenth
+    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four are no evidence of a tenth's lead
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
 
-def test_leads_have_to_be_larger_where_the_fit_expects_a_loss_on_other_tasks(known: Fit) -> None:
+def test_larger_leads_are_required_if_the_fit_expects_a_loss_on_other_tasks(known: Fit) -> None:
     text = known.artifact.text
     assert text is not None
     models, asked = tuple(sorted(_RIGHT)), Features("en", 512)
@@ -159,7 +161,7 @@ def test_leads_have_to_be_larger_where_the_fit_expects_a_loss_on_other_tasks(kno
     assert switched[1] < switched[0]
 
 
-def test_an_ungraded_request_is_as_hard_as_the_mean_task_however_large_each_is() -> None:
+def test_an_ungraded_request_is_as_hard_as_the_unweighted_mean_task() -> None:
     tasks = np.array([[0.9, 0.8], [0.4, 0.2], [0.2, 0.2]])
     counts = np.array([[5000.0, 5000.0], [50.0, 50.0], [50.0, 50.0]])
     base = np.average(tasks, axis=0, weights=counts)
@@ -168,7 +170,7 @@ def test_an_ungraded_request_is_as_hard_as_the_mean_task_however_large_each_is()
     assert row[0] / row[1] == pytest.approx(base[0] / base[1])
 
 
-def test_a_doubtful_likeness_moves_the_choice_but_not_how_hard_the_request_is() -> None:
+def test_a_doubtful_match_changes_the_choice_but_not_the_estimated_difficulty() -> None:
     tasks = np.array([[0.8, 0.9, 0.7], [0.3, 0.3, 0.1], [0.2, 0.1, 0.2]])
     table = task_table(tasks, np.full((3, 3), 1000.0), tasks.mean(axis=0), 0)
     for trust, weight in ((0.0, 0.0), (0.6, 0.22), (0.8, 0.67), (0.95, 0.98), (1.0, 1.0)):
@@ -180,8 +182,8 @@ def test_a_doubtful_likeness_moves_the_choice_but_not_how_hard_the_request_is() 
 
 @pytest.mark.long
 @pytest.mark.parametrize("right", [0.0, 1.0])
-def test_models_without_a_common_question_are_fitted_without_complaint(right: float) -> None:
-    """Also where all of them are always right, or always wrong; a warning is an error here."""
+def test_models_without_a_common_question_can_be_fitted(right: float) -> None:
+    """Also if all models are always right, or always wrong; a warning is an error here."""
     records = world(["sums", "poems", "trivia"], 25)
     for record in records:
         record["scores"] = {f"model of {record['task']}": right}
@@ -191,7 +193,7 @@ def test_models_without_a_common_question_are_fitted_without_complaint(right: fl
     assert (row > 0.9).all() if right else (row < 0.1).all()
 
 
-def test_a_named_task_wins_over_the_words(known: Fit) -> None:
+def test_a_named_task_takes_precedence_over_the_words(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     words = Said("how many coins left total 12 7 dollars price each apples plus")
     told = capability.guess(Features("en", 512, "code"), words)
@@ -201,13 +203,13 @@ def test_a_named_task_wins_over_the_words(known: Fit) -> None:
     assert guessed.features.task == "sums"
 
 
-def test_too_few_tasks_leave_requests_to_their_class() -> None:
+def test_with_too_few_tasks_only_the_class_of_a_request_counts() -> None:
     artifact = fitted(world(["sums"], 60)).artifact
     assert artifact.text is None
     assert CapabilityModel(artifact).guess(Features("en", 512), Said("x")).shares is None
 
 
-def test_questions_that_were_fitted_to_are_not_judged_by() -> None:
+def test_questions_of_the_fit_are_excluded_from_the_evaluation() -> None:
     records = world(["sums", "poems"], 100)
     made = fitted(records, hold_out=0.25)
     read = parse_records([(lines(records), "records.jsonl")])
@@ -236,7 +238,7 @@ def test_models_and_scores_may_be_missing(known: Fit) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "gz", "array", "bom"])
-def test_files_are_read_in_every_form(tmp_path: Path, form: str) -> None:
+def test_every_file_format_is_read(tmp_path: Path, form: str) -> None:
     records = world(["sums"], 5)
     data = lines(records)
     if form == "gz":
@@ -250,7 +252,7 @@ def test_files_are_read_in_every_form(tmp_path: Path, form: str) -> None:
     assert len(read_records([path]).outcomes) == 15
 
 
-def test_single_answers_of_one_text_are_answers_to_several_questions() -> None:
+def test_repeated_answers_to_one_text_are_separate_questions() -> None:
     rows = [
         {"model": "a", "task": "t", "prompt_tokens": 1000, "question": "Where?", "correct": right}
         for right in (True, False, 0.25)
@@ -260,7 +262,7 @@ def test_single_answers_of_one_text_are_answers_to_several_questions() -> None:
     assert {outcome.prompt_tokens for outcome in read.outcomes} == {1000}
 
 
-def test_bad_entries_are_named_with_file_and_line() -> None:
+def test_bad_entries_are_reported_with_file_and_line() -> None:
     good = lines(world(["sums"], 4))
     bad = b'{"task":"t","question":"q","scores":{"a":2}}\n{"question":"q"}\nnot json\n'
     read = parse_records([(good + bad, "some.jsonl")])
@@ -273,7 +275,7 @@ def test_bad_entries_are_named_with_file_and_line() -> None:
     assert "scores.a" in read.faults[0]
 
 
-def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
+def test_an_entry_with_a_long_language_name_is_rejected() -> None:
     records = [record | {"language": "en"} for record in world(["sums"], 4)]
     read = parse_records([(lines([*records, records[0] | {"language": "L" * 65}]), "x")])
     assert {outcome.language for outcome in read.outcomes} == {"en"}
@@ -284,26 +286,26 @@ def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
     "data",
     [b"", b"\n\n", b"[]", b"[1,2]", b"{}", b"null", b"\xff\xfe", b'{"scores":{}}', b"[" * 9999],
 )
-def test_files_of_something_else_are_refused_by_name(data: bytes) -> None:
+def test_unrelated_files_are_rejected_by_name(data: bytes) -> None:
     with pytest.raises(SettingError, match=r"some\.json"):
         parse_records([(data, "some.json")])
 
 
 @pytest.mark.parametrize("first", [b"[]", b'["a note"]'])
-def test_a_line_that_is_a_list_is_one_bad_line(first: bytes) -> None:
+def test_a_line_with_a_list_counts_as_one_bad_line(first: bytes) -> None:
     read = parse_records([(first + b"\n" + lines(world(["sums"], 4)), "x")])
     assert (read.unreadable, len(read.outcomes) > 0) == (1, True)
     assert read.faults[0].startswith("x:1:")
 
 
-def test_a_torn_archive_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_truncated_archive_is_rejected_by_name(tmp_path: Path) -> None:
     path = tmp_path / "torn.gz"
     path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])
     with pytest.raises(SettingError, match=r"torn\.gz"):
         read_records([path])
 
 
-def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path) -> None:
+def test_the_report_prints_and_plots_the_figures(known: Fit, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(known.artifact.dump())
     records = world(["sums", "code"], 50, 5)
     for record in records:
@@ -320,7 +322,7 @@ def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
+def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -339,8 +341,8 @@ def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
     assert "c[chat]" in told
 
 
-def test_a_task_that_is_a_whole_text_is_cut_to_a_name() -> None:
-    """The fit failed on it, and asked for fewer tasks."""
+def test_a_long_task_name_is_truncated() -> None:
+    """The fit failed on it with a request for fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20
@@ -350,7 +352,7 @@ def test_a_task_that_is_a_whole_text_is_cut_to_a_name() -> None:
     assert {task[:4] for task in cells} == {"sums", "code"}
 
 
-def test_the_first_fault_of_a_refused_file_is_named() -> None:
+def test_the_first_fault_of_a_rejected_file_is_reported() -> None:
     good = b'{"task": "a", "question": "Why?", "scores": {"m": 1}}\n'
     bad = b'{"task": "a", "question": "Why?", "scores": {"m": "1"}}\n'
     with pytest.raises(SettingError, match=r"first: b:2: scores\.m"):
@@ -360,13 +362,13 @@ def test_the_first_fault_of_a_refused_file_is_named() -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "\x00", "\ud800", "é" * 9000, "東京は？" * 500, "a" * 10**6]
 )
-def test_any_text_is_hashed_within_bounds(text: str) -> None:
+def test_hashes_of_any_text_have_bounded_shape_and_norm(text: str) -> None:
     row = hashed(Said(text, text, (text, text)))
     assert row.shape == (8192,)
     assert 0 <= float(row @ row) <= 1.3
 
 
-def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
+def test_the_middle_of_a_long_question_is_ignored() -> None:
     head, tail = "count the coins " * 40, " what is the total?" * 40
     one = hashed(Said(head + "x" * 10**6 + tail))
     other = hashed(Said(head + "y" * 10**5 + tail))
@@ -380,7 +382,7 @@ def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
         {"id": "9", "model": "m", "correct": False, "tried_models": ["n"]},
     ],
 )
-def test_an_entry_without_an_answer_may_stand_among_answers_of_several_lengths(
+def test_an_entry_without_an_answer_is_accepted_among_answers_of_several_lengths(
     nothing: dict[str, object],
 ) -> None:
     unnamed = [{"model": "m", "correct": True, "tokens": tokens} for tokens in (100, 9000)]
@@ -388,8 +390,8 @@ def test_an_entry_without_an_answer_may_stand_among_answers_of_several_lengths(
     assert (len(read.outcomes), read.unreadable) == (2, 0)
 
 
-def test_a_question_in_parts_is_of_the_class_that_serving_sees() -> None:
-    """A document in one language, and behind it the question in another."""
+def test_a_question_in_parts_has_the_same_class_as_in_serving() -> None:
+    """A document in one language, followed by the question in another."""
     parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
     message = {"role": "user", "content": parts}
     spans = Spans(b"")

@@ -1,4 +1,4 @@
-"""Records as others write them: ids, repeated answers, fractional scores, few answers."""
+"""Records from other sources: ids, repeated answers, fractional scores, few answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def outcomes_of(*entries: dict[str, object]) -> list[MeasuredOutcome]:
     return list(parse_records([(lines(*entries), "x")]).outcomes)
 
 
-def test_ids_that_begin_again_with_each_task_name_other_questions() -> None:
+def test_ids_reused_in_another_task_are_different_questions() -> None:
     entries: list[dict[str, object]] = [
         {"id": n, "task": task, "question": f"{task} {n}?", "model": "a", "correct": True}
         for task in ("one", "two")
@@ -41,13 +41,13 @@ def test_ids_that_begin_again_with_each_task_name_other_questions() -> None:
     assert len({outcome.query_id for outcome in outcomes_of(*entries)}) == 10
 
 
-def test_a_question_keeps_its_id_under_another_number() -> None:
+def test_the_id_of_a_question_is_independent_of_its_number_in_the_file() -> None:
     entry: dict[str, object] = {"task": "one", "question": "Why?", "model": "a", "correct": True}
     first, second = (outcomes_of({**entry, "id": n})[0].query_id for n in (1, 2))
     assert first == second
 
 
-def test_a_text_has_the_language_that_serving_sees() -> None:
+def test_a_text_has_the_same_language_as_in_serving() -> None:
     entry: dict[str, object] = {"task": "one", "model": "a", "correct": True, "language": "de"}
     assert outcomes_of({**entry, "question": "Warum?"})[0].language == "en"
     assert outcomes_of({**entry, "prompt_tokens": 9})[0].language == "de"
@@ -61,7 +61,7 @@ def samples(questions: int, each: int) -> list[dict[str, object]]:
     ]
 
 
-def test_repeated_answers_are_the_same_in_another_file_and_order() -> None:
+def test_repeated_answers_keep_their_ids_in_another_file_and_order() -> None:
     entries = samples(40, 3)
     ids = {outcome.query_id for outcome in outcomes_of(*entries)}
     assert len(ids) == 120
@@ -69,7 +69,7 @@ def test_repeated_answers_are_the_same_in_another_file_and_order() -> None:
     assert ids == other
 
 
-def test_answers_to_one_question_are_held_back_together() -> None:
+def test_all_answers_to_a_question_are_held_out_together() -> None:
     fitted = fit(outcomes_of(*samples(60, 5)), created="x", data_sha256="x", hold_out=0.5).artifact
     asked = questions_of(fitted, outcomes_of(*samples(60, 5)))
     texts = {question_of(outcome.query_id) for outcome in outcomes_of(*samples(60, 5))}
@@ -94,7 +94,7 @@ def test_fractional_scores_are_judged_as_they_are_fitted() -> None:
     assert attempts["second_after_failure"]["brier"] < 0.001
 
 
-def test_a_model_with_a_few_right_answers_is_not_the_best_single_one() -> None:
+def test_a_model_with_only_a_few_right_answers_is_not_the_best_single_model() -> None:
     rng = Random(1)
     entries: list[dict[str, object]] = [
         {
@@ -111,8 +111,8 @@ def test_a_model_with_a_few_right_answers_is_not_the_best_single_one() -> None:
     assert float(str(judged["best_single_in_hindsight"])) <= float(str(judged["oracle"]))
 
 
-def test_the_accuracy_at_the_same_cost_is_no_gain_where_all_models_are_alike() -> None:
-    """Of many prices one is lucky on the questions that it is judged by."""
+def test_equal_models_show_no_gain_in_accuracy_at_the_same_cost() -> None:
+    """Among many prices, one looks good by chance on the questions used to choose it."""
     gains = []
     names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
     sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
@@ -146,7 +146,7 @@ LENGTHS = (1000, 4000, 16000, 64000)
 
 
 def ladder(form: str, tokens: int) -> list[dict[str, object]]:
-    """30 questions of one length to two models, in one of three forms."""
+    """30 questions of one length for two models, in one of three formats."""
     entries: list[dict[str, object]] = []
     for n in range(30):
         common: dict[str, object] = {"task": "needle", "prompt_tokens": tokens}
@@ -160,7 +160,7 @@ def ladder(form: str, tokens: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("form", ["single", "scores", "id"])
 @pytest.mark.parametrize("files", [1, 4])
-def test_a_question_at_several_lengths_counts_at_each(form: str, files: int) -> None:
+def test_a_question_at_several_lengths_counts_once_per_length(form: str, files: int) -> None:
     parts = [lines(*ladder(form, tokens)) for tokens in LENGTHS]
     parts = parts if files == 4 else [b"".join(parts)]
     read = parse_records([(part, f"{at}") for at, part in enumerate(parts)])
@@ -171,7 +171,7 @@ def test_a_question_at_several_lengths_counts_at_each(form: str, files: int) -> 
     assert len({question_of(query_id) for query_id in by_question}) == 30
 
 
-def test_a_question_at_several_lengths_is_not_judged_at_another_one() -> None:
+def test_a_question_of_the_fit_is_excluded_at_all_lengths() -> None:
     entries = [entry for tokens in LENGTHS for entry in ladder("single", tokens)]
     fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.5).artifact
     assert fitted.fitted_on is not None
@@ -182,8 +182,8 @@ def test_a_question_at_several_lengths_is_not_judged_at_another_one() -> None:
     assert 0 < asked.answers.sum() == len(fresh) < len(longest)
 
 
-def test_rows_of_one_text_are_several_questions() -> None:
-    """As of questions about documents that the record does not hold."""
+def test_rows_with_the_same_text_are_different_questions() -> None:
+    """Like questions about documents that the record does not contain."""
     entry: dict[str, object] = {"task": "one", "question": "Where?", "prompt_tokens": 1000}
     scores = ({"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": 1, "b": 0})
     read = outcomes_of(*(entry | {"scores": each} for each in scores))
@@ -192,7 +192,7 @@ def test_rows_of_one_text_are_several_questions() -> None:
 
 
 def answers(seed: int, count: int) -> bytes:
-    """Answers to four questions about documents that the record does not hold; one in ten right."""
+    """Answers to four questions about documents missing from the record; one in ten is right."""
     rng = Random(seed)
     return lines(
         *(
@@ -208,7 +208,7 @@ def answers(seed: int, count: int) -> bytes:
     )
 
 
-def test_parts_of_a_file_hold_as_many_answers_as_the_whole() -> None:
+def test_reading_a_file_in_parts_yields_the_same_number_of_answers() -> None:
     one, two = answers(1, 500), answers(2, 500)
     whole = parse_records([(one + two, "whole")]).outcomes
     parts = parse_records([(one, "one"), (two, "two"), (one, "one again")]).outcomes
@@ -216,7 +216,7 @@ def test_parts_of_a_file_hold_as_many_answers_as_the_whole() -> None:
     assert {each.query_id for each in parts} == {each.query_id for each in whole}
 
 
-def test_answers_of_another_file_are_judged_whatever_they_look_like() -> None:
+def test_answers_from_another_file_are_evaluated_even_if_they_look_alike() -> None:
     one, two = answers(1, 500), answers(2, 700)
     read = parse_records([(one, "one")])
     fitted = fit(read.outcomes, created="x", data_sha256="x", hold_out=0.2).artifact
@@ -236,8 +236,8 @@ def test_answers_of_another_file_are_judged_whatever_they_look_like() -> None:
     assert judged(one + two).answers.sum() == kept_back + 700
 
 
-def test_a_few_answers_of_the_fit_are_not_judged_by() -> None:
-    """So few that no question is in the file twice."""
+def test_a_few_answers_of_the_fit_are_excluded_from_the_evaluation() -> None:
+    """There are so few answers that no question occurs twice in the file."""
     one = answers(1, 500)
     fitted = fit(parse_records([(one, "x")]).outcomes, created="x", data_sha256="x").artifact
     fitted = fitted.model_copy(
@@ -255,7 +255,7 @@ def test_a_few_answers_of_the_fit_are_not_judged_by() -> None:
         questions_of(fitted, parse_records([(some, "x")]).outcomes)
 
 
-def test_the_length_of_a_chat_is_that_of_all_its_messages() -> None:
+def test_the_length_of_a_chat_includes_all_messages() -> None:
     history = [{"role": "system", "content": "word " * 2000}, {"role": "user", "content": "Why?"}]
     chat: dict[str, object] = {"task": "one", "model": "a", "correct": True, "messages": history}
     (outcome,) = outcomes_of(chat)
@@ -264,8 +264,8 @@ def test_the_length_of_a_chat_is_that_of_all_its_messages() -> None:
     assert outcome.prompt_chars == 4
 
 
-def test_many_tasks_are_recognised_from_a_part_of_their_questions() -> None:
-    """The time of the fits with tasks left out grows with tasks times tasks times questions."""
+def test_many_tasks_are_recognized_from_some_of_their_questions() -> None:
+    """The time to fit with tasks left out grows with tasks * tasks * questions."""
     entries: list[dict[str, object]] = [
         {"task": f"t-{t}", "question": f"word{t} thing{t} {t} {n}", "scores": {"a": 1.0, "b": 0.0}}
         for t in range(100)

@@ -1,4 +1,4 @@
-"""c(m) from timed answers: what bends a line through them must not bend it."""
+"""c(m) from timed answers: outliers must not bend the fitted line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answers(
     longest: int = 8000,
     **given: object,
 ) -> list[MeasuredOutcome]:
-    """Short prompts mostly, as a fleet's own questions are; some of all lengths."""
+    """Mostly short prompts, as in real traffic, and some of all lengths."""
     rng, made = Random(seed), []
     for at in range(count):
         tokens = rng.randint(40, 112)
@@ -44,7 +44,7 @@ def answers(
 
 
 def ratios(speed: Speed, **given: object) -> dict[tuple[int, int], float]:
-    """Predicted by seen first tokens of other prompts, by class of length."""
+    """Predicted by observed first tokens of other prompts, by length class."""
     other = answers(600, shorts=0.0, seed=9, **given)
     return {one: median(each) for one, each in first_token_ratios(speed, other).items()}
 
@@ -61,13 +61,13 @@ def test_first_tokens_of_every_length_are_predicted(jitter_s: float, bend: float
         assert all(0.8 <= each <= 1.25 for each in found.values()), found
 
 
-def test_a_few_stalls_do_not_bend_it() -> None:
+def test_a_few_stalls_do_not_change_the_fit() -> None:
     speed = fit_speed(mine := answers(stalls=12), mine)
     assert isinstance(speed, Speed)
     assert speed.seconds_per_token == pytest.approx(C, rel=0.2)
 
 
-def test_an_adapter_has_the_speed_of_its_base() -> None:
+def test_an_adapter_has_the_speed_of_its_base_model() -> None:
     asked = [*answers(40), *answers(40, seed=2, jitter_s=0.05, model="adapter", base="m")]
     found = fit(asked, created="", data_sha256="").artifact.models
     assert len({model.speed.seconds_per_token for model in found.values() if model.speed}) == 1
@@ -84,7 +84,7 @@ def test_an_adapter_has_the_speed_of_its_base() -> None:
         ({"cached_tokens": 10**6}, "no answer has both a prompt length"),
     ],
 )
-def test_times_that_show_no_slope_make_no_speed_and_say_why(
+def test_times_without_a_slope_yield_no_speed_but_a_reason(
     given: dict[str, object], reason: str
 ) -> None:
     assert reason in str(fit_speed(mine := answers(**given), mine))  # type: ignore[arg-type]

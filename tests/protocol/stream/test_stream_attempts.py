@@ -1,4 +1,4 @@
-"""Attempts that fail: the endpoints named, the reports to the picker, and silent endpoints."""
+"""Failed attempts: the endpoints named, the reports to the picker, and silent endpoints."""
 
 import random
 from dataclasses import replace
@@ -40,7 +40,7 @@ def body(**fields):
 
 
 class Driven:
-    """A stream that has been decided on; `endpoints` serve its model."""
+    """A decided stream; `endpoints` serve its model."""
 
     def __init__(self, endpoints, attempts, sent=None, latency_s=None):
         table = EndpointTable()
@@ -70,7 +70,7 @@ class Driven:
     ("endpoints", "attempts", "named"),
     [(1, 0, 1), (1, 3, 3), (2, 3, 3), (3, 3, 3), (5, 3, 3), (1, 11, 11), (3, 1, 3)],
 )
-def test_the_list_lasts_for_all_attempts_and_repeats_only_when_it_must(endpoints, attempts, named):
+def test_the_list_covers_all_attempts_and_repeats_only_if_necessary(endpoints, attempts, named):
     driven = Driven(endpoints, attempts)
     listed = driven.sent.destination.split(",")
     ranked = [driven.decision.address, *driven.decision.fallbacks]
@@ -78,7 +78,7 @@ def test_the_list_lasts_for_all_attempts_and_repeats_only_when_it_must(endpoints
     assert listed == [ranked[i % len(ranked)] for i in range(named)]
 
 
-def test_what_failed_before_an_answer_is_reported_in_order():
+def test_endpoints_that_failed_before_an_answer_are_reported_in_order():
     driven = Driven(3, 3)
     ranked = (driven.decision.address, *driven.decision.fallbacks)
     attempted, *_ = driven.answered(200, "via_upstream", 3)
@@ -87,7 +87,7 @@ def test_what_failed_before_an_answer_is_reported_in_order():
 
 @pytest.mark.parametrize(("served", "attempts", "failed"), [(0, 3, 0), (1, 3, 1), (1, 2, 1)])
 def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, attempts, failed):
-    """The answer is an earlier endpoint's: those after it were asked while it was at work."""
+    """The answer comes from an earlier endpoint: later ones were tried while it was working."""
     driven = Driven(3, 3, body(stream=True), latency_s=0.1)
     assert driven.sent.patience.begin_s == 5
     ranked = (driven.decision.address, *driven.decision.fallbacks)
@@ -96,7 +96,7 @@ def test_an_earlier_endpoint_that_answers_a_hedged_request_did_not_fail(served, 
     assert told == ([Attempted(driven.decision, ranked[:failed])] if failed else [])
 
 
-def test_an_engines_own_error_passes():
+def test_an_error_from_an_engine_passes_unchanged():
     driven = Driven(1, 3)
     attempted, *others = driven.answered(503, "via_upstream", 3)
     assert attempted.failed == (driven.decision.address,) * 2
@@ -112,7 +112,9 @@ def test_an_engines_own_error_passes():
         (504, "upstream_per_try_idle_timeout", 504, "timed-out"),
     ],
 )
-def test_envoys_own_error_gives_way_to_one_that_names_the_model(status, details, shown, reason):
+def test_an_error_from_envoy_is_replaced_by_one_that_names_the_model(
+    status, details, shown, reason
+):
     driven = Driven(2, 3)
     attempted, ended, answer = driven.answered(status, details, 3)
     assert len(attempted.failed) == 3
@@ -128,7 +130,7 @@ def test_envoys_own_error_gives_way_to_one_that_names_the_model(status, details,
 
 
 @pytest.mark.parametrize("status", [400, 404, 413])
-def test_envoys_own_refusals_of_a_request_pass(status):
+def test_refusals_from_envoy_pass_unchanged(status):
     driven = Driven(1, 3)
     assert not [a for a in driven.answered(status, "some_filter", 1) if type(a) is Immediate]
 
@@ -147,7 +149,7 @@ def test_envoys_own_refusals_of_a_request_pass(status):
         (0.1, {"stream": True, "max_tokens": 100_000}, 60),
     ],
 )
-def test_how_long_an_endpoint_may_be_silent_follows_what_is_expected(latency_s, fields, silence_s):
+def test_the_allowed_silence_depends_on_the_expected_latency(latency_s, fields, silence_s):
     assert Driven(1, 3, body(**fields), latency_s).sent.patience == Patience(silence_s)
 
 
@@ -163,7 +165,9 @@ def test_how_long_an_endpoint_may_be_silent_follows_what_is_expected(latency_s, 
         (0.1, {}, Patience()),
     ],
 )
-def test_where_others_can_answer_the_head_is_expected_sooner(latency_s, fields, patience):
+def test_response_headers_are_expected_sooner_if_other_endpoints_can_answer(
+    latency_s, fields, patience
+):
     assert Driven(2, 3, body(**fields), latency_s).sent.patience == patience
 
 
@@ -174,7 +178,7 @@ def test_an_answer_of_an_earlier_filter_determines_the_shape():
     assert (echoed.data, echoed.end, echoed.direction) == (b"no", True, Direction.RESPONSE)
 
 
-def test_a_gateway_that_does_not_say_how_often_it_tries_gets_each_endpoint_once():
+def test_a_gateway_that_does_not_report_its_attempts_gets_each_endpoint_once():
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
     stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
     (ask,) = stream.receive(RequestBody(body(), True), 1.0)

@@ -1,4 +1,4 @@
-"""The stream machine after an internal fault, and where there is no room for headers."""
+"""The stream machine after an internal fault, and with too many headers."""
 
 import random
 import tracemalloc
@@ -52,14 +52,14 @@ def director_of(model):
 
 
 def in_full_duplex():
-    """A stream, its body in two pieces, asked for a decision that never comes."""
+    """A stream whose body came in two pieces, waiting for a decision that never comes."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))
     feed(machine, RequestBody(BODY[:1000], False))
     return machine
 
 
-def test_in_full_duplex_a_whole_body_goes_on_as_it_came():
+def test_in_full_duplex_a_complete_body_is_forwarded_unchanged_after_a_fault():
     machine = in_full_duplex()
     (ask,) = feed(machine, RequestBody(BODY[1000:], True))
     assert type(ask) is Ask
@@ -71,7 +71,7 @@ def test_in_full_duplex_a_whole_body_goes_on_as_it_came():
     assert feed(machine, Closed()) == []
 
 
-def test_in_full_duplex_what_still_comes_of_a_body_goes_on_too():
+def test_in_full_duplex_later_pieces_of_a_body_are_forwarded_after_a_fault():
     machine = in_full_duplex()
     first, piece = feed(machine, Failed())
     assert (type(first), piece.data, piece.end) == (AnswerHeaders, BODY[:1000], False)
@@ -80,7 +80,7 @@ def test_in_full_duplex_what_still_comes_of_a_body_goes_on_too():
     assert feed(machine, RequestTrailers()) == [AnswerTrailers(Direction.REQUEST)]
 
 
-def test_natively_the_body_is_left_as_it_is():
+def test_in_the_native_shape_the_body_is_unchanged_after_a_fault():
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.NATIVE))
     feed(machine, RequestBody(BODY, True))
@@ -89,9 +89,7 @@ def test_natively_the_body_is_left_as_it_is():
 
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize(("count", "size_bytes"), [(91, 1000), (5, 59 << 10)])
-def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten(
-    shape, count, size_bytes
-):
+def test_with_too_many_headers_only_a_forged_destination_is_overwritten(shape, count, size_bytes):
     director = director_of("m")
     body = BODY.replace(b'"auto"', b'"m"')
     for forged in ({}, {"x-gateway-destination-endpoint": "10.6.6.6:80"}):
@@ -105,7 +103,7 @@ def test_without_room_no_header_is_added_but_a_forged_destination_is_overwritten
         assert dict(first.set_headers) == overwritten
 
 
-def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_read_from():
+def test_after_the_decision_only_the_parts_of_a_prompt_needed_for_features_are_kept():
     director = director_of("auto")
     machine = stream()
     prompt = "head " * 100 + "\u4e2d" * 50_000 + "tail?" * 100
@@ -123,8 +121,8 @@ def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_rea
 
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
-def test_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
-    """Envoy would take any endpoint for it, of any pool."""
+def test_after_a_fault_a_request_for_a_pool_is_refused(shape, limits):
+    """Envoy would choose any endpoint for it, of any pool."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
     feed(machine, RequestBody(BODY, True))
@@ -168,7 +166,7 @@ def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-def test_a_fault_while_the_decision_is_sent_loses_no_byte(shape, monkeypatch):
+def test_a_fault_while_sending_the_decision_loses_no_byte(shape, monkeypatch):
     director = director_of("m")
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))

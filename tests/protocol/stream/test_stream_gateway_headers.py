@@ -1,4 +1,4 @@
-"""Headers of gateways and their conformance tests, beside the protocol's own."""
+"""Headers of gateways and their conformance tests, besides those of the protocol."""
 
 import orjson
 import pytest
@@ -12,7 +12,7 @@ REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 
 
 def asked(headers, body=BODY, **settings):
-    """The request that a stream with these settings asks about."""
+    """Return the request that a stream with these settings asks about."""
     stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "made"))
     list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
     (ask,) = stream.receive(RequestBody(body, True), 0.0)
@@ -21,7 +21,7 @@ def asked(headers, body=BODY, **settings):
 
 
 @pytest.mark.parametrize("name", ["x-original-path", "x-forwarded-path"])
-def test_a_rewritten_path_is_read_as_what_the_client_called(name):
+def test_the_original_path_of_a_rewritten_request_is_used(name):
     assert asked(REWRITTEN).api is Api.OPAQUE
     request = asked({**REWRITTEN, name: "/v1/chat/completions"})
     assert (request.api, request.model) == (Api.CHAT, "auto")
@@ -29,7 +29,7 @@ def test_a_rewritten_path_is_read_as_what_the_client_called(name):
     assert asked(plain, orjson.dumps({"prompt": "x"})).api is Api.COMPLETIONS
 
 
-def test_a_denied_path_stays_denied_whatever_another_header_says():
+def test_a_denied_path_stays_denied_despite_other_path_headers():
     driver = Driver()
     forged = {":path": "/pause", ":method": "POST", "x-original-path": "/v1/completions"}
     (refusal,) = driver.feed(RequestHeaders(forged, False, Shape.GATEWAY))
@@ -39,12 +39,12 @@ def test_a_denied_path_stays_denied_whatever_another_header_says():
 TEST = {":path": "/v1/completions", ":method": "POST", "test-epp-endpoint-selection": "10.0.0.2"}
 
 
-def test_an_endpoint_is_named_by_a_conformance_test_only_where_that_is_on():
+def test_conformance_tests_can_name_an_endpoint_only_if_enabled():
     assert asked(TEST).subset is None
     assert asked(TEST, conformance_headers=True).subset == {"10.0.0.2"}
 
 
-def test_answers_tell_conformance_tests_who_was_selected_and_who_served():
+def test_answers_name_the_selected_and_the_serving_endpoint_for_conformance_tests():
     driver = Driver(models=("a", "b"), conformance_headers=True)
     driver.feed(RequestHeaders(TEST, False, Shape.GATEWAY))
     driver.feed(RequestBody(BODY, True))

@@ -53,7 +53,7 @@ BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "
 
 
 class Driver:
-    """A stream with a real director behind it; collects the actions."""
+    """A stream with a real director; collects the actions."""
 
     def __init__(self, *, read_answer=False, models=("m1",), held=None, **settings):
         table = EndpointTable()
@@ -116,7 +116,7 @@ class Driver:
         return [a for a in self.log if type(a) is kind and a.direction is direction]
 
     def sent(self, direction):
-        """The body that Envoy forwards, out of the gateway shape's pieces."""
+        """Return the body that Envoy forwards, from the pieces of the gateway shape."""
         return b"".join(a.data for a in self.answers(AnswerBody, direction))
 
 
@@ -127,7 +127,7 @@ def headers(shape, *, end=False, extra=(), subset=None):
 # -- native --------------------------------------------------------------------------------------
 
 
-def test_native_answers_headers_at_once_and_the_body_with_the_decision():
+def test_native_headers_are_answered_at_once_and_the_body_with_the_decision():
     driver = Driver()
     (first,) = driver.feed(headers(Shape.NATIVE))
     assert first == AnswerHeaders(Direction.REQUEST, [])
@@ -138,7 +138,7 @@ def test_native_answers_headers_at_once_and_the_body_with_the_decision():
     assert dict(second.set_headers)["content-length"] == str(len(second.data))
 
 
-def test_native_does_not_send_back_a_body_that_needs_no_splice():
+def test_a_native_body_that_needs_no_splice_is_not_sent_back():
     driver = Driver(models=("auto",))
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, True))
@@ -146,15 +146,15 @@ def test_native_does_not_send_back_a_body_that_needs_no_splice():
     assert "content-length" not in dict(answer.set_headers)
 
 
-def test_native_takes_a_body_before_trailers_as_whole():
-    """Envoy marks a buffered body that trailers follow as not the end of the stream."""
+def test_a_native_body_before_trailers_is_complete():
+    """Envoy marks a buffered body before trailers as not the end of the stream."""
     driver = Driver()
     driver.feed(headers(Shape.NATIVE))
     (answer,) = driver.feed(RequestBody(BODY, False))
     assert answer.destination
 
 
-def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
+def test_a_sampled_native_request_requests_and_reads_its_answer():
     driver = Driver(read_answer=True)
     driver.feed(headers(Shape.NATIVE))
     driver.feed(RequestBody(BODY, True))
@@ -177,7 +177,7 @@ def test_a_sampled_native_request_asks_for_its_answer_and_reads_it():
         (Shape.GATEWAY, False, False, False),
     ],
 )
-def test_first_tokens_are_seen_of_streamed_answers_that_are_read(shape, read, streamed, seen):
+def test_first_tokens_are_seen_in_streamed_answers_that_are_read(shape, read, streamed, seen):
     driver = Driver(read_answer=read)
     driver.feed(headers(shape))
     driver.feed(RequestBody(orjson.dumps({**orjson.loads(BODY), "stream": streamed}), True))
@@ -204,7 +204,7 @@ def test_the_first_byte_of_a_refusal_is_distinguished_from_that_of_an_answer(sta
     trailers=st.booleans(),
     doubled_end=st.booleans(),
 )
-def test_any_split_of_the_body_gives_the_same_decision_and_the_same_bytes(
+def test_any_split_of_the_body_yields_the_same_decision_and_bytes(
     cuts, size, trailers, doubled_end
 ):
     body = orjson.dumps({"messages": [{"role": "user", "content": "x" * size}], "model": "auto"})
@@ -232,7 +232,7 @@ def test_any_split_of_the_body_gives_the_same_decision_and_the_same_bytes(
     assert (type(driver.log[-1]) is AnswerTrailers) is trailers
 
 
-def test_a_body_of_exactly_k_pieces_has_no_empty_piece_behind_it():
+def test_a_body_of_exactly_k_pieces_has_no_empty_piece_after_it():
     driver = Driver(models=("m",), max_body_bytes=1 << 20)
     driver.feed(RequestHeaders({":path": "/v1/files", ":method": "POST"}, False, Shape.GATEWAY))
     driver.feed(RequestBody(b"x" * (2 * PIECE_BYTES), True))
@@ -254,7 +254,7 @@ def test_the_answer_passes_piece_by_piece_with_the_clients_model_name():
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-def test_the_end_is_known_before_the_last_message_on_which_envoy_may_hang_up(shape):
+def test_the_end_is_recorded_before_the_last_message(shape):
     driver = Driver()
     driver.feed(headers(shape))
     driver.feed(RequestBody(BODY, True))
@@ -310,10 +310,10 @@ def upload(held, at, count, body=b"x"):
 
 
 @pytest.mark.parametrize("event", [RequestBody(b"x", True), RequestTrailers(), Failed()])
-def test_uploads_that_hardly_go_on_give_way_the_largest_first(event):
+def test_slow_uploads_are_evicted_largest_first(event):
     held = HeldBytes(1_000_000)
     large, small, other = (upload(held, 0.0, n) for n in (500_000, 300_000, 190_000))
-    for at in range(2, 30):  # one goes on as slowly as a poor link
+    for at in range(2, 30):  # one continues as slowly as a poor link
         other.now = at
         assert other.feed(RequestBody(b" ", False)) == []
         large.now = small.now = at
@@ -328,7 +328,7 @@ def test_uploads_that_hardly_go_on_give_way_the_largest_first(event):
     assert held.now_bytes == 0
 
 
-def test_uploads_that_go_on_and_those_that_just_began_do_not_give_way():
+def test_fast_and_new_uploads_are_not_evicted():
     held = HeldBytes(1_000_000)
     steady, fresh = upload(held, 0.0, 100_000), upload(held, 25.0, 250_000)
     for at in range(2, 30):
@@ -342,7 +342,7 @@ def test_uploads_that_go_on_and_those_that_just_began_do_not_give_way():
     assert fresh.stream.phases[0] is steady.stream.phases[0] is RequestPhase.BODY
 
 
-def test_whole_bodies_that_wait_to_be_read_share_that_limit():
+def test_complete_bodies_that_wait_to_be_read_share_the_same_limit():
     body = BODY[:-1] + b" " * ASIDE_BYTES + b"}"
     held = HeldBytes(2 * len(body))
     drivers = [Driver(held=held, max_body_bytes=4 << 20) for _ in range(4)]
@@ -362,7 +362,7 @@ def test_whole_bodies_that_wait_to_be_read_share_that_limit():
     assert type(read) is Read
 
 
-def test_an_opaque_upload_passes_while_the_answer_already_comes():
+def test_an_opaque_upload_continues_while_the_answer_arrives():
     driver = Driver()
     opaque = {":path": "/v1/files", ":method": "POST"}
     (first,) = driver.feed(RequestHeaders(opaque, False, Shape.GATEWAY))
@@ -375,7 +375,7 @@ def test_an_opaque_upload_passes_while_the_answer_already_comes():
     assert driver.sent(Direction.RESPONSE) == b"ok"
 
 
-def test_an_opaque_body_is_not_read_where_envoy_keeps_the_headers():
+def test_an_opaque_body_is_not_read_if_envoy_keeps_the_headers():
     driver = Driver(opaque_paths=("/v1/own/",))
     opaque = {":path": "/v1/own/chat/completions"}
     (answer,) = driver.feed(WholeRequest(opaque, "", b"no JSON"))
@@ -386,7 +386,7 @@ def test_an_opaque_body_is_not_read_where_envoy_keeps_the_headers():
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
-def test_a_stored_answer_is_known_from_its_first_event_on(cut):
+def test_a_stored_answer_is_known_from_its_first_event(cut):
     driver = Driver(models=("m", "m", "m"))
     path = {":path": "/v1/responses"}
     driver.feed(WholeRequest(path, "", b'{"model": "m", "input": "x", "stream": true}'))
@@ -424,7 +424,7 @@ def test_an_upgrade_is_answered_before_any_body(shape):
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_control_headers_go_and_the_destination_is_overwritten(shape):
+def test_control_headers_are_removed_and_the_destination_is_overwritten(shape):
     driver = Driver()
     forged = {"x-gateway-destination-endpoint": "6.6.6.6:80", "x-laar-task": "t"}
     driver.feed(headers(shape, extra=forged.items()))
@@ -443,7 +443,7 @@ def test_control_headers_go_and_the_destination_is_overwritten(shape):
         (b'{"model":"nobody","messages":[{"role":"user","content":"x"}]}', 404, "unknown-model"),
     ],
 )
-def test_a_bad_request_gets_an_answer_of_ours(shape, body, status, reason):
+def test_a_bad_request_is_answered_by_laar(shape, body, status, reason):
     driver = Driver()
     driver.feed(headers(shape))
     *_, refused = driver.feed(RequestBody(body, True))
@@ -453,14 +453,14 @@ def test_a_bad_request_gets_an_answer_of_ours(shape, body, status, reason):
     assert orjson.loads(refused.body)["error"]["reason"] == reason
 
 
-def test_a_model_that_is_no_name_wins_over_a_missing_fleet():
+def test_an_invalid_model_name_is_reported_even_without_endpoints():
     driver = Driver(models=())
     driver.feed(headers(Shape.GATEWAY))
     (refused,) = driver.feed(RequestBody(b'{"model":1,"messages":[{}]}', True))
     assert refused.status == 400
 
 
-def test_no_endpoints_is_a_503_that_says_when_to_come_back():
+def test_without_endpoints_the_answer_is_a_503_with_retry_after():
     driver = Driver(models=())
     driver.feed(headers(Shape.GATEWAY))
     (refused,) = driver.feed(RequestBody(BODY, True))
@@ -483,7 +483,7 @@ def test_response_headers_show_the_decision():
     assert float(told["x-laar-cost-ms"]) > 0
 
 
-def test_a_retry_of_envoys_own_moves_the_reservation():
+def test_a_retry_by_envoy_moves_the_reservation():
     driver = Driver(models=("m", "m"))
     driver.feed(headers(Shape.NATIVE))
     driver.feed(RequestBody(BODY, True))
@@ -526,7 +526,7 @@ EVENTS = st.sampled_from(
 @pytest.mark.long
 @settings(max_examples=examples(300))
 @given(st.lists(EVENTS, max_size=12), st.booleans())
-def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):
+def test_any_sequence_of_events_leaves_nothing_reserved(events, read_answer):
     held = HeldBytes(1 << 20)
     driver = Driver(read_answer=read_answer, models=("a", "b"), held=held)
     for event in events:
@@ -548,7 +548,7 @@ def whole(body=BODY, **extra):
     return WholeRequest({**HEADERS, **extra}, "", body)
 
 
-def test_a_whole_request_is_answered_by_metadata_alone():
+def test_a_request_without_sent_headers_is_answered_with_metadata_only():
     driver = Driver()
     (answer,) = driver.feed(whole(**{"x-laar-task": "t"}))
     assert type(answer) is AnswerBody
@@ -560,7 +560,7 @@ def test_a_whole_request_is_answered_by_metadata_alone():
     assert orjson.loads(answer.data)["model"] == "m1"
 
 
-def test_a_sampled_whole_request_asks_for_the_answer_at_its_headers():
+def test_a_sampled_request_without_sent_headers_requests_its_answer_at_the_response_headers():
     driver = Driver(read_answer=True)
     driver.feed(whole())
     (answer,) = driver.feed(ResponseHeaders(200))
@@ -569,13 +569,13 @@ def test_a_sampled_whole_request_asks_for_the_answer_at_its_headers():
     assert ended.completion.prompt_tokens == 9
 
 
-def test_a_whole_request_over_the_limit_is_a_413():
+def test_a_request_without_sent_headers_above_the_limit_is_a_413():
     (refused,) = Driver(max_body_bytes=1000).feed(whole(b"x" * 1001))
     assert refused.status == 413
 
 
 @pytest.mark.parametrize("body", [BODY, b"nonsense", b""])
-def test_both_native_forms_decide_alike(body):
+def test_both_native_forms_make_the_same_decision(body):
     kept, sent = Driver(), Driver()
     *_, answer = kept.feed(whole(body))
     sent.feed(headers(Shape.NATIVE))

@@ -1,4 +1,4 @@
-"""The table of phases: complete, and no larger than what happens."""
+"""The table of phases: complete, and without unused entries."""
 
 import random
 
@@ -58,7 +58,7 @@ def event(rng):
 
 
 class Faulty:
-    """The rules of a cluster, and the share in force; each fails now and then."""
+    """The rules of a cluster, and the enforced share; each fails occasionally."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -80,7 +80,7 @@ class Faulty:
 
 
 def walk(director, rng):
-    """One stream, driven as the server drives it; yields each move of each half."""
+    """One stream, driven like the server; yields each transition of each half."""
     faulty = Faulty(rng)
     stream = Stream(
         Environment(
@@ -137,7 +137,7 @@ def answered(director, action, rng):
 
 
 @pytest.mark.long
-def test_every_move_in_the_table_happens_and_no_other(director):
+def test_exactly_the_transitions_in_the_table_occur(director):
     table = {
         (phase, kind, after)
         for phase, row in TRANSITIONS.items()
@@ -154,7 +154,7 @@ def test_every_move_in_the_table_happens_and_no_other(director):
     assert table - seen == set()
 
 
-def test_every_phase_has_a_row_and_every_row_leads_to_phases_of_its_half():
+def test_every_phase_has_a_row_that_leads_to_phases_of_its_half():
     assert set(TRANSITIONS) == {*RequestPhase, *ResponsePhase}
     for phase, row in TRANSITIONS.items():
         for nexts in row.values():

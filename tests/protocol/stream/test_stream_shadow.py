@@ -1,4 +1,4 @@
-"""Shadow: decided and recorded, and every byte and header as if there were no picker."""
+"""Shadow: decided and recorded, but every byte and header is as if there were no picker."""
 
 import random
 from itertools import pairwise
@@ -40,7 +40,7 @@ def a_director(assessor=None):
 
 
 class Driven:
-    """A shadowed stream with a director behind it."""
+    """A stream in shadow with a director."""
 
     def __init__(self, *, enforce_share=0.0, max_body_bytes=1 << 20, assessor=None, director=None):
         self.director = director or a_director(assessor)
@@ -80,7 +80,7 @@ class Driven:
 
 
 def untouched(actions):
-    """Nothing is set, removed, sent elsewhere, or answered in the endpoint's place."""
+    """Nothing is set, removed, redirected or answered by laar."""
     for action in actions:
         assert not isinstance(action, ev.Immediate)
         if isinstance(action, ev.AnswerHeaders | ev.AnswerBody):
@@ -99,7 +99,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("body", [BODY, *BAD])
-def test_a_native_request_goes_on_as_it_came(body):
+def test_a_native_request_in_shadow_is_unchanged(body):
     driven = Driven()
     first = untouched(driven.feed(ev.RequestHeaders(HEADERS, end=False, shape=ev.Shape.NATIVE)))
     then = untouched(driven.feed(ev.RequestBody(body, end=True)))
@@ -115,7 +115,9 @@ def test_a_native_request_goes_on_as_it_came(body):
     trailers=st.booleans(),
     limit=st.sampled_from((1, 50, 1 << 20)),
 )
-def test_in_full_duplex_every_byte_comes_back_once_and_in_order(body, cuts, trailers, limit):
+def test_in_full_duplex_every_byte_in_shadow_is_returned_once_and_in_order(
+    body, cuts, trailers, limit
+):
     driven = Driven(max_body_bytes=limit)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[a:b] for a, b in pairwise(edges)]
@@ -136,7 +138,7 @@ def test_in_full_duplex_every_byte_comes_back_once_and_in_order(body, cuts, trai
 
 
 @pytest.mark.parametrize("shape", list(ev.Shape))
-def test_a_request_without_a_body_goes_on(shape):
+def test_a_request_without_a_body_in_shadow_is_forwarded(shape):
     driven = Driven()
     headers = {":path": "/v1/models", ":method": "GET"}
     (answer,) = untouched(driven.feed(ev.RequestHeaders(headers, end=True, shape=shape)))
@@ -162,7 +164,7 @@ def test_the_reservation_follows_the_endpoint_that_served():
 
 
 class Lessons:
-    """Notes each observation of a learner."""
+    """Records each observation of a learner."""
 
     def __init__(self, plain):
         self.assess = plain.assess
@@ -187,7 +189,7 @@ def test_nothing_is_learned_without_a_known_endpoint(served):
 
 
 @pytest.mark.long
-def test_a_share_is_enforced_by_session_so_that_none_flaps():
+def test_a_share_is_enforced_by_session_so_that_no_session_flaps():
     director = a_director()
 
     def enforced(session, share):

@@ -1,4 +1,4 @@
-"""The streamed shape: Envoy keeps each piece of an answer until the picker answers it."""
+"""The streamed shape: Envoy keeps each piece of an answer until the picker replies."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ from laar.protocol.events import (
 )
 
 NAMED = BODY.replace(b'"auto"', b'"m1"')
-"""The one endpoint's own name, so nothing is to be restored."""
+"""The endpoint's own name, so nothing needs to be restored."""
 
 
 def begun(body=BODY, *, streamed=True):
@@ -33,7 +33,7 @@ def begun(body=BODY, *, streamed=True):
 
 
 def answered(driver, event):
-    """The answers to a piece of the body, as data; None leaves it as it is."""
+    """Return the replies to a piece of the body, as data; None leaves it unchanged."""
     return [
         action.data
         for action in driver.feed(event)
@@ -41,19 +41,19 @@ def answered(driver, event):
     ]
 
 
-def test_a_piece_that_stays_as_it_is_is_not_sent_back():
+def test_an_unchanged_piece_is_not_sent_back():
     driver = begun(NAMED)
     assert answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False)) == [None]
     assert answered(driver, ResponseBody(b"", True)) == [None]
 
 
-def test_the_name_that_the_client_used_is_put_back():
+def test_the_model_name_of_the_client_is_restored():
     driver = begun()
     (given_back,) = answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False))
     assert given_back == b'data: {"model":"auto"}\n\n'
 
 
-def test_a_piece_with_half_a_name_has_no_answer_until_the_rest_is_there():
+def test_a_piece_with_part_of_a_name_is_held_until_the_rest_arrives():
     driver = begun()
     assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
     assert driver.stream.held_pieces
@@ -63,7 +63,7 @@ def test_a_piece_with_half_a_name_has_no_answer_until_the_rest_is_there():
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))
-def test_every_piece_is_answered_and_the_bytes_are_those_of_the_whole(places):
+def test_every_piece_is_answered_and_the_bytes_equal_those_of_the_whole_answer(places):
     text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
     cuts = sorted({0, *places, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
@@ -78,7 +78,7 @@ def test_every_piece_is_answered_and_the_bytes_are_those_of_the_whole(places):
     assert len(answers) == len(pieces)
 
 
-def test_trailers_release_what_was_held():
+def test_trailers_release_held_bytes():
     driver = begun()
     assert answered(driver, ResponseBody(b'{"x":"', False)) == []
     assert answered(driver, ResponseTrailers()) == [b'{"x":"']
@@ -93,7 +93,7 @@ def test_trailers_release_what_was_held():
         (Shape.GATEWAY, 200, False),
     ],
 )
-def test_a_picker_that_stops_lets_go_what_envoy_can_finish(shape, status, can):
+def test_a_stopping_picker_ends_streams_that_envoy_can_finish(shape, status, can):
     driver = Driver()
     driver.feed(headers(shape))
     assert not driver.stream.can_be_let_go  # undecided
@@ -103,7 +103,7 @@ def test_a_picker_that_stops_lets_go_what_envoy_can_finish(shape, status, can):
     assert driver.stream.can_be_let_go is can
 
 
-def test_an_answer_that_was_let_go_is_no_whole_one():
+def test_an_answer_whose_stream_was_ended_early_does_not_count_as_complete():
     driver = begun()
     driver.feed(ResponseBody(b"data: 1\n\n", False))
     driver.stream.answer.let_go = True

@@ -148,8 +148,8 @@ def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
         said[verdict].append(f"{metric} {ratio.percent}" if verdict else metric)
     failed = [_mean(turns, router, "failed_percent") for router in (ours, theirs)]
     return (
-        f"{ours} beside {theirs} is better in {', '.join(said['better']) or 'nothing'}; worse in "
-        f"{', '.join(said['worse']) or 'nothing'}; no difference is shown in "
+        f"{ours}, compared with {theirs}, is better in {', '.join(said['better']) or 'nothing'}; "
+        f"worse in {', '.join(said['worse']) or 'nothing'}; no difference is shown in "
         f"{', '.join(said['']) or 'nothing'}; {failed[0]:.3g} % of its requests failed, "
         f"{failed[1]:.3g} % of {theirs}'s."
     )

@@ -88,7 +88,7 @@ def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> 
     models = capability.models
     asked = [a for a in _by_query(held_out).values() if set(models) <= a.keys()]
     if not asked or len(models) < 2:
-        return "No held-out question was put to each of several models: nothing to compare.", 0.0
+        return "No held-out question was answered by several models: nothing to compare.", 0.0
     best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
     (right, took_s, correct_s), (alone, alone_s, alone_correct_s) = (
         _figures([list(_attempts(capability, answers, first)) for answers in asked])

@@ -52,8 +52,8 @@ _MAX_TASK_CHARS = 128
 _MAX_LANGUAGE_CHARS = 64
 """Short, since an artifact's term, at most 256 characters, names a task and a language."""
 _MANY_QUESTIONS = 30
-"""Number of repeatedly answered questions at which whole questions, rather than single answers, are
-held back."""
+"""Minimum number of repeatedly answered questions for holding out whole questions, not single
+answers."""
 
 _GRADES = ("correct", "score", "grade")
 _LISTS = ("decisions", "records", "outcomes")  # keys of an object that holds only a list of entries
@@ -293,7 +293,7 @@ def _called(*names: str) -> Any:
 
 
 class _Entry(BaseModel):
-    """What entries of every form may have."""
+    """The fields common to entries of every form."""
 
     model_config = ConfigDict(strict=True)
 

@@ -54,7 +54,7 @@ _KEPT_CHARS = 500
 until their answers end, would take gigabytes in a busy fleet. No feature reads more."""
 
 _BY_TENANT = ("files", "uploads", "batches")
-"""Collections of which a tenant's objects lie at one endpoint."""
+"""Collections of objects that are kept at a single endpoint for each tenant."""
 _UNSTEERED = (None, (), None, None, "", PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,

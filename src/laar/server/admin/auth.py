@@ -140,7 +140,7 @@ class AdminAuth:
             return HTMLResponse(_FORM.format(note=""), fault.status)
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
         if not self._is_token(given, request.scope):
-            note = '<p role="alert">That is not the token.</p>'
+            note = '<p role="alert">That token is wrong.</p>'
             return HTMLResponse(_FORM.format(note=note), 401)
         answer = RedirectResponse("./", 303)
         encrypted = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"

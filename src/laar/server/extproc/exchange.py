@@ -120,9 +120,9 @@ class Exchange(Handler):
     # -- inside ----------------------------------------------------------------------------------
 
     def _pass(self, piece: pb.HttpBody) -> bool:
-        """Answer a piece of an answer that passes as it is; return False if `_take` must have it.
+        """Pass a piece of an answer unchanged; return False if it needs `_take`.
 
-        `_take` would answer the same, in three times the time.
+        `_take` would send the same reply, in three times the time.
         """
         stream, data, processor = self._stream, piece.body, self._processor
         now = processor.clock()

@@ -236,7 +236,7 @@ def _body_answer(action: AnswerBody) -> bytes:
 
 
 def passed(data: bytes, *, returned: bool) -> bytes:
-    """Return the answer to a piece of an answer that passes as it is; `returned` if laar has it."""
+    """Return the reply that passes a piece unchanged; `returned` if Envoy needs the bytes back."""
     if not returned:
         return _PLAIN["response_body"]
     return _before_piece(len(data)) + data

@@ -452,7 +452,7 @@ class Connection(asyncio.Protocol):
 
     def _greeting_is_late(self) -> None:
         if not self._greeted:
-            self._abort(f"the peer has not greeted within {GREETING_S:g} s")
+            self._abort(f"the peer sent no preface within {GREETING_S:g} s")
 
     def _keep_alive(self) -> None:
         if self._timer is not None:

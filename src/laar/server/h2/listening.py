@@ -164,7 +164,7 @@ class H2Server:
                 async with asyncio.timeout(grace_s):
                     await self._gone.wait()
             except TimeoutError:
-                _LOG.info("%d connections are cut", len(self.connections))
+                _LOG.info("cutting off %d connections", len(self.connections))
         for connection in tuple(self.connections):
             connection.cut()
 
