@@ -35,28 +35,20 @@ def _token(path: Path, setting: str) -> str:
     return token
 
 
-class ReporterTokens:
-    """The tokens accepted for reporting outcomes, each with its reporter's name or an empty one."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = [(token.encode(), name) for token, name in names.items()]
-
-    def take(self, others: ReporterTokens) -> None:
-        """Replace the tokens with the tokens of `others`."""
-        self._names = others._names
-
-    def reporter(self, authorization: str) -> str | None:
-        """Return the name of a token's reporter, possibly empty; None if the token is unknown."""
-        scheme, _, sent = authorization.partition(" ")
-        given, found = sent.strip().encode(), None
-        for token, name in self._names:  # always compares all, so that timing reveals nothing
-            if hmac.compare_digest(given, token):
-                found = name
-        return found if scheme.lower() == "bearer" else None
+def reporter_of(names: Mapping[str, str], authorization: str) -> str | None:
+    """Return the name of a token's reporter, possibly empty; None if the token is unknown."""
+    scheme, _, sent = authorization.partition(" ")
+    given, found = sent.strip().encode(), None
+    for token, name in names.items():  # always compares all, so that timing reveals nothing
+        if hmac.compare_digest(given, token.encode()):
+            found = name
+    return found if scheme.lower() == "bearer" else None
 
 
-def reporter_tokens(settings: Settings) -> ReporterTokens | None:
+def reporter_tokens(settings: Settings) -> dict[str, str] | None:
     """Read the tokens of reporters: a single token, or one line per reporter with name and token.
+
+    Return the name of each token's reporter, empty for a single token; None if no file is set.
 
     Raises:
         SettingError: the file can't be read, or a line is malformed.
@@ -66,7 +58,7 @@ def reporter_tokens(settings: Settings) -> ReporterTokens | None:
         return None
     lines = _read(path, setting).splitlines()
     if len(lines) == 1 and len(lines[0].split()) == 1:
-        return ReporterTokens({_token(path, setting): ""})
+        return {_token(path, setting): ""}
     names: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         parts = line.split()
@@ -83,7 +75,7 @@ def reporter_tokens(settings: Settings) -> ReporterTokens | None:
         raise SettingError(
             f"{path} has {len(names)} reporters; 1 to {MAX_REPORTERS} are allowed", setting=setting
         )
-    return ReporterTokens(names)
+    return names
 
 
 def _read(path: Path, setting: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import orjson
@@ -30,7 +30,7 @@ from laar.server.admin.answers import as_json, first_fault
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of
 from laar.server.picker import Picker
-from laar.server.token_file import ReporterTokens
+from laar.server.token_file import reporter_of
 
 MAX_BATCH = 1000
 """Maximum outcomes per report: 20 ms of work, 70 with many reporters, in slices that yield to the
@@ -58,7 +58,7 @@ class _Batch(BaseModel):
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
 
 
-def routes(picker: Picker, tokens: ReporterTokens | None) -> list[Route]:
+def routes(picker: Picker, tokens: Mapping[str, str] | None) -> list[Route]:
     """Return the routes for the admin port, without `/outcomes` if reports are disabled.
 
     A port that other machines can reach accepts no reports without a token.
@@ -110,9 +110,9 @@ async def _report(
     return verdicts
 
 
-def _reporter(authorization: str, named: str, tokens: ReporterTokens | None) -> str | None:
+def _reporter(authorization: str, named: str, tokens: Mapping[str, str] | None) -> str | None:
     """Return the token's reporter, or else the given name; None for a wrong or missing token."""
-    bound = "" if tokens is None else tokens.reporter(authorization)
+    bound = "" if tokens is None else reporter_of(tokens, authorization)
     if bound == "":
         return named if _NAME.fullmatch(named) else UNNAMED
     return bound

@@ -59,7 +59,8 @@ class AdminPort:
                 self._auth.token = viewers
                 self._picker.observability.feed.ask_again()
             if self.outcomes_tokens is not None and outcomes is not None:
-                self.outcomes_tokens.take(outcomes)
+                self.outcomes_tokens.clear()
+                self.outcomes_tokens.update(outcomes)
 
     def open(self, above: int = 0) -> AdminServer:
         """Bind the port; requests wait until the server runs.
