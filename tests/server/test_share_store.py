@@ -111,7 +111,7 @@ def server(request, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _quick_to_bring_a_key(request, monkeypatch):
-    if "brings_no_other_key" not in request.node.name:
+    if "introduces_no_other_key" not in request.node.name:
         monkeypatch.setattr("laar.server.sharing.store._OTHERS_S", 0.0)
 
 
