@@ -330,7 +330,7 @@ async def test_the_form_stores_the_token_in_a_cookie_that_scripts_cannot_read(tm
         options = {"allow_redirects": False}
         async with http.post(f"{url}/login", data={"token": "guess"}, **options) as answer:
             assert answer.status == 401
-            assert "not the token" in await answer.text()
+            assert "token is wrong" in await answer.text()
         async with http.post(f"{url}/login", data={"token": "x" * 20_000}, **options) as answer:
             assert answer.status == 413
         async with http.post(f"{url}/login", data={"token": TOKEN}, **options) as answer:

@@ -69,6 +69,6 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     except OSError as error:
         return (
             f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
-            f" it has. Remedy: mkdir -p {path.parent}, with space, and writable by this user"
+            f" it has. Remedy: mkdir -p {path.parent}; check its free space and permissions"
         )
     return None
