@@ -16,8 +16,8 @@ from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.membership import EndpointSpec
-from laar.core.traffic import Elsewhere, asked_of
-from laar.policies.laar.pricing import crowded
+from laar.core.traffic import Elsewhere
+from laar.policies.laar.pricing import asked_of, crowded
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -7,8 +7,7 @@ import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.engine_model import EndpointConstants
-from laar.core.traffic import Asked
-from laar.policies.laar.pricing import PricingInputs, price
+from laar.policies.laar.pricing import Asked, PricingInputs, price
 
 NOW = 5.0
 
@@ -50,6 +49,7 @@ INPUTS = PricingInputs(
 BY_HAND = {
     "base_s": 0.1 + 3.0,
     "read_s": 1.2,
+    "ahead_s": 0.7,
     "queue_s": 1.2 + 0.7 + 0.2,  # two others slow the prompt, one is ahead, both slow the answer
     "ttft_s": 0.05 + 0.1 + 2.4 + 0.7,
     "latency_s": 3.25 + 3.2,

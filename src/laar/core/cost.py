@@ -59,11 +59,12 @@ class Terms:
     """The cost terms in seconds; arrays over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
-    the answer: `queue_s` is the delay from other requests there, `slow_s` the extra time compared
-    with the endpoint's siblings, `transfer_s` the time to fetch KV from the prefiller
-    (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
-    `answers` is P(it answers). The default policy's sum weights these and adds `others_s`
-    (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
+    the answer: `queue_s` is the delay from other requests there, `ahead_s` the part of it for the
+    prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s` the
+    time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds
+    `/ (answers * probability) * penalty`, where `answers` is P(it answers). The default policy's
+    sum weights these and adds `others_s` (`laar.policies.laar.outlook`). None means 0, or 1 for
+    `answers`.
     """
 
     rtt_s: Floats
@@ -77,6 +78,7 @@ class Terms:
     answers: Floats | None = None
     slow_s: Floats | None = None
     ttft_s: Floats | None = None
+    ahead_s: Floats | None = None
     others_s: Floats | None = None
     transfer_s: Floats | None = None
 

@@ -31,8 +31,6 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
-_ZERO = np.array(0.0)  # numpy is faster with it than with a Python number
-
 _ASKED = ("ahead_s", "since", "free_at", "load", "came")
 _SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
 _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s")
@@ -56,36 +54,6 @@ class Elsewhere(NamedTuple):
     sent_s: float = 0.0
     hidden_s: float = 0.0
     read_s: float = 0.0
-
-
-class Asked(NamedTuple):
-    """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
-
-    Args:
-        ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).
-        since: when the engine began the first of them.
-        free_at: when the prompts whose first token the picker does not see will be done.
-        load: recent work sent, in seconds estimated by c(m) per second.
-        came: the number of requests behind `load` (see `FEW_CAME`).
-    """
-
-    ahead_s: Floats
-    since: Floats
-    free_at: Floats
-    load: Floats
-    came: Floats
-
-    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
-        """Return the work of prompts not yet prefilled, in seconds estimated by c(m).
-
-        Args:
-            now: the current time, or a time for each endpoint.
-            read: the `read` of the engines' constants.
-        """
-        begun_s = np.maximum(now - self.since, _ZERO)
-        hidden_s = np.maximum(self.free_at - now, _ZERO)
-        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
-        return left_s
 
 
 class Traffic:
@@ -269,12 +237,3 @@ class Traffic:
         self.rate_of_all = rate + requests / RATE_S if counted else rate
         self.load_of_all = self.load_of_all * fade + work_s / RATE_S
         self.arrived_at = now
-
-
-def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
-    """Return the traffic of some endpoints, and the mean of their loads."""
-    rows: Floats = traffic.asked.take(slots, axis=1)
-    recent = rows[-2:]  # `load` and `came`
-    recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
-    asked = Asked(*rows)
-    return asked, float(np.add.reduce(asked.load)) / len(slots)

@@ -36,7 +36,6 @@ from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
-from laar.core.traffic import asked_of
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
 from laar.flow.prefills import Prefills
@@ -265,7 +264,7 @@ class Admission:
         """
 
         def room(view: View) -> Mask:
-            return self._crowded(request, view, self._room(view, item, now), now)
+            return self._crowded(request, view, self._room(view, item, now))
 
         try:
             decision = self._director.decide(request, now, room)
@@ -432,25 +431,22 @@ class Admission:
         free = self.sessions.prices(view, now) <= 1.0
         return free if own is None else free | own
 
-    def _crowded(self, request: Request, view: View, free: Mask, now: float) -> Mask:
+    def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
         """Return which `free` candidates get a turn that is let in without room for its context.
 
-        It evicts a context wherever it goes. Spread evenly, such turns leave no context in any
-        cache, so they queue at one endpoint, if the first token comes within another `max_hold_s`:
-        the one with the longest wait up to that. All if any has the context or fewer chances of a
-        correct answer than another, or for a client with an objective.
+        It evicts a context wherever it goes. Spread evenly, such turns would leave no context in
+        any cache, so they share the endpoint with the longest wait of at most another `max_hold_s`.
+        The cost decides if nothing waits, a candidate has the context, their chances of a correct
+        answer differ, or the client has an objective.
         """
-        answers = 1.0 if view.answers is None else view.answers
+        wait_s = None if view.terms is None else view.terms.ahead_s
         if (
-            request.ttft_objective_s is not None
-            or np.ptp(view.probability * answers) > 0.0
+            wait_s is None
+            or request.ttft_objective_s is not None
+            or np.ptp(view.probability * (1.0 if view.answers is None else view.answers)) > 0.0
             or self._own(request, view) is not None
         ):
             return free
-        engines = self._director.engines
-        engine = engines.constants(view.slots, view.base_s, timed=view.timed_answers)
-        asked, _ = asked_of(engines.traffic, view.slots, now)
-        wait_s = engine.waits * asked.seconds_ahead(now, engine.read)
         bearable = free & (wait_s > 0.0) & (wait_s <= self._settings.limits.max_hold_s)
         return bearable & (wait_s >= wait_s[bearable].max()) if bearable.any() else free
 

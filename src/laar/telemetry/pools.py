@@ -24,9 +24,9 @@ import numpy as np
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.membership import POOL_LABEL
-from laar.core.traffic import asked_of
 from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
+from laar.policies.laar.pricing import asked_of
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome

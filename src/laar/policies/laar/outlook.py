@@ -219,6 +219,7 @@ def _terms(
         answers=view.answers,
         slow_s=slow_s,
         ttft_s=priced.ttft_s,
+        ahead_s=priced.ahead_s,
         others_s=others_s,
         transfer_s=None if view.apart is None else view.apart.transfer_s,
     )

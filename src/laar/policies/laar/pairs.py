@@ -17,8 +17,7 @@ from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import asked_of
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, moment, price
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
 
 
 def read_elsewhere(
@@ -131,6 +130,7 @@ def _pair(
     return Price(
         base_s=written.base_s + reading.base_s,
         read_s=reading.read_s,
+        ahead_s=written.ahead_s,
         queue_s=written.queue_s + reading.queue_s,
         ttft_s=written.ttft_s + moved_s,
         latency_s=written.latency_s + moved_s,

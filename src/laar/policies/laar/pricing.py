@@ -16,7 +16,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import FEW_CAME, RATE_S, Asked, asked_of
+from laar.core.traffic import FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
@@ -34,6 +34,36 @@ PATIENT, URGENT = 0.05, 4.0
 
 _MOST_OVER = 10.0
 _FAR_S = 1e15  # keeps numbers finite when clocks jump
+
+
+class Asked(NamedTuple):
+    """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
+
+    Args:
+        ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).
+        since: when the engine began the first of them.
+        free_at: when the prompts whose first token the picker does not see will be done.
+        load: recent work sent, in seconds estimated by c(m) per second.
+        came: the number of requests behind `load` (see `FEW_CAME`).
+    """
+
+    ahead_s: Floats
+    since: Floats
+    free_at: Floats
+    load: Floats
+    came: Floats
+
+    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
+        """Return the work of prompts not yet prefilled, in seconds estimated by c(m).
+
+        Args:
+            now: the current time, or a time for each endpoint.
+            read: the `read` of the engines' constants.
+        """
+        begun_s = np.maximum(now - self.since, _ZERO)
+        hidden_s = np.maximum(self.free_at - now, _ZERO)
+        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
+        return left_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +113,7 @@ class Price(NamedTuple):
     Args:
         base_s: seconds that do not grow with the prompt, to the end of the answer.
         read_s: seconds of prefill of the uncached tokens.
+        ahead_s: the part of `queue_s` for the prompts ahead.
         queue_s: seconds of delay from other requests there, before the first token and after.
         ttft_s: seconds to the first token.
         latency_s: seconds to the end of the answer.
@@ -95,6 +126,7 @@ class Price(NamedTuple):
 
     base_s: Floats
     read_s: Floats
+    ahead_s: Floats
     queue_s: Floats
     ttft_s: Floats
     latency_s: Floats
@@ -108,6 +140,15 @@ class Price(NamedTuple):
 def moment(view: View) -> float:
     """Return the time of a view, or a finite substitute."""
     return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
+
+
+def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
+    """Return the traffic of some endpoints, and the mean of their loads."""
+    rows: Floats = traffic.asked.take(slots, axis=1)
+    recent = rows[-2:]  # `load` and `came`
+    recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
+    asked = Asked(*rows)
+    return asked, float(np.add.reduce(asked.load)) / len(slots)
 
 
 def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
@@ -172,7 +213,7 @@ def price(of: PricingInputs) -> Price:
     n = of.in_flight
     read = engine.read * of.seconds_per_token * (of.tokens - of.cached_tokens)
     read = read * (_ONE + engine.half_bend * (of.tokens + of.cached_tokens))
-    wait = engine.waits * asked.seconds_ahead(of.now, engine.read)
+    wait = ahead = engine.waits * asked.seconds_ahead(of.now, engine.read)
     full = None
     if of.crowded is not None or engine.ever_full:
         # Wait for a slot or for cache room until enough of the requests in flight have ended.
@@ -213,6 +254,7 @@ def price(of: PricingInputs) -> Price:
     return Price(
         base_s=fixed,
         read_s=read,
+        ahead_s=ahead,
         queue_s=first + answer - (fixed + read),
         ttft_s=ttft,
         latency_s=ttft + answer,
