@@ -149,13 +149,6 @@ def _evidence(
 ) -> Evidence:
     parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
 
-    def gated(metric: str) -> dict[str, Seen]:
-        return {
-            part: paired(runs[*case, "laar, gate"], runs[*case, "laar"], metric)
-            for part, case in parts.items()
-            if case[1] >= 2.0
-        }
-
     def beside_own_best(load: float) -> dict[str, Seen]:
         seen = {}
         for count in engines if load in loads else ():
@@ -164,25 +157,25 @@ def _evidence(
             seen[f"{count} engines, best at {best}"] = paired(at[load], at[best], "turns_per_s")
         return seen
 
-    def turns(least: float, most: float, *others: str) -> dict[str, Seen]:
+    def beside(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
         seen = {}
         for part, case in parts.items():
             if least <= case[1] <= most:
                 best = max(others, key=lambda rule: total(runs[*case, rule], "turns_per_s"))
                 name = f"{part}, {best}" if len(others) > 1 else part
-                seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], "turns_per_s")
+                seen[name] = paired(runs[*case, "laar, gate"], runs[*case, best], metric)
         return seen
 
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
     return {
-        "turns-past": turns(1.5, 2.0, "laar"),
-        "turns-below": turns(0.0, 1.0, "laar"),
-        "turns-far": turns(3.0, 3.0, "laar"),
-        "turn-time": gated("turn_s"),
-        "tail": gated("ttft_p95_s"),
+        "turns-past": beside("turns_per_s", 1.5, 2.0, "laar"),
+        "turns-below": beside("turns_per_s", 0.0, 1.0, "laar"),
+        "turns-far": beside("turns_per_s", 3.0, 3.0, "laar"),
+        "turn-time": beside("turn_s", 2.0, 3.0, "laar"),
+        "tail": beside("ttft_p95_s", 2.0, 3.0, "laar"),
         "own-best": beside_own_best(2.0),
         "own-best-far": beside_own_best(3.0),
-        "beside-best": turns(1.5, 2.0, *only_place),
+        "beside-best": beside("turns_per_s", 1.5, 2.0, *only_place),
         "longest-hold": {
             part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()
         },
