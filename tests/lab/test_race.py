@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 import typer
-from aiohttp import web
+from aiohttp import ClientSession, web
 from aiohttp.typedefs import Handler
 from typer.testing import CliRunner
 
@@ -323,6 +324,44 @@ def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
     assert "One repetition has no intervals" in numbers["sentences"][1]
     assert "every request is in rows.jsonl" in numbers["sentences"]
     assert len(numbers["turns"]) == 2
+
+
+@pytest.mark.envoy
+async def test_a_settings_file_races_with_its_own_settings(tmp_path: Path) -> None:
+    """Round-robin splits equal prompts evenly, laar's default does not."""
+    settings = tmp_path / "mine.yaml"
+    settings.write_text(
+        "endpoints:\n- {address: '127.0.0.1:1', model: theirs}\n"
+        "listen: {admin: '127.0.0.1:2'}\n"
+        "share: {url: 'redis://127.0.0.1:3'}\n"
+        f"accuracy: {{state_file: {tmp_path / 'learned.json'}}}\n"
+        "routing: {policy: round-robin}\n"
+    )
+    router = named(str(settings))
+    async with simulated(tmp_path, "parallel", 2, 0.01, "") as engines:
+        body = replace(asking(), engines=engines).body(prompt(40, 7), "")
+        async with router.running(tmp_path, engines) as running, ClientSession() as session:
+            for _ in range(6):
+                url = f"{running.url}/v1/chat/completions"
+                async with session.post(url, data=body) as answer:
+                    assert answer.status == 200
+                    await answer.read()
+            counts = []
+            for url in engines.urls:
+                async with session.get(f"{url}/metrics") as page:
+                    found = re.findall(
+                        r"^vllm:request_success_total.* (\S+)$", await page.text(), re.MULTILINE
+                    )
+                counts.append(sum(map(float, found)))
+    assert counts[0] == counts[1] == 3.0
+    assert not (tmp_path / "learned.json").exists()
+
+
+def test_an_invalid_settings_file_is_reported(tmp_path: Path) -> None:
+    settings = tmp_path / "mine.yaml"
+    settings.write_text("flow: {max_hold: 5}\n")
+    with pytest.raises(SettingError, match=r"mine\.yaml:1: flow\.max_hold"):
+        named(str(settings))
 
 
 def test_rows_are_never_overwritten(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def race(
             "--with",
             help="Router to race with; repeatable: smg, vllm-router (both with options of their "
             "own after a colon), the URL of one that runs in front of the same engines, or a "
-            "policy in laar's place. Default: least-loaded and round-robin.",
+            "policy in laar's place, or laar with a settings file (.yaml). Default: least-loaded "
+            "and round-robin.",
         ),
     ] = None,
     programs: Annotated[

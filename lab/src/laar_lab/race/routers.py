@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
 from laar.errors import SettingError
+from laar.settings.settings import load
 from laar_lab.live.processes import LaarProcess, free_ports, wait_for
 from laar_lab.policy_text import parse_policy
 from laar_lab.race.engines import Engines
@@ -27,6 +28,11 @@ from laar_lab.race.processes import answers, cpu_s, process
 OURS = "laar"
 PROXIES = ("smg", "vllm-router")
 """Programs of other projects that a race can start."""
+
+_REPLACED = dict.fromkeys(
+    ("endpoints", "endpoints_file", "kubernetes", "listen", "envoy", "share", "shutdown"), True
+)
+"""Settings that a race replaces, or that would connect it to a user's running pickers."""
 
 _PROGRAMS = "--enable-program-scheduling"
 
@@ -49,8 +55,9 @@ class Router:
 
     Args:
         name: name in tables, as given.
-        kind: `policy` for a policy of laar, one of `PROXIES`, or `url`.
-        argument: its policy, its command-line options, or its URL.
+        kind: `policy` for a policy of laar, `settings` for laar with a settings file, one of
+            `PROXIES`, or `url`.
+        argument: its policy, its file, its command-line options, or its URL.
         program: path of the program, for one of `PROXIES`.
     """
 
@@ -68,23 +75,28 @@ class Router:
         """Start the router in front of the engines; the context manager stops it."""
         if self.kind == "url":
             return _elsewhere(self.argument)
+        if self.kind == "settings":
+            return _laar(directory, engines, _of_file(Path(self.argument)))
         if self.kind == "policy":
-            return _laar(directory, engines, self.argument)
+            return _laar(directory, engines, _of_policy(self.argument))
         return _proxy(self, directory, engines)
 
 
 def named(text: str, programs: Path | None = None) -> Router:
-    """Return the router of a name: a policy of laar, `smg`, `vllm-router` or a URL.
+    """Return the router of a name: a policy of laar, a settings file, a proxy or a URL.
 
     Args:
-        text: the name; options of a proxy follow a colon.
+        text: the name; a settings file ends in `.yaml`, options of a proxy follow a colon.
         programs: directory with the programs of proxies; None searches PATH.
 
     Raises:
-        SettingError: there is no such router, or it is not installed.
+        SettingError: there is no such router, it is not installed, or its settings are invalid.
     """
     if text.startswith(("http://", "https://")):
         return Router(name=text, kind="url", argument=text.rstrip("/"))
+    if text.endswith((".yaml", ".yml")):
+        load(Path(text))
+        return Router(name=text, kind="settings", argument=text)
     kind, _, options = text.partition(":")
     if kind not in PROXIES:
         parse_policy(text)
@@ -103,12 +115,29 @@ async def _elsewhere(url: str) -> AsyncIterator[Running]:
     yield Running(url)
 
 
+def _of_policy(policy: str) -> dict[str, object]:
+    """Return the settings of laar with this policy and defaults for the rest."""
+    name, parameters = parse_policy(policy)
+    if name == OURS:
+        return {}
+    return {"routing": {"policy": name, "baselines": {name: dict(parameters)}}}
+
+
+def _of_file(path: Path) -> dict[str, object]:
+    """Return what a settings file changes, except for its endpoints, ports and learned state."""
+    return load(path).settings.model_dump(
+        mode="json", exclude_defaults=True, exclude=_REPLACED | {"accuracy": {"state_file"}}
+    )
+
+
 @asynccontextmanager
-async def _laar(directory: Path, engines: Engines, policy: str) -> AsyncIterator[Running]:
+async def _laar(
+    directory: Path, engines: Engines, chosen: Mapping[str, object]
+) -> AsyncIterator[Running]:
     ext_proc, health, admin = free_ports(3)
     eds = directory / "endpoints.json"
-    name, parameters = parse_policy(policy)
     settings = {
+        **chosen,
         "listen": {
             "ext_proc": f"127.0.0.1:{ext_proc}",
             "health": f"127.0.0.1:{health}",
@@ -121,8 +150,6 @@ async def _laar(directory: Path, engines: Engines, policy: str) -> AsyncIterator
         ],
         "shutdown": {"drain_s": 0.0, "grace_s": 1.0},
     }
-    if name != OURS:
-        settings["routing"] = {"policy": name, "baselines": {name: dict(parameters)}}
     path = directory / "laar.yaml"
     path.write_text(yaml.safe_dump(settings))
     async with LaarProcess(("serve", "-c", str(path)), directory / "laar.log") as picker:
