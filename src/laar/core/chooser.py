@@ -23,11 +23,12 @@ from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
 from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Fits, View, WeightSource
+from laar.core.interfaces import Fault, Fits, View
 from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
+from laar.core.stored import not_stored
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Standing
@@ -78,19 +79,6 @@ class Chooser:
         )
         self.table.use_aliases(settings.aliases)
 
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
-        self._next_weights = None
-        if tuner is None:
-            self._weights = None
-        else:
-            self._weights = guarded(tuner.weights, "tuner", self.degraded)
-
-    def decided(self, decision: Decision) -> None:
-        """Record that a decision took effect: the next one gets new weights."""
-        if decision.view is not None and decision.view.weights is not None:
-            self._next_weights = None
-
     def choose(
         self,
         request: Request,
@@ -114,10 +102,12 @@ class Chooser:
                 endpoints serve several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
+        subset = request.subset
         if request.response_id or request.stored_ids:
-            group = self._group(request, now)
-        else:
-            group = self.candidates.of(request, request.subset, now)
+            subset = self.stored.subset(request)
+        group = self.candidates.of(request, subset, now)
+        if request.response_id and subset is request.subset and len(group.able) > 1:
+            raise not_stored()  # several endpoints could have stored the unknown answer
         if request.api is Api.OPAQUE:
             return self._draw(request, group.slots, now, new_id)
         if not request.model and len(group.models) > 1:
@@ -138,7 +128,10 @@ class Chooser:
             self.settings.apart == "never" or not may_be_apart(request)
         ):
             prefillers = encoders = None
-        policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
+        name = self.settings.policy
+        if request.policy in self.policies and self.settings.allow_policy_header:
+            name = request.policy
+        policy = self.policies[name]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         view, degraded = self._views.view(
             request, earlier, group, prefillers, tuned.values if tuned else None, now
@@ -204,13 +197,6 @@ class Chooser:
                 adapter=served if served in spec.adapters else "",
             ),
         )
-
-    def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates that may store the objects that the request names."""
-        subset = self.stored.subset(request)
-        group = self.candidates.of(request, subset, now)
-        self.stored.check(request, subset, len(group.able))
-        return group
 
     def _rank(
         self,
@@ -307,13 +293,6 @@ class Chooser:
                 adapter=served if served in spec.adapters else "",
             ),
         )
-
-    def _policy(self, request: Request) -> Policy:
-        """Return the policy that a request names, if allowed and known, else the settings'."""
-        name = self.settings.policy
-        if self.settings.allow_policy_header and request.policy in self.policies:
-            name = request.policy
-        return self.policies[name]
 
     def _trial_due(
         self, request: Request, tried: Sequence[str], standing: Standing, now: float
