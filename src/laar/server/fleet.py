@@ -96,7 +96,7 @@ class FleetState:
         if changed:
             known = {spec.address for spec in before}
             own = self._own.reports(source).items()
-            self._table.served_all({a: served for a, served in own if a not in known})
+            self._table.served({a: served for a, served in own if a not in known})
             self._forget_who_left(before)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
@@ -202,7 +202,7 @@ class FleetState:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
             reports, self._reports = self._reports, {}
             self._take_names(reports)
-            self._table.served_all(reports)
+            self._table.served(reports)
 
     def _take_names(self, reports: Mapping[str, Served]) -> None:
         for source in self._own.take(reports):
