@@ -290,7 +290,7 @@ def _tls(share: Share) -> dict[str, Any]:
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
-        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verifying` for engines
+        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verified` for engines
         "ssl_ca_certs": share.ca_file and str(share.ca_file),
         "ssl_certfile": share.cert_file and str(share.cert_file),
         "ssl_keyfile": key_file and str(key_file),
