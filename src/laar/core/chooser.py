@@ -119,10 +119,12 @@ class Chooser:
             earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
         standing, trial = group.standing, None
-        if standing.trials:
-            trial = self._trial_due(request, earlier, standing, now)
-            if trial is not None:
-                group = self.candidates.with_trial(group, trial, now)
+        if standing.trials and self.health is not None and not request.shadow:
+            trial = self.health.due(standing, now)
+            if trial is not None and self.table.spec(trial).models[0] in earlier:
+                trial = None  # a retry is no trial of the model that it has tried
+        if trial is not None:
+            group = self.candidates.with_trial(group, trial, now)
         prefillers, encoders = group.prefillers, group.encoders
         if (prefillers or encoders) and (
             self.settings.apart == "never" or not may_be_apart(request)
@@ -154,8 +156,10 @@ class Chooser:
         health, encoded = self.health, tuple[Encoder, ...]()
         if encoders is not None:
             encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
-        blames = health is not None and len(health.culprits) > 0
-        once = blames and self._is_culprit(view, group)
+        once = False
+        # If all endpoints are failing, no request is blamed: one of them may have recovered.
+        if health is not None and health.culprits and not standing.all_failing:
+            once = health.records.blame.is_culprit(traits(request, view.chain), now)
         return Decision(
             id=new_id(),
             request=request,
@@ -241,8 +245,9 @@ class Chooser:
             reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
         order = policy.order(scores, view, masks, first)
-        if view.faults:
-            reason = self._note_faults(view)
+        for fault in view.faults:
+            self._on_fault(fault)
+            reason = self.degraded.degraded(fault.part)
         fits = None if able is None else able.keeps("window")
         return order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
 
@@ -294,25 +299,6 @@ class Chooser:
             ),
         )
 
-    def _trial_due(
-        self, request: Request, tried: Sequence[str], standing: Standing, now: float
-    ) -> int | None:
-        """Return the excluded slot to try with this request; None if its model was tried before."""
-        if self.health is None or request.shadow:
-            return None
-        slot = self.health.due(standing, now)
-        return None if slot is None or self.table.spec(slot).models[0] in tried else slot
-
-    def _is_culprit(self, view: View, group: Group) -> bool:
-        """Return whether this request itself makes endpoints fail, and would fail at others too.
-
-        If all endpoints are failing, it is not blamed: one of them may have recovered.
-        """
-        if self.health is None or group.standing.all_failing:
-            return False
-        found = traits(view.request, view.chain)
-        return self.health.records.blame.is_culprit(found, view.now)
-
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.
 
@@ -353,14 +339,6 @@ class Chooser:
         takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
         takes[model_id[fits]] = True
         return {table.models[at] for at in takes.nonzero()[0].tolist()}
-
-    def _note_faults(self, view: View) -> str:
-        """Report the parts of the policy that failed; return the reason of the decision."""
-        reason = ""
-        for fault in view.faults:
-            self._on_fault(fault)
-            reason = self.degraded.degraded(fault.part)
-        return reason
 
     def _fallbacks(
         self,
