@@ -264,11 +264,8 @@ class Store:
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
             await connection.disconnect(nowait=True)  # so that no late reply is read as the next
-            raise self._unusable(fault) from None
-
-    def _unusable(self, fault: BaseException) -> StoreError:
-        text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
-        return StoreError(f"the store {self._where} can't be used ({text})")
+            text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
+            raise StoreError(f"the store {self._where} can't be used ({text})") from None
 
 
 def _tls(share: Share) -> dict[str, Any]:
