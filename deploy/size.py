@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_742,
-    "statements": 31_841,
+    "lines": 52_624,
+    "statements": 31_793,
     "modules": 228,
-    "lines loaded": 34_700,
+    "lines loaded": 34_596,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
