@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_624,
-    "statements": 31_793,
+    "lines": 52_610,
+    "statements": 31_787,
     "modules": 228,
-    "lines loaded": 34_596,
+    "lines loaded": 34_588,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -9,6 +9,7 @@ even if the picker does not start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
+from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
@@ -252,7 +254,11 @@ async def _endpoint(
     if models.status >= _SERVER_FAULT:
         remedy = "see the engine's log; it may still be loading its model"
         found.append(error(where, f"answers {models.status} at {url}", remedy))
-    served = names[spec.address] = _names(models)
+    served = None
+    with contextlib.suppress(ValueError):  # it lists none
+        listed = read_served(models.body)
+        served = [*listed.weights, *listed.adapters]
+    names[spec.address] = served
     if LISTED_BY_LAAR in models.body:
         return [error(where, OTHER_LAAR, "list its engines instead")]
     if served and (missing := [n for n in spec.models if n not in served]):
@@ -269,13 +275,6 @@ async def _endpoint(
         seen = f"lists no models (it answers {models.status} at /v1/models)"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
     return found or [fine(where, f"{seen}; {read}")]
-
-
-def _names(models: _Answer) -> list[str] | None:
-    try:
-        return [str(model["id"]) for model in orjson.loads(models.body)["data"]]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return None
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
