@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_610,
-    "statements": 31_787,
+    "lines": 52_602,
+    "statements": 31_783,
     "modules": 228,
-    "lines loaded": 34_588,
+    "lines loaded": 34_580,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
