@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_602,
-    "statements": 31_783,
+    "lines": 52_592,
+    "statements": 31_777,
     "modules": 228,
     "lines loaded": 34_580,
     "settings": 146,

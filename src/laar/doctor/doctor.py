@@ -32,7 +32,6 @@ from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
-from laar.doctor.sharing import sharing_findings
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -49,6 +48,11 @@ _ASLEEP = "asleep, so it was not asked to answer"
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
+_LATE_S = 1.0
+_REFUSED = {
+    "key": (error, "give all pickers the same share.secret_file"),
+    "schema": (warning, "run one version of laar"),
+}
 _COUNTERS = {
     "failure_mode_allowed": "requests went on without the picker's choice",
     "message_timeouts": "the picker did not answer in time",
@@ -340,6 +344,32 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
+
+
+def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
+    """Return findings on a picker's view of the others; its problems include the store.
+
+    Args:
+        where: the picker.
+        shown: the section of `/fleet` on sharing; None if sharing is off.
+    """
+    if not shown or not shown["connected"]:
+        return []
+    if not shown["pickers"]:
+        remedy = "start another with the same share.url and share.namespace, or remove `share`"
+        what = "shares its data, but receives none from other pickers: it is alone"
+        return [warning(where, what, remedy)]
+    found = []
+    for reason, (finding, remedy) in _REFUSED.items():
+        if count := shown["refused"].get(reason):
+            what = f"could not use {count} batches from other pickers, which have another {reason}"
+            found.append(finding(where, what, remedy))
+    age_s = float(shown["age_s"])
+    if age_s > _LATE_S:
+        what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
+        found.append(warning(where, what, "check how fast the store answers, and run NTP"))
+    what = f"knows {shown['pickers']} more; their records are {1e3 * age_s:.0f} ms old"
+    return [*found, fine(where, what)]
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:
