@@ -206,11 +206,6 @@ class EndpointTable(Names):
         self._merge()
         self._reindex()
 
-    @property
-    def aliases(self) -> Mapping[str, Sequence[str]]:
-        """Aliases and the names each stands for."""
-        return self._members.aliases
-
     def _merge(self) -> None:
         wanted = self._members.specs()
         if wanted == {spec.key: spec for spec in self.specs()}:

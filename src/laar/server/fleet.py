@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
+from laar.datalayer.visits import occurs
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 
@@ -76,7 +76,7 @@ class FleetState:
             self._take(source)
 
     def _take(self, source: str) -> None:
-        specs = self._own.named(source, self._table.aliases)
+        specs = self._own.named(source, self._picker.director.settings.aliases)
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
@@ -151,9 +151,7 @@ class FleetState:
     async def run(self) -> None:
         """Publish every change until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._file.again_s if self._file else None):
-                    await self._changed.wait()
+            await occurs(self._changed, self._file.again_s if self._file else None)
             await self.publish()
 
     async def publish(self) -> None:
