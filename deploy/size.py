@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_574,
-    "statements": 31_762,
+    "lines": 52_566,
+    "statements": 31_761,
     "modules": 228,
-    "lines loaded": 34_568,
+    "lines loaded": 34_560,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -31,11 +31,6 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
-_ROWS = (
-    *("ahead_s", "since", "free_at", "load", "came"),
-    *("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s"),
-    *("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s"),
-)
 ASKED, _SHARED = slice(0, 5), slice(5, 10)
 """Rows that a cost needs, of which the last two are as of `load_from`; rows for other pickers."""
 
@@ -74,27 +69,28 @@ class Traffic:
         table: the endpoints.
     """
 
+    # These are `rows`, in this order.
     ahead_s: Floats
     since: Floats
     free_at: Floats
     load: Floats
     came: Floats
-    at: Floats
-    mean: Floats
-    flight_s: Floats
-    done_s: Floats
     own_ahead_s: Floats
     sent: Floats
     sent_s: Floats
     hidden_s: Floats
     own_read_s: Floats
+    at: Floats
+    mean: Floats
+    flight_s: Floats
+    done_s: Floats
     others_ahead_s: Floats
     unseen_s: Floats
     others_unseen_s: Floats
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self.rows: Floats = np.zeros((len(_ROWS), 0))
+        self.rows: Floats = np.zeros((len(Traffic.__annotations__), 0))
         self.rate_of_all = self.load_of_all = 0.0
         self.load_from = 0.0
         self.arrived_at = -math.inf
@@ -203,7 +199,7 @@ class Traffic:
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
         self.rows = np.pad(self.rows, ((0, 0), (0, size - self.rows.shape[1])))
-        for name, row in zip(_ROWS, self.rows, strict=True):
+        for name, row in zip(Traffic.__annotations__, self.rows, strict=True):
             setattr(self, name, row)
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
