@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_566,
-    "statements": 31_761,
+    "lines": 52_556,
+    "statements": 31_760,
     "modules": 228,
-    "lines loaded": 34_560,
+    "lines loaded": 34_558,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,4 @@ def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
 
 
 def _at(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values[name]
-    return values
+    return reduce(getitem, path.split("."), values)
