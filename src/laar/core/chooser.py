@@ -118,9 +118,9 @@ class Chooser:
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
-        standing, trial = group.standing, None
-        if standing.trials and self.health is not None and not request.shadow:
-            trial = self.health.due(standing, now)
+        health, standing, trial = self.health, group.standing, None
+        if standing.trials and health is not None and not request.shadow:
+            trial = health.due(standing, now)
             if trial is not None and self.table.spec(trial).models[0] in earlier:
                 trial = None  # a retry is no trial of the model that it has tried
         if trial is not None:
@@ -152,8 +152,8 @@ class Chooser:
         exhausted = self._exhausted(policy, view, fits, group, tried)
         prefiller = None
         if view.apart is not None:
-            prefiller = choose_prefiller(view, at, self.health, now)
-        health, encoded = self.health, tuple[Encoder, ...]()
+            prefiller = choose_prefiller(view, at, health, now)
+        encoded = tuple[Encoder, ...]()
         if encoders is not None:
             encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
         once = False
