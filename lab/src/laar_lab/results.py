@@ -178,7 +178,7 @@ def load(directory: Path) -> dict[str, Stored]:
                 data["checked"] = Checked(**data["checked"])
             found[data["experiment"]] = Stored(**data)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
+            raise SettingError(f"{path}: not a stored run; remove it and repeat the run") from None
     return found
 
 
@@ -198,7 +198,9 @@ def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
     """
     if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
         name = experiment.name
-        raise SettingError(f"{name}.json has other claims than {name}: `laar lab results {name}`")
+        raise SettingError(
+            f"{name}.json and {name} differ in claims: run `laar lab results {name}`"
+        )
     return judge(experiment.claims, stored.evidence)
 
 

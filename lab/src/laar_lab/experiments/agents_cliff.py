@@ -1,11 +1,11 @@
-"""More agents than fit in the caches: turns, times and fairness by rule, as load grows.
+"""More agents than fit in the caches: throughput, times and fairness by rule, as load grows.
 
 Real sessions of coding agents run as a closed loop on engines with small caches. The number of
 sessions that fit is the fleet's KV divided by `SESSION_TOKENS`; the loads are multiples of it. All
-rules get the same sessions, laar's prefix index and the engines' sizes, and the rules that hold
+rules get the same sessions, laar's prefix index and the engines' cache sizes. Rules that hold
 sessions back place them as laar does.
 
-One half of the sessions is for choosing, the other for the verdict, by position in the file.
+Rules were chosen on one half of the sessions and are judged on the other, by position in the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
-_SHARE_DELAY_S = 0.015  # as a store's (`python -m bench sharing`)
+_SHARE_DELAY_S = 0.015  # that of a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate fills
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 

@@ -3,8 +3,8 @@
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
 or none. A refused client retries every second until it is answered. Turns are counted by their
-answers. laar runs as it is by default, without its gate for sessions, and also without retries;
-llm-d's picker names one endpoint, so nothing is retried.
+answers. laar runs with its defaults, without its gate for sessions, and without both the gate and
+retries. llm-d's picker names one endpoint, so nothing is retried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chats at the edge of saturation: the load a rule carries, and its recovery from a burst.
+"""Chats near saturation: the load that a rule can carry, and its recovery from a burst.
 
 Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
 that of the best rule at the lightest load, interpolated between the loads sent. The burst is half a

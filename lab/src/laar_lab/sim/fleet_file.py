@@ -154,7 +154,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
             slowdown = float(slower or 1)
         except ValueError:
             raise SettingError(
-                f"engine `{profile}@{slower}`: the part after @ is not a number"
+                f"engine `{profile}@{slower}`: the factor after @ is not a number"
             ) from None
         own = load_profile(profile).settings
         # The same memory in large blocks: an eighth of the work, half a block lost per prefix.

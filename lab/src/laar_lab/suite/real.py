@@ -35,21 +35,21 @@ DAY_TURNS = 25
 """Turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Limit of pauses; a run of minutes would never reach the turn after a longer one."""
+"""Limit of pauses; a run of minutes would not reach the turn after a longer pause."""
 
 
 def _file(data: Path, name: str) -> Path:
     for path in (data / name, data / f"{name}.gz"):
         if path.is_file():
             return path
-    raise SettingError(f"--data {data}: there is no {name} or {name}.gz")
+    raise SettingError(f"--data {data}: has no {name} or {name}.gz")
 
 
 @lru_cache(maxsize=2)
 def _sessions(path: Path) -> list[Recorded]:
     recorded = read_sessions(path)
     if not any(each.lines[0].lengths.prompt_tokens <= MAX_PROMPT_TOKENS for each in recorded):
-        raise SettingError(f"{path}: no session begins with at most {MAX_PROMPT_TOKENS} tokens")
+        raise SettingError(f"{path}: every session begins with over {MAX_PROMPT_TOKENS} tokens")
     return recorded
 
 
@@ -85,7 +85,7 @@ def _trace(path: Path) -> list[tuple[float, Lengths]]:
         if line.prompt_tokens <= MAX_PROMPT_TOKENS:
             found.append((at_ms / 1e3, line))
     if not found:
-        raise SettingError(f"{path}: no request of at most {MAX_PROMPT_TOKENS} tokens")
+        raise SettingError(f"{path}: every request has over {MAX_PROMPT_TOKENS} tokens")
     return found
 
 
