@@ -126,7 +126,7 @@ def test_a_report_prints_its_intervals_and_verdicts() -> None:
     text = console.export_text()
     assert "1.00 ± 0.25" in text
     assert "beyond the paper: not shown: it is short" in text
-    assert "seconds 5, below 2 asked for" in text
+    assert "seconds 5, below 2 required" in text
     assert "took 3 ms" in text
 
 

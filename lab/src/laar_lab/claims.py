@@ -206,7 +206,7 @@ class Judged:
     def sentence(self) -> str:
         """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
-        asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
+        asked = f"{self.claim.direction} {self.claim.bound:.4g} required"
         told = f"{self.claim.metric} {self.ours}{where}, {asked}"
         return f"{told}; {self.power}" if self.power else told
 
