@@ -248,7 +248,7 @@ def test_a_fleet_file_of_the_other_kind_is_recognized(tmp_path: Path) -> None:
     path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
     result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
     assert result.exit_code == 2
-    assert "a fleet of endpoints, as `laar lab replay` reads it" in result.stderr
+    assert "a fleet of endpoints, for `laar lab replay`" in result.stderr
     assert "Field required" not in result.stderr
 
 

@@ -49,7 +49,7 @@ def _file(data: Path, name: str) -> Path:
 def _sessions(path: Path) -> list[Recorded]:
     recorded = read_sessions(path)
     if not any(each.lines[0].lengths.prompt_tokens <= MAX_PROMPT_TOKENS for each in recorded):
-        raise SettingError(f"{path}: every session begins with over {MAX_PROMPT_TOKENS} tokens")
+        raise SettingError(f"{path}: no session begins with at most {MAX_PROMPT_TOKENS} tokens")
     return recorded
 
 
@@ -85,7 +85,7 @@ def _trace(path: Path) -> list[tuple[float, Lengths]]:
         if line.prompt_tokens <= MAX_PROMPT_TOKENS:
             found.append((at_ms / 1e3, line))
     if not found:
-        raise SettingError(f"{path}: every request has over {MAX_PROMPT_TOKENS} tokens")
+        raise SettingError(f"{path}: no request of at most {MAX_PROMPT_TOKENS} tokens")
     return found
 
 
