@@ -4,8 +4,8 @@ Nine kinds of agent traffic pass through the picker to two engines, which render
 simulator's templates into blocks of 16 tokens. Believed is the share of all prompt tokens that the
 picker expects to be cached at the chosen endpoint, found the share that was, as counted by
 `laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total`. With `told`, the template
-was probed through ``/tokenize``; with `learned`, the picker learns it from reported usage alone,
-and the learning phase is included. Target: within 3 points in each cell with `told`.
+was probed through ``/tokenize``. With `learned`, the picker learns it from reported usage alone,
+and the learning phase counts. Target: within 3 points in each cell with `told`.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def main(argv: Sequence[str] = ()) -> int:
             worst = max(worst, abs(believed - found))
             apart.append(abs(np.subtract(*run(kind, template, told=False))))
         print(f"  {kind:28}{line}  {' '.join(f'{each:.3f}' for each in apart)}", flush=True)
-    print(f"  apart at most {worst:.3f}; target {TARGET}")
+    print(f"  difference at most {worst:.3f}; target {TARGET}")
     return 1 if worst > TARGET else 0
 
 

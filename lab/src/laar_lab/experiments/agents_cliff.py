@@ -149,7 +149,7 @@ def _evidence(
 ) -> Evidence:
     parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
 
-    def beside_own_best(load: float) -> dict[str, Seen]:
+    def against_own_best(load: float) -> dict[str, Seen]:
         seen = {}
         for count in engines if load in loads else ():
             at = {each: runs[count, each, "laar, gate"] for each in loads}
@@ -157,7 +157,7 @@ def _evidence(
             seen[f"{count} engines, best at {best}"] = paired(at[load], at[best], "turns_per_s")
         return seen
 
-    def beside(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
+    def compared(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
         seen = {}
         for part, case in parts.items():
             if least <= case[1] <= most:
@@ -168,14 +168,14 @@ def _evidence(
 
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
     return {
-        "turns-past": beside("turns_per_s", 1.5, 2.0, "laar"),
-        "turns-below": beside("turns_per_s", 0.0, 1.0, "laar"),
-        "turns-far": beside("turns_per_s", 3.0, 3.0, "laar"),
-        "turn-time": beside("turn_s", 2.0, 3.0, "laar"),
-        "tail": beside("ttft_p95_s", 2.0, 3.0, "laar"),
-        "own-best": beside_own_best(2.0),
-        "own-best-far": beside_own_best(3.0),
-        "beside-best": beside("turns_per_s", 1.5, 2.0, *only_place),
+        "turns-past": compared("turns_per_s", 1.5, 2.0, "laar"),
+        "turns-below": compared("turns_per_s", 0.0, 1.0, "laar"),
+        "turns-far": compared("turns_per_s", 3.0, 3.0, "laar"),
+        "turn-time": compared("turn_s", 2.0, 3.0, "laar"),
+        "tail": compared("ttft_p95_s", 2.0, 3.0, "laar"),
+        "own-best": against_own_best(2.0),
+        "own-best-far": against_own_best(3.0),
+        "beside-best": compared("turns_per_s", 1.5, 2.0, *only_place),
         "longest-hold": {
             part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()
         },

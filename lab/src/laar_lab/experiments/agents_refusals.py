@@ -126,15 +126,15 @@ def run(scope: Scope) -> Report:
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
     table = means_table("turns on engines that refuse", ("sessions", "rule"), runs, _SHOWN)
 
-    def beside(ours: str, theirs: str, number: str) -> dict[str, Seen]:
+    def compared(ours: str, theirs: str, number: str) -> dict[str, Seen]:
         return {str(at): paired(runs[at, ours], runs[at, theirs], number) for at in loads}
 
     evidence = {
-        "turns-moved": beside("laar, no gate", "laar, no gate, no retries", "turns"),
+        "turns-moved": compared("laar, no gate", "laar, no gate, no retries", "turns"),
         "gate-refusals": {str(at): level(runs[at, "laar"], "refused_per_turn") for at in loads},
-        "gate-turns": beside("laar", "laar, no gate", "turns"),
-        "gate-turn-time": beside("laar", "laar, no gate", "turn_s"),
-        "llm-d-turns": beside("laar", "llm-d", "turns"),
+        "gate-turns": compared("laar", "laar, no gate", "turns"),
+        "gate-turn-time": compared("laar", "laar, no gate", "turn_s"),
+        "llm-d-turns": compared("laar", "llm-d", "turns"),
     }
     return Report(tables=[table], evidence=evidence)
 

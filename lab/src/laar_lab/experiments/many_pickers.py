@@ -100,7 +100,7 @@ def _table(name: str, found: Results) -> Table:
         (way, *means(runs, _SHOWN), sum(run["ttft_p95_s"] for run in runs) / one)
         for way, runs in found.items()
     ]
-    columns = ("pickers", *_SHOWN.values(), "p95 beside one")
+    columns = ("pickers", *_SHOWN.values(), "p95 / that of one")
     return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 
 
