@@ -1,4 +1,4 @@
-"""docs/results: the page says what the stored numbers say, and where they do not, why."""
+"""docs/results: the page reports what the stored numbers show, and why a claim fails."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ ago = st.integers(0, 4)
 
 
 def step(make, before, flags, given):
-    """A frame of the stream that is so many before the last; the next is -1."""
+    """A frame of the stream this many places before the last one; -1 is the next stream."""
     before = before if before is ago else st.sampled_from(before)
     return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
 

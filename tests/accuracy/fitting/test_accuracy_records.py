@@ -136,7 +136,7 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
     assert best(0.2, 0.0, 0.0) == 0  # an unknown task is more likely
     assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
     tasks[0, 1] = 0.6
-    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four are no evidence of a tenth's lead
+    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four answers can't show a lead of a tenth
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
