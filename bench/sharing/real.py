@@ -233,7 +233,7 @@ async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -
         figures.add("outage", f"time of a request, p{100 * share:.0f} / before", ratio, "x")
     slow_s = 2.0 * max(took_s(before))
     slowed = sum(took > slow_s for took in took_s(during))
-    name = "slower than twice the slowest before"
+    name = "slower than twice the slowest request before"
     figures.add("outage", name, slowed, f"of {len(during)} requests", at_most=0)
     figures.add("outage", "hit rate before", hit_rate(before), "")
     figures.add("outage", "hit rate without the store", hit_rate(during), "")

@@ -93,8 +93,8 @@ def test_all_five_orders_are_reproduced_on_the_example():
         requests = example()
         serve(requests, order, yields=order == "lars")
         met[order] = sum(one.met for one in requests)
-    # With three requests and no overload everything but FCFS copes, least slack by chance:
-    # its shorts have 0.5 s of slack against the long one's 6.
+    # With three requests and no overload every order but FCFS meets all targets. Least slack
+    # does so by chance: its short requests have 0.5 s of slack, the long one 6 s.
     assert met == {"lars": 3, "fcfs": 1, "edf": 3, "lrs": 3, "srpt": 3}
 
 

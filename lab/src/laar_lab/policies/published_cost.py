@@ -54,7 +54,7 @@ class ExpectedTime:
             for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
         strict_retries: put candidates whose model was tried less often first, regardless of cost;
-            off for LAAR as published, where a penalty of 100 can be outbid.
+            off for LAAR as published, where other terms can exceed a penalty of 100.
     """
 
     def __init__(
