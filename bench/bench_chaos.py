@@ -341,7 +341,7 @@ def _show(console: Console, run: Run, judgement: Judgement) -> None:
     console.print(f"{len(run.struck)} faults; requests by end: {told}", highlight=False)
     if judgement.reasons:
         told = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
-        console.print(f"reasons that were named: {told}", highlight=False)
+        console.print(f"reasons given: {told}", highlight=False)
 
 
 def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, object]:

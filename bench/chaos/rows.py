@@ -161,7 +161,7 @@ _USELESS: Verdict = ("<= 1 % lost after 2 s", lambda r: r.lost_late_share <= 0.0
 _STOPPED: dict[str, Any] = {
     "target": ("0 lost, no wait > 2 s", lambda r: _nothing(r) and _no_wait(r)),
     "gateway": (
-        "no 503, only those passing through lost, no wait > 2 s",
+        "no 503, only requests in progress lost, no wait > 2 s",
         lambda r: _nothing_new(r) and _no_wait(r),
     ),
 }
@@ -245,7 +245,7 @@ ROWS = (
         name="picker SIGKILL",
         signal=signal.SIGKILL,
         target=_NONE,
-        gateway=("only those passing through lost", _nothing_new),
+        gateway=("only requests in progress lost", _nothing_new),
     ),
     Row(name="picker SIGSTOP", signal=signal.SIGSTOP, stopped_s=20.0, **_STOPPED),
     Row(

@@ -123,9 +123,9 @@ def _show(figures: Figures, name: str, driven: list[Driven], alone_s: float) -> 
     age_ms = rank(ages_ms, 0.99) + rank(waits_ms, 0.99)
     rate = decided / max(one.took_s for one in driven)
     figures.add("age", f"{name}: decisions of all", rate, "a second")
-    figures.add("age", f"{name}: age at the others, p50", rank(ages_ms, 0.5), "ms after sending")
+    figures.add("age", f"{name}: age at peers, p50", rank(ages_ms, 0.5), "ms after sending")
     figures.add(
-        *("age", f"{name}: age at the others, p99, with the wait to be sent", age_ms, "ms"),
+        *("age", f"{name}: age at peers, p99, including the wait", age_ms, "ms"),
         at_most=TARGET_AGE_MS,
     )
     sent = sum(one.sent_bytes for one in driven)

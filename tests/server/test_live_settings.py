@@ -168,7 +168,7 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
     told = runner.picker.problems["settings restart"]
     assert f"listen.admin ({shown['origins']['listen.admin']})" in told
     gateway.change(listen={"admin": running})
-    await eventually(lambda: metric(runner, PENDING) == 0, what="the setting put back")
+    await eventually(lambda: metric(runner, PENDING) == 0, what="the restored setting")
     assert "settings restart" not in runner.picker.problems
     assert (await config(gateway, http))["pending_restart"] == {}
 

@@ -245,7 +245,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
         await asyncio.gather(*(post(http, envoy, prompt) for prompt in new))
         return engine.answered > answered
 
-    await eventually(is_used, what="an answer of the one that is awake again")
+    await eventually(is_used, what="an answer of the woken engine")
 
 
 async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):
