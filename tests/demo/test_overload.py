@@ -91,7 +91,7 @@ async def test_requests_are_sent_according_to_the_schedule(
 
 
 def runs(**changed: Run) -> dict[str, list[Run]]:
-    """A run without faults for each route; in time with slack order, half of it otherwise."""
+    """A run without faults for each route; half of the answers are late except in slack order."""
     well = {}
     for route in QUEUES:
         late = 1 if route == "slack" else 2

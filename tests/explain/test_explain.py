@@ -402,7 +402,7 @@ def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
 
 
 class Only:
-    """Keeps the given endpoints, and scores all the same."""
+    """Keeps the given endpoints, but scores all of them."""
 
     def __init__(self, *addresses):
         self.addresses = addresses

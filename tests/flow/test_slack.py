@@ -167,7 +167,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
 
 
 def test_a_late_long_prefill_yields_only_the_configured_share():
-    """Algorithm 2 makes it leave nothing; it has no objective left to lose by leaving a share."""
+    """In Algorithm 2 it yields nothing, but it has already missed its objective."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
         share: pack(prefills, Linear(0.0), target_s=0.02, budget_tokens=9000, late_share=share)

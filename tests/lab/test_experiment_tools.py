@@ -378,7 +378,7 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
 
 
 def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
-    """As on Ray, whose backend is derived from this one."""
+    """Ray's backend is derived from this one and does so too."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]

@@ -224,7 +224,7 @@ async def test_invalid_arguments_are_reported(serve: Any, tmp_path: Path) -> Non
 async def test_an_engine_gets_one_question_at_a_time_and_none_that_are_too_long(
     tmp_path: Path,
 ) -> None:
-    """As vLLM lists a base model and its adapters, which share one queue."""
+    """vLLM, for example, lists a base model and its adapters, which share one queue."""
     card = {"id": "m", "root": "./m", "parent": None, "max_model_len": 1000}
     adapters = [{"id": x, "root": x, "parent": "m", "max_model_len": None} for x in ("l1", "l2")]
     in_flight, most, longest = 0, 0, 0

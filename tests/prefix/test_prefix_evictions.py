@@ -1,4 +1,4 @@
-"""Prefixes that return after they were evicted: counted by age."""
+"""Prefixes that return after they were evicted are counted by age."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
 
 
 async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
-    """SIGHUP asks: no known file has changed since the refusal."""
+    """SIGHUP makes the request, since no known file has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     later = gateway.directory / "later.json"

@@ -217,7 +217,7 @@ def test_questions_of_the_fit_are_excluded_from_the_evaluation() -> None:
     assert asked.excluded + len(asked.tasks) == 200
     assert 25 < len(asked.tasks) < 75
     fit_on_all = fitted(records).artifact
-    with pytest.raises(SettingError, match="200 of the questions"):
+    with pytest.raises(SettingError, match="fitted to 200 of them"):
         questions_of(fit_on_all, read.outcomes)
 
 
@@ -342,7 +342,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """The fit failed on it with a request for fewer tasks."""
+    """Such a name once made the fit fail and ask for fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20
