@@ -77,7 +77,7 @@ def test_the_weights_reach_the_cost():
         terms = decision.view.terms
         return float(np.diff(terms.cost_s - terms.others_s)[0])
 
-    assert farther(first) == pytest.approx(2 * 0.2)  # of a first token's seconds
+    assert farther(first) == pytest.approx(2 * 0.2)  # seconds to the first token
     assert farther(second) > 1.8 * farther(first)
 
 

@@ -514,7 +514,7 @@ def test_invalid_records_are_skipped_individually():
         ["w", {"w": "x"}, 1.0],
     ]
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
-    assert p.refused["record"] == len(records) - 1  # one names a beginning that is unknown here
+    assert p.refused["record"] == len(records) - 1  # one builds on an unknown prefix
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.blocks == 0
     p.director.decide(request(), 1.1)
