@@ -216,7 +216,7 @@ ROWS = (
         faults=("500",),
         everywhere=True,
         target=(
-            "all tried, >= 99 % engines' errors",
+            "all tried, >= 99 % of errors from engines",
             lambda r: r.engine_errors >= 0.99 and min(r.seen) > 0,
         ),
     ),

@@ -43,7 +43,7 @@ FITTED = 0.8
 """Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: mean and worst gain on unseen tasks (of 1), share of the gain with the task told, and
+"""Bounds: mean and worst gain on unseen tasks (of 1), share of the gain with the task named, and
 share of known questions called unlike."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
@@ -313,7 +313,7 @@ def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
         "gain on known tasks, points": [
             100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
         ],
-        "share of the told task's gain": [_told_share(seed) for seed in by_seed],
+        "share of the gain with named tasks": [_told_share(seed) for seed in by_seed],
         "known questions called unlike, share": [
             float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
         ],
