@@ -3,8 +3,8 @@
 Prints for each template and corpus: the share of documents found after `LEARNT` requests (0 for a
 body with more found than it has), the share of bodies with all documents found, the number of
 documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
-of the prompts with the hook off and on. Then come bodies whose order matters. Seeds are fixed, but
-the salt of hashes is not, so shares vary by a few hundredths between runs.
+of the prompts with the hook off and on. Bodies whose order matters follow. Seeds are fixed, but the
+salt of hashes is not, so shares vary by a few hundredths between runs.
 
     python -m bench prompts [NAME ...] [--chunks 300 --learnt 500]
 """

@@ -175,7 +175,7 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
     left = index.orders
-    assert 0 < left < 1000  # not all at once, for the sake of waiting requests
+    assert 0 < left < 1000  # in steps, so that waiting requests are not delayed
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
     assert (index.orders, index.forget("a")) == (1000, 0)
@@ -210,14 +210,14 @@ def test_unseen_documents_keep_the_received_order():
 
 def test_scopes_do_not_affect_each_other():
     rng = random.Random(1)
-    alone, beside = OrderIndex(), OrderIndex()
+    alone, crowded = OrderIndex(), OrderIndex()
     for i in range(300):
         other = rng.sample(range(40), 6)
-        beside.insert(2, 2, other, float(i))
+        crowded.insert(2, 2, other, float(i))
         docs = rng.sample(range(40), 6)
-        results = [index.align(1, 1, docs, float(i)) for index in (alone, beside)]
+        results = [index.align(1, 1, docs, float(i)) for index in (alone, crowded)]
         assert results[0] == results[1]
-        for index in (alone, beside):
+        for index in (alone, crowded):
             index.insert(1, 1, [docs[at] for at in results[0].permutation], float(i))
 
 

@@ -93,7 +93,7 @@ class TestDeduplicationOnTrial:
         assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
         assert self.share(guard(share=0.0)) == 0.0
 
-    def test_outcomes_without_harm_extend_de_duplication_to_all_but_that_share(self):
+    def test_harmless_outcomes_extend_de_duplication_to_all_other_conversations(self):
         g = guard()
         assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome proves it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)

@@ -28,7 +28,7 @@ def names(body):
     return [tool["name"] for tool in json.loads(body)["tools"]]
 
 
-def test_tools_move_as_they_were_written():
+def test_tools_are_moved_without_changing_their_text():
     body = (
         b'{"messages": [{"role":"user","content":"And?"}], "tools": '
         b'[{"name":"b", "x":1.00} ,\n {"name":"a","y":"\\u0041"}], "n":1e1}'
@@ -40,7 +40,7 @@ def test_tools_move_as_they_were_written():
     assert sent(body, SORTED) == (Reason.STEADIED, want)
 
 
-def test_any_order_of_the_same_tools_becomes_the_same():
+def test_any_order_of_the_same_tools_becomes_one_order():
     rng = random.Random(1)
     tools = [{"type": "function", "function": {"name": n, "parameters": {}}} for n in "dcbae"]
     tools += [{"type": "web_search"}, {"name": 3}, {"name": "a", "type": "custom"}]

@@ -1,6 +1,6 @@
 """Every policy of laar's, and every part that settings can compose, keeps what it promises.
 
-The suite is public (`laar.testing`). It must find what it looks for, so broken parts are here too.
+The suite is public (`laar.testing`). It must detect faults, so broken parts are tested too.
 """
 
 from __future__ import annotations

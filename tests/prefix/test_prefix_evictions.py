@@ -1,4 +1,4 @@
-"""Prefixes that return after they were evicted: counted by age."""
+"""Prefixes that return after they were evicted are counted by age."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_share_counts_text_that_returns_before_its_age_doubles() -> None:
     share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
     assert share_at(evictions, 32.0) == pytest.approx(share, abs=0.08)
     assert share_at(evictions, 4.0) == share_at(evictions, 8.0) == share_at(evictions, 64.0) == 0.0
-    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # in the midst of it
+    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # within the octave
     assert share_at(evictions, float("inf")) == 0.0
 
 

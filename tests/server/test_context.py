@@ -144,7 +144,7 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """They are known once they occurred between other ones."""
+    """They are recognized once they have occurred between different neighbours."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
@@ -551,7 +551,7 @@ def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_bod
 
 
 def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
-    """20,000 of them do, whether outcomes are reported or not."""
+    """The last 20,000 decisions wait, whether outcomes are reported or not."""
     hook = {"capacity_docs": 1}
     monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 1)
     monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)

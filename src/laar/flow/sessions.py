@@ -259,7 +259,7 @@ class Sessions:
     def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
         """Yield what each candidate would evict for the prompt; None if turns in flight fill it.
 
-        The places idle or of no session, least recently used first, each with the share evicted.
+        Places idle or without a session, least recently used first, each with the share evicted.
         """
         for slot, tokens, cached in zip(
             view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True

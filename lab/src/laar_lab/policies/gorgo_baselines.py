@@ -36,7 +36,7 @@ class SimpleSessionAffinity:
     """
 
     def score(self, view: View) -> Floats:
-        """Rank the endpoint that the beginning hashes to first, then those after it."""
+        """Rank first the endpoint that the beginning hashes to, then those after it in the list."""
         start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count

@@ -71,14 +71,14 @@ class VirtualFleet:
         by_load: bool = True,
     ) -> None:
         if not sites:
-            raise SettingError("the fleet has no endpoints; describe at least one")
+            raise SettingError("the fleet has no endpoints; add at least one")
         for site in sites:
             if site.engine.settings.block_size % BLOCK_TOKENS:
                 raise SettingError(
                     f"{site.name}: block_size must be a multiple of {BLOCK_TOKENS} in the lab"
                 )
         if len({site.name for site in sites}) < len(sites):
-            raise SettingError("two endpoints of the fleet have one name; rename one")
+            raise SettingError("two endpoints of the fleet have the same name; rename one")
         self.clock = VirtualClock()
         self.settings = settings
         self._sampler = Sampler(
