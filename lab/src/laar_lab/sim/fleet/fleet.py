@@ -314,6 +314,8 @@ class VirtualFleet:
             self._forward(exchange, on_end, None)
             return
         self._replied(exchange)
+        if self.flows:
+            self.flows[exchange.picker].answering(exchange.decision, ok=False)
         self._settle(exchange, on_end)
 
     def _replied(self, exchange: Exchange) -> None:
@@ -322,6 +324,8 @@ class VirtualFleet:
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)
             director.served_by(decision, exchange.address, self.clock.now)
+            if self.flows:
+                self.flows[exchange.picker].moved(decision)
         director.replied(decision, Reply(status=exchange.status), self.clock.now)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
