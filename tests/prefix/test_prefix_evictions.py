@@ -9,14 +9,14 @@ import pytest
 
 from laar.prefix import evictions as module
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import Chain, blocks_in
 from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536
 
 
 def chain_of(name: int, total_bytes: int = PROMPT_BYTES) -> Chain:
-    blocks = GROWING.blocks(total_bytes)
+    blocks = blocks_in(total_bytes)
     return Chain(array("Q", [name * 100_000 + at for at in range(1, blocks + 1)]), total_bytes)
 
 
