@@ -112,7 +112,7 @@ def main(argv: Sequence[str] = ()) -> int:
     for load in argv or LOADS:
         before, _ = run(load, None)
         hook = ContextHook(ContextSettings())
-        hook._guard = GainGuard(share=0.05, min_gain=-1.0)
+        hook.guard = GainGuard(share=0.05, min_gain=-1.0)
         after, _ = run(load, hook)
         told = hook.gains()["r"]
         _, stopped = run(load, ContextHook(ContextSettings()))

@@ -115,8 +115,9 @@ def cell(
         off.put(before)
         on.put(after)
         if n >= learnt:
-            seen += made.documents if made.documents <= DRAWN else 0
-            whole += made.documents == DRAWN
+            found = made.plan.documents
+            seen += found if found <= DRAWN else 0
+            whole += found == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)

@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_777,
-    "statements": 31_862,
+    "lines": 52_761,
+    "statements": 31_851,
     "modules": 228,
     "lines loaded": 34_735,
     "settings": 146,

@@ -22,7 +22,7 @@ def guard(**changes):
 def watching(requests, *, holdout_share, dedup):
     """A hook whose guard judges after only a few conversations."""
     made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
-    made._guard = GainGuard(share=holdout_share, requests=requests)
+    made.guard = GainGuard(share=holdout_share, requests=requests)
     return made
 
 
@@ -187,7 +187,7 @@ def test_a_question_that_is_repeated_forever_counts_once():
 
 def test_turns_and_retries_of_a_conversation_stay_in_one_group():
     hook = ContextHook(ContextSettings(holdout_share=0.5))
-    hook._guard = GainGuard(share=0.5, window=5)
+    hook.guard = GainGuard(share=0.5, window=5)
     sides = set()
     for conversation in range(20):
         messages, told = [], set()

@@ -95,7 +95,7 @@ class TestDocumentsField:
         h = hook()
         result = self.sent(h, self.body([2, 1, 4]), last := self.body([1, 9, 4, 2]))
         same(result, last, Reason.POSITIONAL_LABELS)
-        assert result.documents == 4
+        assert result.plan.documents == 4
 
     def test_documents_of_a_request_move_if_nobody_refers_to_their_numbers(self):
         h = hook(relabel=True)
@@ -146,10 +146,10 @@ class TestPromptsThatShareNothing:
         results = self.asked(hook())[400:]
         left = [(b, r) for b, r in results if r.reason is Reason.NOTHING_SHARED]
         assert len(left) > 0.75 * len(results)
-        assert all(r.body is b and not r.documents for b, r in left)
+        assert all(r.body is b and not r.plan.documents for b, r in left)
         looked = [r for _, r in results if r.reason is not Reason.NOTHING_SHARED]
         assert looked
-        assert {r.documents for r in looked} == {5}
+        assert {r.plan.documents for r in looked} == {5}
 
     def test_a_repeated_question_has_one_order(self):
         h = hook()
@@ -163,7 +163,7 @@ class TestPromptsThatShareNothing:
         self.asked(h)
         first = send(h, chat(user([2, 1, 4])))
         second = send(h, chat(user([1, 9, 4, 2], "And?")))
-        assert first.documents == 3
+        assert first.plan.documents == 3
         assert ids_in(messages(second.body)[0]["content"]) == [2, 1, 4, 9]
 
     def test_notes_still_replace_repeated_documents(self):
@@ -175,12 +175,12 @@ class TestPromptsThatShareNothing:
     def test_the_requests_of_one_user_do_not_affect_another(self):
         h = hook()
         self.asked(h)
-        assert send(h, agent("What is new?", [1, 2, 3]), tenant="u").documents == 3
+        assert send(h, agent("What is new?", [1, 2, 3]), tenant="u").plan.documents == 3
 
     def test_every_request_is_examined_in_observe_mode(self):
         h = hook()
         for n in range(400):
-            assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").documents == 3
+            assert send(h, agent(f"What is {n}?", [1, 2, 3]), mode="observe").plan.documents == 3
 
 
 class TestOrder:
@@ -191,9 +191,9 @@ class TestOrder:
         second = chat({"role": "system", "content": "Be brief."}, user([1, 9, 4, 2], "And?"))
         result = send(h, second)
         assert result.reason is Reason.REORDERED
-        assert result.permutation == (3, 0, 2, 1)
-        assert result.documents == 4
-        assert result.predicted_hit_bytes > result.baseline_hit_bytes == 0
+        assert result.plan.permutation == (3, 0, 2, 1)
+        assert result.plan.documents == 4
+        assert result.plan.predicted_bytes > result.plan.baseline_bytes == 0
         text = messages(result.body)[1]["content"]
         assert ids_in(text) == [2, 1, 4, 9]
         assert text.startswith(block([2, 1, 4, 9]) + "\n(")
@@ -462,7 +462,7 @@ class TestCommit:
             result = send(h, body, mode="observe")
             assert result.body is body
         assert result.reason is Reason.OBSERVED
-        assert result.predicted_hit_bytes > 0
+        assert result.plan.predicted_bytes > 0
         # An order that was only observed was never sent.
         same(send(h, body), body, Reason.UNCHANGED)
 
@@ -499,7 +499,7 @@ class TestCommit:
 
     def test_the_capacity_of_the_index_is_limited_by_caches_and_setting(self):
         h = hook(capacity_docs=100)
-        size = apply(h, chat(user(range(5)))).document_bytes / 5
+        size = apply(h, chat(user(range(5)))).plan.document_bytes / 5
         h.set_capacity(40 * size)
         assert h.stats()["index_capacity"] == 100  # no document has been seen yet
         for i in range(60):
@@ -582,7 +582,7 @@ class TestConversation:
             out = messages(result.body)
             assert out[: len(before)] == before
             moved += result.reason is Reason.REORDERED
-            removed += result.removed_bytes
+            removed += result.plan.removed_bytes
             for i, message in enumerate(out):
                 check_notes(message["content"], [m["content"] for m in out[:i]])
             for i in ids_in("".join(m["content"] for m in history if m["role"] == "user")):
@@ -675,7 +675,7 @@ class TestDedup:
         assert doc_text(5) in text
         assert doc_text(1) not in text
         assert text.count("(Same text as the earlier document that begins: Document number") == 2
-        assert result.removed_bytes == len(tool["content"]) - len(text)
+        assert result.plan.removed_bytes == len(tool["content"]) - len(text)
 
     def test_documents_repeated_in_one_block_are_sent_once(self):
         h = hook(dedup="exact")
@@ -730,12 +730,12 @@ class TestGuard:
 
     def run(self, found):
         h = hook(holdout_share=0.3)
-        h._guard = GainGuard(share=0.3, requests=30)
+        h.guard = GainGuard(share=0.3, requests=30)
         rng = random.Random(2)
         for i in range(400):
             result = send(h, chat(user(rng.sample(range(9), 5))), now=float(i))
             assert result.receipt is not None
-            cached = rng.uniform(0.0, 0.1) + found * result.predicted_hit_bytes / len(result.body)
+            cached = rng.uniform(0.0, 0.1) + found * result.plan.predicted_bytes / len(result.body)
             h.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=int(1000 * cached))
         return h, result
 

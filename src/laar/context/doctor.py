@@ -84,13 +84,14 @@ def diagnose(
     for earlier_body in earlier:
         hook.commit(_observed(hook, earlier_body, api)[0].receipt, 0.0)
     made, own_api = _observed(hook, body, api)
-    shape = max(made.shapes, key=itemgetter(1))[0] if made.shapes else None
+    plan = made.plan
+    shape = max(plan.shapes, key=itemgetter(1))[0] if plan.shapes else None
     reason = None if made.reason in _MOVABLE else made.reason.value
     return Diagnosis(
-        documents=made.documents,
-        bytes=made.document_bytes,
+        documents=plan.documents,
+        bytes=plan.document_bytes,
         shape=shape,
-        movable=0 if reason else made.documents,
+        movable=0 if reason else plan.documents,
         reason=reason,
         why=WHY.get(reason) if reason else None,
         api=own_api,

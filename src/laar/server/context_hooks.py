@@ -269,7 +269,7 @@ class ContextHooks:
         )
         ordering.added_s.observe(self._clock() - began)
         ordering.reasons[result.reason.value] += 1
-        ordering.shapes.update(shape for shape, _ in result.shapes)
+        ordering.shapes.update(shape for shape, _ in result.plan.shapes)
         if result.reason is Reason.ERROR:
             self._picker.director.degraded[_WHAT] += 1
         receipt = result.receipt
@@ -277,9 +277,9 @@ class ContextHooks:
             return None  # otherwise its response may show that responses pass through here
         if receipt is not None and receipt.orders:
             ordering.eligible += 1
-            ordering.document_bytes += result.document_bytes
-            ordering.expected_bytes += result.predicted_hit_bytes
-            ordering.received_bytes += result.baseline_hit_bytes
+            ordering.document_bytes += receipt.document_bytes
+            ordering.expected_bytes += receipt.predicted_bytes
+            ordering.received_bytes += receipt.baseline_bytes
         return _Reworked(self, ordering, result, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
