@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_761,
-    "statements": 31_851,
+    "lines": 52_729,
+    "statements": 31_844,
     "modules": 228,
-    "lines loaded": 34_735,
+    "lines loaded": 34_730,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

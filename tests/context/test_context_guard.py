@@ -15,15 +15,14 @@ from laar.context.settings import ContextSettings, Reason
 conversations = itertools.count()
 
 
-def guard(**changes):
-    return GainGuard(**{"share": 0.05, "min_gain": 0.01, "requests": 40, "outcomes": 50} | changes)
+@pytest.fixture(autouse=True)
+def judges_soon(monkeypatch):
+    """Let guards judge after only a few conversations."""
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 40)
 
 
-def watching(requests, *, holdout_share, dedup):
-    """A hook whose guard judges after only a few conversations."""
-    made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
-    made.guard = GainGuard(share=holdout_share, requests=requests)
-    return made
+def guard(share=0.05):
+    return GainGuard(share=share)
 
 
 def outcome(guard_, **arm):
@@ -122,9 +121,10 @@ def turn(ids, question):
 
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
-def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
+def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
     """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
-    hook = watching(2, holdout_share=0.5, dedup=dedup)
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
+    hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
     rng = random.Random(4)
     call = {"api": "chat", "tenant": "t", "route": "r", "mode": "on"}
     noted = 0
@@ -185,9 +185,9 @@ def test_a_question_that_is_repeated_forever_counts_once():
     assert g.gains()["r"].left_alone_correct < 0.97
 
 
-def test_turns_and_retries_of_a_conversation_stay_in_one_group():
+def test_turns_and_retries_of_a_conversation_stay_in_one_group(monkeypatch):
+    monkeypatch.setattr("laar.context.guard.WINDOW", 5)
     hook = ContextHook(ContextSettings(holdout_share=0.5))
-    hook.guard = GainGuard(share=0.5, window=5)
     sides = set()
     for conversation in range(20):
         messages, told = [], set()
@@ -205,8 +205,9 @@ def test_turns_and_retries_of_a_conversation_stay_in_one_group():
     assert sides == {True, False}
 
 
-def test_a_route_that_stopped_reordering_still_replaces_repeated_documents():
-    hook = watching(5, holdout_share=0.3, dedup="exact")
+def test_a_route_that_stopped_reordering_still_replaces_repeated_documents(monkeypatch):
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 5)
+    hook = ContextHook(ContextSettings(holdout_share=0.3, dedup="exact"))
 
     def sent(conversation, ids, *before):
         question = f"What is asked in {conversation}?"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context.guard import GainGuard
 from laar.context.hook import ContextHook
 from laar.context.notes import order_note
 from laar.context.settings import ContextSettings, Reason
@@ -728,9 +727,12 @@ class TestGuard:
                 assert send(h, body).reason is Reason.HOLDOUT
         assert 40 < held < 160
 
+    @pytest.fixture(autouse=True)
+    def judges_soon(self, monkeypatch):
+        monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 30)
+
     def run(self, found):
         h = hook(holdout_share=0.3)
-        h.guard = GainGuard(share=0.3, requests=30)
         rng = random.Random(2)
         for i in range(400):
             result = send(h, chat(user(rng.sample(range(9), 5))), now=float(i))

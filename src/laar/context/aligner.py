@@ -98,20 +98,10 @@ class OrderIndex:
 
     Args:
         capacity_docs: maximum positions; the documents in all endpoints' caches together.
-        ttl_s: seconds after which an order not sent again is dropped.
-        max_scopes: maximum scopes with popularity counts.
     """
 
-    def __init__(
-        self,
-        *,
-        capacity_docs: int = 30_000,
-        ttl_s: float = TTL_S,
-        max_scopes: int = MAX_SCOPES,
-    ) -> None:
+    def __init__(self, *, capacity_docs: int = 30_000) -> None:
         self._capacity = capacity_docs
-        self._ttl_s = ttl_s
-        self._max_scopes = max_scopes
         self._clear()
         self._affinities: OrderedDict[int, Affinity] = OrderedDict()
         self.evicted_capacity = 0
@@ -287,7 +277,7 @@ class OrderIndex:
         affinity = self._affinities.get(scope)
         if affinity is None:
             affinity = self._affinities[scope] = Affinity(_HALF_LIFE_S)
-            if len(self._affinities) > self._max_scopes:
+            if len(self._affinities) > MAX_SCOPES:
                 self._affinities.popitem(last=False)
         self._affinities.move_to_end(scope)
         return affinity
@@ -315,12 +305,12 @@ class OrderIndex:
         self._sweep(_EXPIRE_AT_ONCE)
         if not self._orders:
             return
-        if now - next(reversed(self._orders.values())).sent_at > self._ttl_s:
+        if now - next(reversed(self._orders.values())).sent_at > TTL_S:
             self.evicted_ttl += len(self._orders)
             self._clear()
             return
         for _ in range(_EXPIRE_AT_ONCE):
-            if now - next(iter(self._orders.values())).sent_at <= self._ttl_s:
+            if now - next(iter(self._orders.values())).sent_at <= TTL_S:
                 return
             self._drop(next(iter(self._orders)))
             self.evicted_ttl += 1

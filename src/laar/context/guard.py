@@ -90,13 +90,13 @@ class _Sides:
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
 
-    def harms(self, least: int) -> bool | None:
+    def harms(self) -> bool | None:
         """Return whether answers are significantly worse; None if too few are known.
 
         The error is that of equally good sides, since 50 correct answers of 50 have no variance.
         """
         changed, left = self.changed, self.left
-        if min(changed.n, left.n) < least:
+        if min(changed.n, left.n) < MIN_OUTCOMES:
             return None
         share = (changed.mean * changed.n + left.mean * left.n) / (changed.n + left.n)
         error = math.sqrt(share * (1.0 - share) * (1.0 / changed.n + 1.0 / left.n))
@@ -156,25 +156,10 @@ class GainGuard:
     Args:
         share: share of conversations left unchanged, in windows, and of others de-duplicated on
             trial; 0 disables the guard.
-        min_gain: minimum gain, in cached share of the prompt.
-        requests: conversations needed before judging.
-        outcomes: the same with reported outcomes, before judging correctness.
-        window: new conversations per window.
     """
 
-    def __init__(
-        self,
-        *,
-        share: float,
-        min_gain: float = MIN_GAIN,
-        requests: int = MIN_REQUESTS,
-        outcomes: int = MIN_OUTCOMES,
-        window: int = WINDOW,
-    ) -> None:
-        self._share, self._window = share, window
-        self._min_gain = min_gain
-        self._requests = requests
-        self._outcomes = outcomes
+    def __init__(self, *, share: float) -> None:
+        self._share = share
         self._routes: dict[str, _Route] = {}
         self._sides: OrderedDict[int, bool] = OrderedDict()
 
@@ -184,7 +169,7 @@ class GainGuard:
         if side is None:
             of = self._of(route)
             of.begun += 1
-            side = of.begun * self._share / self._window % 1.0 >= 1.0 - self._share
+            side = of.begun * self._share / WINDOW % 1.0 >= 1.0 - self._share
             self._sides[conversation] = side
             if len(self._sides) > MAX_SIDES:
                 self._sides.popitem(last=False)
@@ -221,7 +206,7 @@ class GainGuard:
             return
         of.ahead.add(conversation, ahead)
         gain, error = of.gain()
-        if self._share and of.ahead.n >= self._requests and gain + 2 * error < self._min_gain:
+        if self._share and of.ahead.n >= MIN_REQUESTS and gain + 2 * error < MIN_GAIN:
             of.off = True
 
     def record_outcome(
@@ -244,12 +229,12 @@ class GainGuard:
         """
         of = self._of(route)
         (of.moved.left if held_out else of.moved.changed).add(conversation, float(correct))
-        if of.moved.harms(self._outcomes):
+        if of.moved.harms():
             of.off = of.harm = True
         if deduplicated is None:
             return
         (of.noted.changed if deduplicated else of.noted.left).add(conversation, float(correct))
-        if (harms := of.noted.harms(self._outcomes)) is not None:
+        if (harms := of.noted.harms()) is not None:
             of.dedup = "off" if harms or of.dedup == "off" else "on"
 
     def _of(self, route: str) -> _Route:

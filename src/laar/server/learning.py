@@ -70,7 +70,6 @@ class Learning:
         capability = artifact_of(settings)
         online = OnlineOutcomes(
             capability,
-            kappa=KAPPA,
             half_life_s=settings.half_life_s,
             cap_per_hour=settings.cap_per_hour,
         )
