@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_729,
-    "statements": 31_844,
+    "lines": 52_686,
+    "statements": 31_800,
     "modules": 228,
-    "lines loaded": 34_730,
+    "lines loaded": 34_725,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -30,6 +30,7 @@ from itertools import takewhile
 from operator import eq
 
 from laar.context.affinity import Affinity
+from laar.latest import Latest
 
 MAX_BRANCHES = 60
 """Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, maybe a
@@ -103,7 +104,7 @@ class OrderIndex:
     def __init__(self, *, capacity_docs: int = 30_000) -> None:
         self._capacity = capacity_docs
         self._clear()
-        self._affinities: OrderedDict[int, Affinity] = OrderedDict()
+        self._affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
         self.evicted_capacity = 0
         self.evicted_ttl = 0
         self.evicted_told = 0
@@ -198,7 +199,9 @@ class OrderIndex:
 
         `retract` and `forget` find it by request or endpoint.
         """
-        self._affinity(scope).observe(docs, now)
+        affinity = self._affinities.get(scope) or Affinity(_HALF_LIFE_S)
+        self._affinities[scope] = affinity
+        affinity.observe(docs, now)
         self.place(seed, docs, now, endpoint=endpoint, request=request)
 
     def place(
@@ -272,15 +275,6 @@ class OrderIndex:
         for _ in range(min(most, len(self._doomed))):
             self._drop(self._doomed.pop())
             self.evicted_told += 1
-
-    def _affinity(self, scope: int) -> Affinity:
-        affinity = self._affinities.get(scope)
-        if affinity is None:
-            affinity = self._affinities[scope] = Affinity(_HALF_LIFE_S)
-            if len(self._affinities) > MAX_SCOPES:
-                self._affinities.popitem(last=False)
-        self._affinities.move_to_end(scope)
-        return affinity
 
     def _thread(self, order: _Order) -> None:
         """Add an order along its path, down to the first unshared document."""

@@ -18,10 +18,11 @@ conversations tries it, and once reported outcomes show no harm, all but that sh
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
 """Recent conversations kept per mean, about 0.2 KB each. An older one that continues counts as
@@ -58,7 +59,7 @@ class MeanOfMeans:
     n: int = 0
     _sum: float = 0.0
     _squares: float = 0.0
-    _open: OrderedDict[int, tuple[int, float]] = field(default_factory=OrderedDict)
+    _open: Latest[int, tuple[int, float]] = field(default_factory=lambda: Latest(MAX_CONVERSATIONS))
 
     @property
     def mean(self) -> float:
@@ -67,14 +68,12 @@ class MeanOfMeans:
 
     def add(self, conversation: int, value: float) -> None:
         """Add a value of a conversation."""
-        count, before = self._open.pop(conversation, (0, 0.0))
+        count, before = self._open.get(conversation, (0, 0.0))
         mean = before + (value - before) / (count + 1)
         self.n += not count
         self._sum += mean - before
         self._squares += mean * mean - before * before
         self._open[conversation] = (count + 1, mean)
-        if len(self._open) > MAX_CONVERSATIONS:
-            self._open.popitem(last=False)
 
     def error_squared(self) -> float:
         """Return the squared standard error of the mean; 0 with only one conversation."""
@@ -161,7 +160,7 @@ class GainGuard:
     def __init__(self, *, share: float) -> None:
         self._share = share
         self._routes: dict[str, _Route] = {}
-        self._sides: OrderedDict[int, bool] = OrderedDict()
+        self._sides: Latest[int, bool] = Latest(MAX_SIDES)
 
     def holds_out(self, route: str, conversation: int) -> bool:
         """Return whether a conversation, given its hash, began in an unchanged window."""
@@ -171,8 +170,6 @@ class GainGuard:
             of.begun += 1
             side = of.begun * self._share / WINDOW % 1.0 >= 1.0 - self._share
             self._sides[conversation] = side
-            if len(self._sides) > MAX_SIDES:
-                self._sides.popitem(last=False)
         return side
 
     def is_off(self, route: str) -> bool:

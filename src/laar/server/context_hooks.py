@@ -11,13 +11,14 @@ Tenants are identified by the header in `flow.tenant_header`, and share no order
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
 from laar.core.request import Api
+from laar.latest import Latest
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
@@ -158,7 +159,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: OrderedDict[str, tuple[Ordering, TurnPlan]] = OrderedDict()
+        self._answered: Latest[str, tuple[Ordering, TurnPlan]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -321,8 +322,6 @@ class ContextHooks:
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
         self._answered[decision] = ordering, receipt.for_outcome()
-        if len(self._answered) > MAX_ANSWERED:
-            self._answered.popitem(last=False)
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first one counts."""
