@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_686,
-    "statements": 31_800,
+    "lines": 52_670,
+    "statements": 31_797,
     "modules": 228,
     "lines loaded": 34_725,
     "settings": 146,

@@ -11,8 +11,8 @@ from operator import itemgetter
 
 import orjson
 
+from laar.context.blocks import MAX_DOCS
 from laar.context.bodies import api_of
-from laar.context.formats import MAX_DOCS
 from laar.context.hook import ContextHook, HookResult
 from laar.context.settings import ContextSettings, Reason
 

@@ -19,10 +19,10 @@ import msgspec
 import xxhash
 
 from laar.context.aligner import Alignment
-from laar.context.blocks import Block, Refused
+from laar.context.blocks import MAX_DOCS, Block, Refused
 from laar.context.bodies import Raw, Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
-from laar.context.formats import MAX_DOCS, held, scan
+from laar.context.formats import held, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.memo import Remembered
 from laar.context.notes import WORTH_A_NOTE, head
