@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_670,
-    "statements": 31_797,
+    "lines": 52_665,
+    "statements": 31_792,
     "modules": 228,
-    "lines loaded": 34_725,
+    "lines loaded": 34_720,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
