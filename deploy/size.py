@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_665,
-    "statements": 31_792,
+    "lines": 52_648,
+    "statements": 31_771,
     "modules": 228,
-    "lines loaded": 34_720,
+    "lines loaded": 34_710,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -91,14 +91,9 @@ class TokenEstimator:
         seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
         learned = False
         for key in ((model, language), (_FLEET, language)):
-            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
-                self.refused += 1
-                continue
             value, reports = self._cells.get(key) or (self._current(*key), 1.0)
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
-            self._cells[key] = value + rate * (seen - value), reports + 1
-            self._tokens_per_char.cache_clear()
-            learned = True
+            learned |= self._set(key, value + rate * (seen - value), reports + 1)
         return learned
 
     def ratios(self) -> dict[str, dict[str, float]]:
@@ -124,20 +119,23 @@ class TokenEstimator:
             except (msgspec.ValidationError, RecursionError):
                 self.refused += 1
                 continue
-            key = model, language
-            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
-                self.refused += 1
-                continue
-            self._cells[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX), reports
-            self._tokens_per_char.cache_clear()
-            kept += 1
+            value = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+            kept += self._set((model, language), value, reports)
         return kept
+
+    def _set(self, key: tuple[str, str], value: float, reports: float) -> bool:
+        """Set a cell; return False if it is new and none is free."""
+        if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
+            self.refused += 1
+            return False
+        self._cells[key] = value, reports
+        self._tokens_per_char.cache_clear()
+        return True
 
     def _begin(self, key: tuple[str, str], value: float) -> None:
         known = self._cells.get(key)
         if known[1] <= _MEASURED_REPORTS if known else len(self._cells) < MAX_TOKEN_CELLS:
-            self._cells[key] = value, _MEASURED_REPORTS
-            self._tokens_per_char.cache_clear()
+            self._set(key, value, _MEASURED_REPORTS)
 
     def _current_tokens_per_char(
         self, models: tuple[str, ...], language: str
