@@ -75,7 +75,7 @@ def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
-    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on", restores=True)
+    made = hook.apply(raw, api=api, tenant="", now=now, mode="on", restores=True)
     hook.commit(made.receipt, now, endpoint="e")
     return raw, made
 

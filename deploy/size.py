@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_648,
-    "statements": 31_771,
+    "lines": 52_579,
+    "statements": 31_740,
     "modules": 228,
-    "lines loaded": 34_710,
+    "lines loaded": 34_708,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

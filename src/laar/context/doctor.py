@@ -108,7 +108,5 @@ def _observed(hook: ContextHook, body: bytes) -> tuple[HookResult, str | None]:
     except orjson.JSONEncodeError:  # nested deeper than orjson can write
         return HookResult(body=body, reason=Reason.TOO_COMPLEX), None
     api = api_of(value) if isinstance(value, dict) else None
-    made = hook.apply(
-        body, api=api or "", tenant="", route="", now=0.0, mode="observe", restores=True
-    )
+    made = hook.apply(body, api=api or "", tenant="", now=0.0, mode="observe", restores=True)
     return made, api

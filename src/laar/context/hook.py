@@ -29,7 +29,7 @@ from laar.context.blocks import Refused
 from laar.context.cache import DocCache
 from laar.context.citations import can_restore
 from laar.context.formats.jsonspans import raw_of, splice
-from laar.context.guard import GainGuard, RouteGain
+from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
 from laar.context.sequences import Openings, Sequences
@@ -74,9 +74,10 @@ class ContextHook:
     """Reorders and de-duplicates the documents in request bodies.
 
     Args:
-        settings: settings of the hook's routes.
+        settings: settings of its route.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
         memo: changes to running conversations, maybe of several hooks; None for its own.
+        route: name of the route; requests of different routes never align with each other.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class ContextHook:
         *,
         clock: Callable[[], float] | None = None,
         memo: Memo | None = None,
+        route: str = "",
     ) -> None:
+        self._route = route
         self.settings = s = settings or ContextSettings()
         self.clock = clock or float  # without a clock it is always 0.0
         self.index = OrderIndex(capacity_docs=s.capacity_docs)
@@ -107,7 +110,6 @@ class ContextHook:
         *,
         api: str,
         tenant: str,
-        route: str,
         now: float,
         mode: Mode,
         document: dict[str, Any] | None = None,
@@ -119,7 +121,6 @@ class ContextHook:
             body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
-            route: name of the route; requests of different routes never align either.
             now: seconds, monotonic.
             mode: ``observe`` does everything except change the body.
             document: the body as parsed by `orjson`, if available; halves the time for a body
@@ -132,7 +133,7 @@ class ContextHook:
             try:
                 observe = mode == "observe"
                 result = self._apply(
-                    body, document, api, tenant, route, now, observe=observe, restores=restores
+                    body, document, api, tenant, now, observe=observe, restores=restores
                 )
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
@@ -235,7 +236,6 @@ class ContextHook:
         sizes = receipt.predicted_bytes, receipt.baseline_bytes
         expected, received = (size / receipt.body_bytes for size in sizes)
         self.guard.record(
-            receipt.route,
             receipt.conversation,
             found=cached_tokens / prompt_tokens,
             expected=expected,
@@ -245,20 +245,11 @@ class ContextHook:
     def record_outcome(self, receipt: TurnPlan, *, correct: bool) -> None:
         """Record whether an answer was correct, for the guard."""
         self.guard.record_outcome(
-            receipt.route,
             receipt.conversation,
             held_out=receipt.held_out,
             deduplicated=receipt.deduplicated,
             correct=correct,
         )
-
-    def gains(self) -> dict[str, RouteGain]:
-        """Return the measured gain by route, and whether the guard has switched it off."""
-        return self.guard.gains()
-
-    def reset_guard(self, route: str) -> None:
-        """Forget a route's measurements and switch it on again."""
-        self.guard.reset(route)
 
     def stats(self) -> dict[str, int]:
         """Return requests by reason, including zeros, and the size of every table."""
@@ -280,7 +271,6 @@ class ContextHook:
         document: dict[str, Any] | None,
         api: str,
         tenant: str,
-        route: str,
         now: float,
         *,
         observe: bool,
@@ -301,8 +291,7 @@ class ContextHook:
             body, parsed, last = steadied(body, parsed, api, settings)
         turn = Turn(
             hook=self,
-            scope=_scope(parsed, tenant, route, observe=observe),
-            route=route,
+            scope=_scope(parsed, tenant, self._route, observe=observe),
             now=now,
             ends_at=ends_at,
             observes=observe,

@@ -67,7 +67,6 @@ class TurnPlan:
     """
 
     scope: int = 0
-    route: str = ""
     conversation: int = 0
     held_out: bool = False
     deduplicated: bool | None = None
@@ -93,7 +92,7 @@ class TurnPlan:
 
     def for_outcome(self) -> TurnPlan:
         """Return a copy with what the guard needs once an outcome is reported."""
-        return TurnPlan(self.scope, self.route, self.conversation, self.held_out, self.deduplicated)
+        return TurnPlan(self.scope, self.conversation, self.held_out, self.deduplicated)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +102,6 @@ class Turn:
     Args:
         hook: settings, and what was learned; the plan says what to add to it.
         scope: hash of tenant, route and model.
-        route: name of the route, for the guard.
         now: seconds, monotonic.
         ends_at: time by the hook's clock after which the plan is dropped.
         observes: nothing will be changed, so there is no guard.
@@ -112,7 +110,6 @@ class Turn:
 
     hook: ContextHook
     scope: int
-    route: str
     now: float
     ends_at: float
     observes: bool
@@ -127,7 +124,7 @@ class Turn:
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        self._plan = plan = TurnPlan(self.scope, self.route)
+        self._plan = plan = TurnPlan(self.scope)
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
@@ -430,9 +427,9 @@ class Turn:
         first = next((text for text in self._texts if text.role == "user"), self._texts[0])
         conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
-        self._control = guard.holds_out(self.route, conversation)
+        self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
-            self._dedups = guard.dedups(self.route, conversation)
+            self._dedups = guard.dedups(conversation)
 
     def _check(self) -> None:
         """Drop the plan if time is up; called between steps."""
@@ -457,7 +454,7 @@ class Turn:
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
-        elif not self.observes and self.hook.guard.is_off(self.route):
+        elif not self.observes and self.hook.guard.off:
             plan.held_out, plan.reason = True, Reason.AUTO_OFF
         return plan.held_out
 

@@ -45,7 +45,7 @@ class Ordering:
         from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
 
         self.rule = rule
-        self.hook = ContextHook(rule.hook, clock=clock, memo=memo)
+        self.hook = ContextHook(rule.hook, clock=clock, memo=memo, route=rule.name)
         self.name = rule.name
         self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
@@ -65,8 +65,7 @@ class Ordering:
     @property
     def is_off(self) -> bool:
         """Return whether the hook has disabled itself for the route."""
-        gain = self.hook.gains().get(self.name)
-        return gain is not None and gain.off
+        return self.hook.guard.off
 
     @property
     def is_on(self) -> bool:
@@ -262,7 +261,6 @@ class ContextHooks:
             body,
             api=api,
             tenant=head.tenant,
-            route=ordering.name,
             now=now,
             mode=mode,
             document=document,
@@ -306,15 +304,16 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        if ordering.reported_off or not ordering.is_off or ordering not in self.orderings:
+        guard = ordering.hook.guard
+        if ordering.reported_off or not guard.off or ordering not in self.orderings:
             return
         ordering.reported_off = True
-        gain = ordering.hook.gains()[ordering.name]
-        why = f"reordering does not pay here: {gain.gain:+.3f} of the prompt cached due to the hook"
-        if gain.harm:
+        gain, _ = guard.gain()
+        why = f"reordering does not pay here: {gain:+.3f} of the prompt cached due to the hook"
+        if guard.harm:
             why = (
                 "answers are worse where documents were moved. Correct "
-                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
+                f"{guard.moved.changed.mean:.3f} with the hook, {guard.moved.left.mean:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._picker.problems.report(f"context {ordering.name}", text)
@@ -348,6 +347,6 @@ class ContextHooks:
 
     def reset(self, ordering: Ordering) -> None:
         """Forget the measurements of a route and switch it on again."""
-        ordering.hook.reset_guard(ordering.name)
+        ordering.hook.guard.reset()
         ordering.forget_gains()
         self._picker.problems.report(f"context {ordering.name}", None)

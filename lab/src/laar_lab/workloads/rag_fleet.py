@@ -101,7 +101,7 @@ class RagClient:
             {"role": "user", "content": text},
         ]
         body = orjson.dumps({"model": "model", "messages": messages})
-        result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")
+        result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
         self._receipts[number] = result.receipt
         self._hook.note(result.receipt, now, request=str(number))
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
