@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_579,
-    "statements": 31_740,
+    "lines": 52_548,
+    "statements": 31_730,
     "modules": 228,
     "lines loaded": 34_708,
     "settings": 146,

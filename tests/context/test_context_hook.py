@@ -487,10 +487,10 @@ class TestCommit:
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first.receipt, 0.0, endpoint="a")
-        assert h.forget("b") == 0
+        assert h.index.forget("b") == 0
         assert send(h, chat(user([4, 1, 2]))).reason is Reason.REORDERED
         h.commit(first.receipt, 0.0, endpoint="a")
-        assert h.forget("a") == 1
+        assert h.index.forget("a") == 1
         body = chat(user([1, 4, 2]))
         same(send(h, body), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_told"] == 1
@@ -527,7 +527,7 @@ def test_the_order_of_a_request_in_flight_is_followed_unless_it_was_refused():
     hook_.note(first.receipt, 0.0, request="one")
     burst = chat(user([1, 2, 4]))
     assert apply(hook_, burst).reason is Reason.REORDERED
-    hook_.retract("one")
+    hook_.index.retract("one")
     assert apply(hook_, burst).body is burst
 
 
@@ -538,7 +538,7 @@ def test_an_order_that_another_request_also_sent_is_not_retracted():
         hook_.note(result.receipt, 0.0, request=name)
         if name == "two":
             hook_.commit(result.receipt, 0.0, endpoint="e", noted=True)
-    hook_.retract("one")
+    hook_.index.retract("one")
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 
 

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
+from typing import ClassVar
 
 from laar.context.affinity import Affinity
 from laar.latest import Latest
@@ -66,6 +67,8 @@ class Alignment:
 @dataclass(slots=True, eq=False)
 class _Order:
     """An order that was sent: last time, seed, documents, last endpoint and first request."""
+
+    count: ClassVar = 1  # as of a branch
 
     sent_at: float
     seed: int
@@ -234,8 +237,9 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        More than a few hundred are dropped in steps, by later requests. `before`, in seconds,
-        spares orders that the endpoint received later.
+        Call it for emptied caches, and for endpoints that have restarted or left; `before`, in
+        seconds, spares orders sent there later, which an LRU cache still holds. More than a few
+        hundred are dropped in steps, by later requests.
 
         Returns:
             The number of orders.
@@ -345,7 +349,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
     stack = [((), root.below, root.below.keys() & asked)]
     while stack:
         path, below, found = stack.pop()
-        for doc in sorted(found, key=lambda doc: _orders(below[doc])) if len(found) > 1 else found:
+        for doc in sorted(found, key=lambda doc: below[doc].count) if len(found) > 1 else found:
             child = below[doc]
             if isinstance(child, _Order):
                 docs = child.docs
@@ -364,10 +368,6 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
             elif len(here) == longest:
                 best.append(here)
     return best
-
-
-def _orders(below: _Branch | _Order) -> int:
-    return below.count if isinstance(below, _Branch) else 1
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:

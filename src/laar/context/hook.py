@@ -28,7 +28,7 @@ from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
 from laar.context.cache import DocCache
 from laar.context.citations import can_restore
-from laar.context.formats.jsonspans import raw_of, splice
+from laar.context.formats.jsonspans import splice
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
@@ -147,7 +147,7 @@ class ContextHook:
     def note(self, receipt: TurnPlan | None, now: float, *, request: str) -> None:
         """Remember the order of a request in flight, so that a burst shares it.
 
-        `commit` or `retract` must follow.
+        `commit` must follow, or `index.retract` if no endpoint accepts it.
         """
         if receipt is None:
             return
@@ -155,10 +155,6 @@ class ContextHook:
             self.index.insert(receipt.scope, seed, docs, now, request=request)
         for docs in receipt.received:
             self.sequences.observe(receipt.scope, docs)
-
-    def retract(self, request: str) -> None:
-        """Remove the orders recorded for a request that no endpoint accepted."""
-        self.index.retract(request)
 
     def commit(
         self,
@@ -173,7 +169,7 @@ class ContextHook:
         Args:
             receipt: the receipt of `apply`.
             now: seconds, monotonic.
-            endpoint: name of the endpoint that accepted it, as in `forget`.
+            endpoint: name of the endpoint that accepted it, for `index.forget`.
             noted: whether `note` was called for it.
         """
         if receipt is None:
@@ -193,22 +189,6 @@ class ContextHook:
             self._documents += (count - self._documents) * _SIZE_GAIN
             self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
             self._resize()
-
-    def forget(self, endpoint: str, *, before: float | None = None) -> int:
-        """Forget the orders whose last endpoint is the given one.
-
-        Call it for emptied caches, and for endpoints that have restarted or left. The popularity of
-        documents and the memory of conversations are kept.
-
-        Args:
-            endpoint: name of the endpoint, as in `commit`.
-            before: monotonic seconds; forget only orders not sent to the endpoint since then, which
-                an LRU cache no longer holds.
-
-        Returns:
-            The number of orders.
-        """
-        return self.index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of all engines' caches, in bytes of prompt; None if unknown.
@@ -297,7 +277,7 @@ class ContextHook:
             observes=observe,
             restores=restores and can_restore(parsed, api),
         )
-        plan = turn.plan(parsed, api, raw_of(body))
+        plan = turn.plan(parsed, api, body)
         plan.body_bytes = len(body)
         plan.memos = [] if observe else plan.memos
         made = splice(body, plan.edits) if plan.edits and not observe else body

@@ -20,7 +20,7 @@ import xxhash
 
 from laar.context.aligner import Alignment
 from laar.context.blocks import MAX_DOCS, Block, Refused
-from laar.context.bodies import Raw, Text, prompt_texts, said_before
+from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
 from laar.context.formats import held, scan
 from laar.context.formats.jsonspans import Literal, Path
@@ -122,7 +122,7 @@ class Turn:
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in `_sent`
 
-    def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
+    def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
         self._plan = plan = TurnPlan(self.scope)
         self._texts = texts = prompt_texts(body, api, raw)

@@ -119,7 +119,7 @@ class _Reworked:
 
     def refused(self) -> None:
         if self._noted:
-            self._hooks.guarded(self._ordering.hook.retract, self._noted)
+            self._hooks.guarded(self._ordering.hook.index.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
@@ -336,7 +336,7 @@ class ContextHooks:
         """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""
         self._catch_up()
         for ordering in self.orderings:
-            ordering.hook.forget(endpoint, before=before)
+            ordering.hook.index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of the endpoints' caches; None if unknown."""
