@@ -82,7 +82,7 @@ def test_the_number_of_remembered_prompts_is_bounded(monkeypatch: pytest.MonkeyP
     evictions = Evictions()
     for name in range(1500):
         evictions.note(chain_of(name, 1024), 0.001 * name)
-    assert len(evictions) == 1000
+    assert len(evictions._age_of) == 1000
 
 
 def test_a_prompt_costs_others_only_if_it_evicts_text_that_will_return() -> None:

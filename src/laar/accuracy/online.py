@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
-from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
+from laar.accuracy.reporters import UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
 STATE_SCHEMA = 1
@@ -122,17 +122,12 @@ class OnlineOutcomes:
         self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
-        self.limited = 0
-        """Outcomes refused by the hourly cap."""
         self.refused = 0
         """Outcomes refused because they are implausible, or because no cell is free."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
         """When the restored state was saved; infinite once an outcome was accepted."""
-
-    def __len__(self) -> int:
-        return len(self.cells)
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
@@ -233,7 +228,6 @@ class OnlineOutcomes:
         if cell.total.level + weight > self._burst or (
             not alone and share.level + weight > self._burst_of_one
         ):
-            self.limited += reporter != SIGNS  # signs are too frequent to count
             return False
         self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):

@@ -81,20 +81,18 @@ class TokenEstimator:
         each, fleet = self._tokens_per_char(tuple(models), language)
         return chars * each, chars * fleet
 
-    def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
-        """Learn from one answer's usage; return False if the report was ignored."""
+    def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> None:
+        """Learn from one answer's usage, unless its prompt was short."""
         if prompt_tokens <= 0 or chars < 0:
             self.refused += 1
-            return False
+            return
         if chars < _MIN_CHARS:
-            return False
+            return
         seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
-        learned = False
         for key in ((model, language), (_FLEET, language)):
             value, reports = self._cells.get(key) or (self._current(*key), 1.0)
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
-            learned |= self._set(key, value + rate * (seen - value), reports + 1)
-        return learned
+            self._set(key, value + rate * (seen - value), reports + 1)
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """Return characters per token by model, then language; an empty model means the fleet."""

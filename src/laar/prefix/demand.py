@@ -39,9 +39,6 @@ class PrefixDemand:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._seen)
-
     def note(self, chain: Chain, now: float) -> None:
         """Record that a request with this prompt was sent to some endpoint."""
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
