@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_528,
+    "lines": 52_506,
     "statements": 31_715,
     "modules": 228,
-    "lines loaded": 34_688,
+    "lines loaded": 34_675,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.
