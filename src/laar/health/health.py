@@ -173,7 +173,7 @@ class Health:
         if attempt.stage >= Stage.ANSWERING or attempt.judged or attempt not in endpoint.attempts:
             return
         if attempt.timed:
-            times = endpoint.family.times_of(attempt)
+            times = endpoint.family.times[attempt.stream]
             times.saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ANSWERING, now)
 
