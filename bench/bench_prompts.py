@@ -75,7 +75,7 @@ def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
-    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on", restores=True)
+    made = hook.apply(raw, api=api, tenant="", now=now, mode="on", restores=True)
     hook.commit(made.receipt, now, endpoint="e")
     return raw, made
 
@@ -115,8 +115,9 @@ def cell(
         off.put(before)
         on.put(after)
         if n >= learnt:
-            seen += made.documents if made.documents <= DRAWN else 0
-            whole += made.documents == DRAWN
+            found = made.plan.documents
+            seen += found if found <= DRAWN else 0
+            whole += found == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)

@@ -108,8 +108,9 @@ def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
         assert index.match(0, path) == expected
 
 
-def test_orders_not_sent_again_expire():
-    index = OrderIndex(ttl_s=10.0)
+def test_orders_not_sent_again_expire(monkeypatch):
+    monkeypatch.setattr("laar.context.aligner.TTL_S", 10.0)
+    index = OrderIndex()
     index.insert(0, 0, [1, 2, 3], 0.0)
     index.insert(0, 0, [4, 5, 6], 8.0)
     index.align(0, 0, [1, 2, 3], 11.0)
@@ -221,8 +222,9 @@ def test_scopes_do_not_affect_each_other():
             index.insert(1, 1, [docs[at] for at in results[0].permutation], float(i))
 
 
-def test_the_number_of_scopes_is_bounded():
-    index = OrderIndex(max_scopes=3)
+def test_the_number_of_scopes_is_bounded(monkeypatch):
+    monkeypatch.setattr("laar.context.aligner.MAX_SCOPES", 3)
+    index = OrderIndex()
     for scope in range(10):
         index.insert(scope, scope, [1, 2], 0.0)
     assert index.scopes == 3

@@ -16,7 +16,7 @@ SORTED = ContextSettings(sort_tools=True)
 
 def sent(body, settings, api="chat", mode="on"):
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
-    made = ContextHook(settings).apply(raw, api=api, tenant="", route="r", now=0.0, mode=mode)
+    made = ContextHook(settings).apply(raw, api=api, tenant="", now=0.0, mode=mode)
     return made.reason, made.body
 
 
@@ -126,7 +126,7 @@ def test_documents_after_such_a_line_share_their_order():
         system = f"Be kind.\nToday is {day}.\n{docs}\nBe terse."
         user = {"role": "user", "content": "And?"}
         body = orjson.dumps({"messages": [{"role": "system", "content": system}, user]})
-        made = hook.apply(body, api="chat", tenant="", route="r", now=0.0, mode="on")
+        made = hook.apply(body, api="chat", tenant="", now=0.0, mode="on")
         hook.commit(made.receipt, 0.0, endpoint="e")
         return json.loads(made.body)["messages"]
 

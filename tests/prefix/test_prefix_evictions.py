@@ -9,14 +9,14 @@ import pytest
 
 from laar.prefix import evictions as module
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import Chain, blocks_in
 from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536
 
 
 def chain_of(name: int, total_bytes: int = PROMPT_BYTES) -> Chain:
-    blocks = GROWING.blocks(total_bytes)
+    blocks = blocks_in(total_bytes)
     return Chain(array("Q", [name * 100_000 + at for at in range(1, blocks + 1)]), total_bytes)
 
 
@@ -82,7 +82,7 @@ def test_the_number_of_remembered_prompts_is_bounded(monkeypatch: pytest.MonkeyP
     evictions = Evictions()
     for name in range(1500):
         evictions.note(chain_of(name, 1024), 0.001 * name)
-    assert len(evictions) == 1000
+    assert len(evictions._age_of) == 1000
 
 
 def test_a_prompt_costs_others_only_if_it_evicts_text_that_will_return() -> None:

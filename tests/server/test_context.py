@@ -8,7 +8,6 @@ import random
 import re
 import tracemalloc
 from collections import Counter
-from functools import partial
 from io import BytesIO
 
 import orjson
@@ -16,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.context.guard import GainGuard
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
@@ -396,8 +394,9 @@ REQUESTS = 8
 
 @pytest.fixture(autouse=True)
 def judged_soon(monkeypatch):
-    soon = partial(GainGuard, requests=REQUESTS, outcomes=2, window=4)
-    monkeypatch.setattr("laar.context.hook.GainGuard", soon)
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", REQUESTS)
+    monkeypatch.setattr("laar.context.guard.MIN_OUTCOMES", 2)
+    monkeypatch.setattr("laar.context.guard.WINDOW", 4)
 
 
 async def served(there, rounds, cached, enough=lambda: True):

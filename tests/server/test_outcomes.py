@@ -160,7 +160,7 @@ async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
 @pytest.fixture
 def doubtful(monkeypatch):
     """The artifact's probabilities weigh few outcomes, so that a few reports show."""
-    monkeypatch.setattr("laar.server.learning.KAPPA", 2.5)
+    monkeypatch.setattr("laar.accuracy.online.KAPPA", 2.5)
 
 
 async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http, doubtful):

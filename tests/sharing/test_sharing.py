@@ -526,7 +526,7 @@ def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes
     eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
     p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
     assert p.prefixes.beliefs.index.blocks == 0
-    assert len(p.prefixes.beliefs.evictions) == 0
+    assert not p.prefixes.beliefs.evictions._age_of
     p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
     assert p.prefixes.beliefs.index.blocks == 8
 

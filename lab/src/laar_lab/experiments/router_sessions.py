@@ -21,7 +21,7 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies import build_policies
-from laar.policies.ranking import ranks
+from laar.policies.pickers import ranks
 from laar_lab.policies.llm_router import LONGEST, REASONS, PrefixAware
 from laar_lab.sim.engine import EngineProfile, load_profile
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, converse, generator

@@ -7,7 +7,7 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.ranking import least, ranks
+from laar.policies.pickers import least, ranks
 from laar.policies.simple import PREFIX_CHARS
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.ranking import ranks
+from laar.policies.pickers import ranks
 
 LONGEST = "longest-prefix"
 _SPILLED = "spilled-from-saturated"
