@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +44,7 @@ from laar.flow.saturation import Loads
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
+from laar.latest import Latest
 from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
@@ -120,7 +120,7 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, Request] = {}
-        self._asked: OrderedDict[str, tuple[float, float]] = OrderedDict()  # first and last try
+        self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
 
     def use(self, settings: FlowSettings) -> None:
@@ -214,10 +214,8 @@ class Admission:
         session, longest_s = _session(request), self._settings.limits.max_hold_s
         if not session:
             return 0.0
-        first, last = self._asked.pop(session, (now, now))
+        first, last = self._asked.get(session, (now, now))
         self._asked[session] = first if now - last <= 2.0 * longest_s else now, now
-        if len(self._asked) > _MAX_ASKED:
-            self._asked.popitem(last=False)
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
         return max(0.0, now - self._asked[session][0], longest_s - own_s)
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
+from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
@@ -131,7 +132,7 @@ class Sessions:
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
-        self._gone: OrderedDict[Hashable, Place] = OrderedDict()  # named, and without a place
+        self._gone: Latest[Hashable, Place] = Latest(_MAX_GONE)  # named, and without a place
 
     def __len__(self) -> int:
         return len(self._places)
@@ -294,8 +295,6 @@ class Sessions:
     def _remember(self, place: Place) -> None:
         if isinstance(place.key, str):
             self._gone[place.key] = place
-            if len(self._gone) > _MAX_GONE:
-                self._gone.popitem(last=False)
 
     def _leaving_at(
         self, view: View, turns: Floats
