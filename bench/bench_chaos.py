@@ -1,12 +1,12 @@
 """Inject faults into endpoints, pickers, store, Envoy, files, disk, clock and settings under load.
 
 The stand is a real Envoy, two pickers sharing state through Redis or Valkey, and six endpoints of
-two models. Up to three faults from a seeded schedule are active at a time; answers are verified.
-Every request must end within its deadline with the right answer or an error that states its reason.
-Counters must return to zero and memory to its level, and a failing endpoint may receive only
-trials. Afterwards all endpoints must serve requests again and the pickers must share state again.
-Prints the number of faults, the requests by outcome, and the cost of each kind of fault compared
-with the quiet period of the same run.
+two models. Up to three faults from a seeded schedule are active at a time. Every request must end
+within its deadline with the correct answer or an error that states its reason. A failing endpoint
+may receive only trials. Afterwards counters must return to zero and memory to its level, all
+endpoints must serve requests, and the pickers must share state again. Prints the number of faults,
+the requests by outcome, and the cost of each kind of fault compared with the quiet period of the
+same run.
 
     python -m bench chaos
     python -m bench chaos --seconds 60 --seed 7 --shapes standalone --json chaos.json
@@ -102,17 +102,19 @@ class Run:
         broken = []
         wrong = sum(e.end is End.WRONG for e in self.ended)
         if wrong:
-            broken.append(f"{wrong} wrong answers passed as right")
+            broken.append(f"{wrong} wrong answers were delivered")
         if judgement.unexplained:
             broken.append(f"{len(judgement.unexplained)} requests ended without a named reason")
         if judgement.overfed:
-            broken.append(f"{len(judgement.overfed)} times a failing endpoint got more than trials")
+            broken.append(
+                f"{len(judgement.overfed)} times a failing endpoint got more than its trials"
+            )
         if self.leftovers:
             broken.append(f"counters did not return to zero: {self.leftovers}")
         if self.idle:
-            broken.append(f"healthy again, but without requests: {', '.join(self.idle)}")
+            broken.append(f"healthy again but without requests: {', '.join(self.idle)}")
         if self.apart:
-            broken.append(f"does not share again: {', '.join(self.apart)}")
+            broken.append(f"not sharing again: {', '.join(self.apart)}")
         for name, (before, after) in self.memory.items():
             if after > before * MEMORY_FACTOR + MEMORY_SLACK_BYTES:
                 broken.append(f"memory of {name} went from {before >> 20} to {after >> 20} MiB")
@@ -320,7 +322,7 @@ def _told(ended: Ended, run: Run) -> str:
 
 
 def _show(console: Console, run: Run, judgement: Judgement) -> None:
-    table = Table(title=f"Chaos, {run.shape}: what each fault cost beside the quiet fleet")
+    table = Table(title=f"Chaos, {run.shape}: cost of each fault, compared with the quiet fleet")
     table.add_column("fault")
     for name in ("times", "requests meanwhile", "lost", "p95 x", "sent to it", "trials allowed"):
         table.add_column(name, justify="right")
@@ -339,7 +341,7 @@ def _show(console: Console, run: Run, judgement: Judgement) -> None:
     console.print(f"{len(run.struck)} faults; requests by end: {told}", highlight=False)
     if judgement.reasons:
         told = ", ".join(f"{reason}: {n}" for reason, n in judgement.reasons.most_common())
-        console.print(f"reasons that were named: {told}", highlight=False)
+        console.print(f"reasons given: {told}", highlight=False)
 
 
 def _document(run: Run, judgement: Judgement, promises: list[str]) -> dict[str, object]:

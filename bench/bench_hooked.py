@@ -3,9 +3,9 @@
 Prompts of frameworks with six and forty chunks of real text pass alternately through two pickers
 that differ only in the hook: real messages and the real processor, without the transport
 (`bench.bench_decision`). Each request is answered, so that the hook learns from it. Times are CPU
-time of the process, the median of `SCORED` requests after `LEARNT`. The first ratio covers the time
-from the body to its answer, the second all messages of a request and the hook's work after sending.
-Ratios hold on a busy machine.
+time of the process, the median of `SCORED` requests after `LEARNT`. The first ratio is for the time
+from the body to its answer, the second for all messages of a request and the hook's work after
+sending. Ratios hold on a busy machine.
 
     python -m bench hooked
 """

@@ -3,7 +3,7 @@
 An open loop sends requests through the Envoy that laar runs, whether or not earlier ones have
 ended, so every request lost to a kill is counted. The next kill follows `--pause` seconds after the
 picker decides again. "Undecided" is the time from a kill to the end of the last request that Envoy
-forwarded without a decision.
+forwarded without a decision from the picker.
 
     python -m bench kills
     python -m bench kills --kills 10 --rate 20 --json kills.json

@@ -1,10 +1,10 @@
 """Check that requests are only answered by endpoints that serve the requested model.
 
 Random requests of every API that laar knows, in every encoding that a client or an attacker might
-use and with sizes around each limit, pass through a real Envoy in all shapes. The engines ignore
-model names: they always answer 200, and report the model read from the body. A request is wrong if
-the status is 2xx and the endpoint does not serve the model that the client meant, or the one that
-the engine read. It may be refused for any reason.
+use and with sizes around each limit, pass through a real Envoy in all shapes. The engines accept
+any model name: they always answer 200, and report the model that they read from the body. A request
+is wrong if the status is 2xx and the endpoint does not serve the model that the client meant, or
+the one that the engine read. It may be refused for any reason.
 
     python -m bench models
     python -m bench models --cases 2000 --shapes gateway --seed 7
@@ -110,7 +110,8 @@ def _pad(body: bytes, size: int, at: bytes = b"") -> bytes:
 
 
 Build = Callable[[str, str, random.Random, int], tuple[str | None, bytes]]
-"""Takes a model, another model, a random generator and a size; returns model meant and body."""
+"""Function of a model, another model, a random generator and a size; returns model meant and
+body."""
 
 
 def _escaped(text: str) -> str:
@@ -472,7 +473,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in found.wrong[:20]:
             print("   ", line)
         wrong += len(found.wrong)
-    print(f"{wrong} of {options.cases} answered by another model than was asked for")
+    print(f"{wrong} of {options.cases} answered by a model other than the requested one")
     return MISSED if wrong else 0
 
 

@@ -2,8 +2,8 @@
 
 Everything runs through a real Envoy, on loopback, with instant endpoints. Subjects of one part
 alternate, so ratios hold where absolute times do not. The no-op picker shows the cost of gRPC and
-JSON parsing in Python; in the native shape it runs both behind an Envoy that sends the request's
-headers first, as pickers are usually configured, and behind laar's configuration, which saves that
+JSON parsing in Python. In the native shape it runs behind an Envoy that sends the request's headers
+first, as pickers are usually configured, and also behind laar's configuration, which saves that
 message. A run takes about eight minutes on two idle cores.
 
     cpu        requests of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy

@@ -5,8 +5,8 @@ the picker, and some turns that bypass it. "Believed" is the share of a prompt t
 expects to be cached, "found" the share in the pool. "Found" differs between the variants, since
 requests go where they are believed to be cached. The text index alone is corrected by the usage
 that answers report. Targets with events that name the request: means within 1 point if all turns
-pass through the picker (blocks of a turn that bypasses it are not learned, so its part of the next
-prompt does not match), and decisions at most 1.3 times as long.
+pass through the picker, and decisions at most 1.3 times as long. Blocks of a turn that bypasses the
+picker are not learned, so that part of the next prompt does not match.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENDPOINTS = 8
 
 def main() -> None:
     for past in (0.0, 0.25):
-        print(f"{past:.0%} of the turns pass the picker by")
+        print(f"{past:.0%} of the turns bypass the picker")
         base_us = 0.0
         for name, precise in (("text index alone", False), ("events and token ids", True)):
             believed, found, decide_us = _run(past, precise=precise)
@@ -49,7 +49,7 @@ def main() -> None:
                 f"error p50 {np.quantile(errors, 0.5):.3f}, p90 {np.quantile(errors, 0.9):.3f}, "
                 f"above .25 {np.mean(errors > 0.25):.1%}; decision {decide_us / base_us:.2f} times"
             )
-    print("targets: means within .010 where none passes by; 1.3 times")
+    print("targets: means within .010 if none bypasses the picker; 1.3 times")
 
 
 def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float]:
@@ -110,7 +110,7 @@ def _text(rng: random.Random, words: int) -> str:
 def _publish(
     beliefs: PrefixBeliefs, slot: int, pool: BlockPool, tokens: np.ndarray, *, precise: bool
 ) -> None:
-    """Pass on the pool's events; all stored blocks belong to this prompt."""
+    """Forward the pool's events; all stored blocks belong to this prompt."""
     at = {name: index for index, name in enumerate(block_hashes(tokens, SIZE))}
     for event in pool.drain() if precise else ():
         if event.kind == "removed":

@@ -98,7 +98,7 @@ def _insert_and_match(slots: int, holders: int) -> tuple[float, float]:
         for slot in rng.sample(range(slots), holders):
             index.settle(index.insert(slot, rng.choice(turns)))
     last = [turns[-1] for turns in conversations]
-    match_us = _median_us(lambda number: index.match(last[number % 8]))
+    match_us = _median_us(lambda number: index.shares(last[number % 8]))
     fresh = [_conversation(1000 + number, PROMPT_BYTES, 1)[0] for number in range(100)]
     prompts = [fresh[number // 2] if number % 2 else last[number % 8] for number in range(200)]
     insert_us = _median_us(lambda number: index.insert(rng.randrange(slots), prompts[number]))

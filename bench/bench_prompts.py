@@ -3,8 +3,8 @@
 Prints for each template and corpus: the share of documents found after `LEARNT` requests (0 for a
 body with more found than it has), the share of bodies with all documents found, the number of
 documents cut (chunks contiguous in the received body but not in the sent one), and the cached share
-of the prompts with the hook off and on. Then come bodies whose order matters. Seeds are fixed, but
-the salt of hashes is not, so shares vary by a few hundredths between runs.
+of the prompts with the hook off and on. Bodies whose order matters follow. Seeds are fixed, but the
+salt of hashes is not, so shares vary by a few hundredths between runs.
 
     python -m bench prompts [NAME ...] [--chunks 300 --learnt 500]
 """
@@ -75,7 +75,7 @@ def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
-    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on", restores=True)
+    made = hook.apply(raw, api=api, tenant="", now=now, mode="on", restores=True)
     hook.commit(made.receipt, now, endpoint="e")
     return raw, made
 
@@ -115,8 +115,9 @@ def cell(
         off.put(before)
         on.put(after)
         if n >= learnt:
-            seen += made.documents if made.documents <= DRAWN else 0
-            whole += made.documents == DRAWN
+            found = made.plan.documents
+            seen += found if found <= DRAWN else 0
+            whole += found == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)

@@ -3,7 +3,7 @@
 A typical request is a chat of a few KB in the native shape, with ten endpoints, default settings
 and an answer that is not sampled. The count runs from the bytes of Envoy's connection to the bytes
 sent back, in one process and without sockets, so it is the same on every machine. The minimum over
-several requests is used, since some also pay for a new histogram bin or table.
+several requests is used, since some also create a histogram bin or a table.
 
     python -m bench road            # counts by package
     python -m bench road --trail    # also every call

@@ -1,7 +1,8 @@
 """Measure cost and gain of sharing state between pickers.
 
-Each part has a deadline, and prints what it has measured by then. Targets apply only to ratios
-within the run, counts and ages. Run it on an idle machine: about six minutes on two cores.
+Each part has a deadline, and prints what it has measured by then. Targets apply only to ages,
+counts, and ratios within the run. Run it on an idle machine; it takes about six minutes on two
+cores.
 
     age        pickers in separate processes at 1,000 decisions a second: age of received state,
                bytes and CPU per decision

@@ -1,10 +1,11 @@
 """Measure lost requests, and how long Envoy decides alone, while the picker stalls or restarts.
 
-An open loop through a real Envoy, so that a stall never delays the next request. Each row has a
-picker with default settings and five endpoints. In the `stop` rows the picker stops for good and
-answers are short, which tests new requests; in the others each answer streams for about five
-seconds, which also tests answers in flight. A request is lost if its client gets an error or a
-truncated answer. The shape `full duplex` represents gateways other than laar's, and has no target.
+An open loop sends requests through a real Envoy, so that a stall never delays the next request.
+Each row has a picker with default settings and five endpoints. In the `stop` rows the picker stops
+for good and answers are short, which tests new requests. In the others each answer streams for
+about five seconds, which also tests answers in flight. A request is lost if its client gets an
+error or a truncated answer. The shape `full duplex` represents gateways other than laar's, and has
+no target.
 
     stop 30, 100, 300     SIGSTOP at this many requests a second, with bodies up to 64 KB
     pause 0.5, 2, 5, 9    SIGSTOP, and SIGCONT after this many seconds
@@ -52,7 +53,7 @@ SHAPES: dict[str, AnyShape] = {
 }
 LONG_TOKENS, LONG_SCALE, LONG_BODY_BYTES = 50, 5.0, 2000
 SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
-"""Answer tokens, time scale, body size; the simulated engine needs 20 ms per token at scale 1."""
+"""Answer tokens, time scale, body size; the simulated engine takes 20 ms per token at scale 1."""
 
 LEAD_S = 3.0
 PATIENCE_S = 30.0

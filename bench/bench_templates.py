@@ -3,9 +3,9 @@
 Nine kinds of agent traffic pass through the picker to two engines, which render them with the
 simulator's templates into blocks of 16 tokens. Believed is the share of all prompt tokens that the
 picker expects to be cached at the chosen endpoint, found the share that was, as counted by
-`laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total`. With `told`, the template
-was probed through ``/tokenize``; with `learned`, the picker learns it from reported usage alone,
-and the learning phase is included. Target: within 3 points in each cell with `told`.
+`laar_prefix_believed_tokens_total` and `laar_prefix_found_tokens_total`. The template was probed
+through ``/tokenize``. The column `learned` has the differences if the picker learns it from
+reported usage alone, and the learning phase counts. Target: within 3 points in each probed cell.
 """
 
 from __future__ import annotations
@@ -219,14 +219,14 @@ def ids_of(api: Api, body: bytes, template: str) -> TokenIds:
     return read_in_engine(kind, body).to_prompt(template).ids()
 
 
-def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, float]:
+def run(kind: str, template: str, *, probed: bool, seed: int = 3) -> tuple[float, float]:
     """Return the believed and found shares of one kind on one template."""
     table = EndpointTable()
     specs = [EndpointSpec(address=f"{at}:1", models=("m",)) for at in range(ENDPOINTS)]
     table.replace("bench", specs)
     beliefs = PrefixBeliefs(key=b"bench", max_bytes=1 << 26)
     beliefs.make_room(table.capacity)
-    if told:
+    if probed:
         probes = [read_in_engine(TokenizeBody, orjson.dumps(each)) for each in PROBES]
         beliefs.templates.known["m"] = template_of([each.ids(template) for each in probes])
     director = Director(
@@ -255,17 +255,17 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the table for the templates in `argv`, or all; return 1 if a cell misses the target."""
     templates = argv or [name for name in TEMPLATES if name != "plain"]
-    print(f"  {'believed / found, told':28}{''.join(f'{name:>16}' for name in templates)}  learned")
+    print(f"  {'believed / found':28}{''.join(f'{name:>16}' for name in templates)}  learned")
     worst = 0.0
     for kind in KINDS:
         line, apart = "", []
         for template in templates:
-            believed, found = run(kind, template, told=True)
+            believed, found = run(kind, template, probed=True)
             line += f"{believed:>9.3f} /{found:5.3f}"
             worst = max(worst, abs(believed - found))
-            apart.append(abs(np.subtract(*run(kind, template, told=False))))
+            apart.append(abs(np.subtract(*run(kind, template, probed=False))))
         print(f"  {kind:28}{line}  {' '.join(f'{each:.3f}' for each in apart)}", flush=True)
-    print(f"  apart at most {worst:.3f}; target {TARGET}")
+    print(f"  difference at most {worst:.3f}; target {TARGET}")
     return 1 if worst > TARGET else 0
 
 

@@ -1,7 +1,7 @@
 """Measure time and memory of reading a trace of ten million lines; memory must not grow.
 
-The lines come through a pipe, since such a file has a gigabyte; `laar lab replay` reads them the
-same way. tests/sim/test_fleet_run.py checks that the fleet's memory does not grow either.
+The lines come through a pipe, since the file would take a gigabyte; `laar lab replay` reads them
+the same way. tests/sim/test_fleet_run.py checks that the fleet's memory does not grow either.
 """
 
 from __future__ import annotations

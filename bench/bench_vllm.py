@@ -1,17 +1,17 @@
 """Race laar with other routers on real vLLM engines, on this machine's CPU, with real traffic.
 
-Two engines of vLLM serve one small model with random weights; each has one thread, and reads some
+Two vLLM engines serve one small model with random weights. Each has one thread and prefills some
 3,500 tokens a second. The traffic is real (Mooncake's chats, sessions of coding agents), with
-lengths divided so that the proportion of a prompt to an engine's speed is that of a GPU. The race
-itself is `laar race`, which explains how it is kept fair. It needs `make test-vllm`'s environment,
-the programs `smg` and `vllm-router` from PyPI, and the traffic, which is not part of the repository
+lengths divided so that prompts take about as long as on a GPU. The race itself is `laar race`,
+which documents how it is kept fair. It needs `make test-vllm`'s environment, the programs `smg` and
+`vllm-router` from PyPI, and the traffic, which is not part of the repository
 (docs/guides/traces.md).
 
     python -m bench vllm --data DIR --programs peers/bin
     python -m bench vllm --data DIR --programs peers/bin chats --repeat 1
 
-writes NAME.jsonl.gz (each request as its client saw it), NAME.json and NAME.svg for each race into
-docs/race, whose README says what was declared before the stored run; and ttft.svg for all of them.
+For each race it writes NAME.jsonl.gz (each request as its client saw it), NAME.json and NAME.svg
+into docs/race, whose README says what was declared before the stored run. ttft.svg shows all races.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".venv-vllm/bin/python"
 READY_S = 300.0
 BLOCKS = 1900
-"""Cached blocks of 16 tokens at each engine: with both, ten of the agents' mean contexts."""
+"""Cached blocks of 16 tokens at each engine. Both engines together hold ten mean agent contexts."""
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -79,21 +79,21 @@ TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The traffic of one race, and the routers beside laar.
+    """The traffic of one race, and laar's rivals.
 
     Args:
         about: title in a figure.
         file: name of the traffic's file.
         divisor: divisor of its lengths, a power of two.
         options: further options of `laar race`.
-        beside: the other routers.
+        rivals: the other routers.
     """
 
     about: str
     file: str
     divisor: int
     options: Sequence[str]
-    beside: Sequence[str]
+    rivals: Sequence[str]
 
 
 LOADS = {
@@ -160,7 +160,7 @@ def write_model(work: Path) -> None:
     """Write the model's configuration and tokenizer.
 
     Each token is a piece of ASCII text: vLLM sends no chunk for a token that completes no
-    character, which would move the first token of random weights to a random time.
+    character, so with random weights the first chunk would come at a random time.
     """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -191,7 +191,10 @@ def engines(python: Path, work: Path, count: int) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         for port in free_ports(count):
             command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
-            command += ["--distributed-executor-backend", "uni"]  # two processes wait busily
+            command += [
+                "--distributed-executor-backend",
+                "uni",
+            ]  # with two processes, waiting would use CPU
             command += ["--model", str(work), "--served-model-name", "small"]
             command += ["--load-format", "dummy", "--enforce-eager", "--max-model-len", "16384"]
             command += ["--max-num-batched-tokens", "2048", "--max-num-seqs", "32"]
@@ -214,9 +217,9 @@ def engines(python: Path, work: Path, count: int) -> Iterator[list[str]]:
 
 
 def _give_way(pid: int) -> None:
-    """Let routers and clients run first, as if they had cores of their own.
+    """Lower the engines' priority, as if routers and clients had separate cores.
 
-    Linux shares the cores between sessions, whatever the priorities within one.
+    Linux divides CPU time between sessions, regardless of priorities within one.
     """
     with contextlib.suppress(OSError):  # a kernel without such groups
         Path(f"/proc/{pid}/autogroup").write_text("19")
@@ -265,7 +268,7 @@ def _race(given: argparse.Namespace, name: str, urls: Sequence[str], work: Path)
     command = [sys.executable, "-m", "laar.cli", "race"]
     for url in urls:
         command += ["--engines", url]
-    for router in load.beside:
+    for router in load.rivals:
         command += ["--with", router]
     command += ["--traffic", str(traffic), "--block-tokens", str(512 // load.divisor)]
     command += ["--most-tokens", "12000", "--programs", str(given.programs), *load.options]

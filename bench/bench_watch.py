@@ -80,7 +80,7 @@ def _recording() -> None:
             best[name] = min(best[name], seconds / count * 1e6)
     total = sum(best.values())
     parts = ", ".join(f"{name} {us:.1f}" for name, us in best.items())
-    print(f"recording a decision, 5 candidates, every one logged: {total:.1f} us ({parts}); <= 15")
+    print(f"recording a decision, 5 candidates, all logged: {total:.1f} us ({parts}); <= 15")
 
 
 def _decide(runner: Runner, count: int) -> None:
@@ -118,7 +118,7 @@ async def _feed() -> None:
     error = statistics.stdev(costs) / math.sqrt(ROUNDS)
     print(
         f"{RATE:,} decisions/s among 20 endpoints, {ROUNDS} times {ROUND_S:g} s: "
-        f"{statistics.mean(alone):.1%} of a core; as long with {VIEWERS} viewers, who got {frames} "
+        f"{statistics.mean(alone):.1%} of a core; with {VIEWERS} viewers, who got {frames} "
         f"frames: {statistics.mean(watched):.1%}; the feed: {statistics.mean(costs):.1%} "
         f"(standard error {error:.1%}); <= 5 %"
     )
@@ -166,7 +166,7 @@ os._exit(0)
 
 
 async def _tracing() -> None:
-    """Measure a request's CPU without gRPC, by its client's sampling flag."""
+    """Measure a request's CPU without gRPC, by the client's sampling flag."""
     traced = f"00-{'a' * 32}-{'b' * 16}"
     kinds = {
         "tracing off": (None, ""),
@@ -191,7 +191,7 @@ async def _tracing() -> None:
     for name, seconds in took.items():
         print(f"a request's CPU, {name}: {statistics.median(seconds) * 1e6:.1f} us")
     [sampled] = [one for one in prepared if one[0] == "on, sampled"]
-    print(f"and in a thread, to encode its span: {await _encoding(*sampled[1:]):.1f} us")
+    print(f"and to encode its span, in a thread: {await _encoding(*sampled[1:]):.1f} us")
 
 
 async def _encoding(runner: Runner, exchanges: list[Any]) -> float:

@@ -1,4 +1,4 @@
-"""Engines reduced to the simulator's caches, for benchmarks of laar's beliefs about them."""
+"""Engines reduced to the simulator's caches, to compare them with what laar believes."""
 
 from __future__ import annotations
 

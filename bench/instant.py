@@ -1,11 +1,11 @@
 """Run endpoints that cost almost nothing: ``python -m bench.instant SPEC.json``.
 
 They parse just enough HTTP/1.1 to accept requests from Envoy or a scraper, and answer at once, with
-unlimited concurrency: one JSON text, N events for `?chunks=N`, or one event without an end for
-`?chunks=0`.
+unlimited concurrency. An answer is one JSON text, N events for `?chunks=N`, or one event and no end
+for `?chunks=0`.
 
 A request with the header `x-talk` is a turn of a conversation. Its answer is delayed by the prefill
-of the uncached part: without the delay, a picker would learn that prefill is free and rightly send
+of the uncached part. Without the delay, a picker would learn that prefill is free and rightly send
 each turn to the least busy endpoint. Each endpoint remembers the last turn of each conversation;
 the header `x-hit` says whether it had the previous turn.
 """

@@ -1,8 +1,9 @@
 """A minimal endpoint picker, as the baseline for laar's CPU.
 
-It parses each body with orjson and sends every request to the same endpoints, in both body modes:
-no state, no policy, no metrics, prebuilt answers. Its cost is gRPC and JSON parsing. With `--h2` it
-runs on laar's HTTP/2 server instead of grpc.aio: the least that laar could cost.
+It parses each body with orjson and sends every request to the same endpoints, in both body modes.
+It has no state, no policy, no metrics, and prebuilt answers, so its cost is that of gRPC and JSON
+parsing. With `--h2` it runs on laar's HTTP/2 server instead of grpc.aio, which is the least that
+laar could cost.
 
     python -m bench.noop_picker --port 9002 --endpoint 127.0.0.1:8000
 """
@@ -183,7 +184,7 @@ async def _add_health(server: grpc.aio.Server, service: str) -> None:
 
 
 class _OnCall:
-    """The context of a stream on laar's server; `read` gives control back until a message."""
+    """The context of a stream on laar's server; `read` waits for a message."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

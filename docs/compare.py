@@ -1,4 +1,4 @@
-"""Probe what compare.md says of other projects: in their packages, at the version that it names.
+"""Check what compare.md says about other projects, in their packages at the version it names.
 
 python docs/compare.py            run every probe, and name the projects that have moved since: a
                                   newer version is out, or pages without a package are too old
@@ -45,7 +45,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 
 def written(page: str, data: Mapping[str, Any]) -> str:
-    """Return the page with its table made anew."""
+    """Return the page with a new table."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{table(data)}\n{END}{rest.partition(END)[2]}"
 
@@ -58,7 +58,7 @@ def probes(data: Mapping[str, Any], project: str) -> Iterator[tuple[str, Mapping
 
 
 def fault(cell: Mapping[str, str], package: zipfile.ZipFile) -> str | None:
-    """Return what is wrong with a cell by the package; None where the probe holds."""
+    """Return how the package contradicts a cell; None if the probe holds."""
     try:
         content = package.read(cell["file"])
     except KeyError:
@@ -71,7 +71,7 @@ def fault(cell: Mapping[str, str], package: zipfile.ZipFile) -> str | None:
 
 
 def unread(data: Mapping[str, Any], today: date) -> Iterator[str]:
-    """Yield a line for each project without a package whose pages were read long ago."""
+    """Yield a line for each project without a package whose pages were last read long ago."""
     for name, each in data["projects"].items():
         if "page" in each and "package" not in each:
             days = (today - each["read"]).days

@@ -1,4 +1,4 @@
-"""Takes the documentation's pictures of the live page: `make screenshots`.
+"""Take the documentation's screenshots of the live page: `make screenshots`.
 
 The fleet of `laar up` answers verified questions, and the outcomes are reported. Needs Debian's
 chromium and chromium-driver.
@@ -37,7 +37,7 @@ TIME_SCALE = 0.1
 
 
 async def ask(fleet: Fleet) -> None:
-    """Asks look-ups without end, and reports whether the answers were right."""
+    """Ask look-ups forever, and report whether the answers were right."""
     asked = queries(per_cell=10, lengths_tokens=(4096, 16384, 32768), seed=7)
     waiting = enumerate(cycle(asked))
 
@@ -48,7 +48,7 @@ async def ask(fleet: Fleet) -> None:
                 lambda answer, right=query.answer: right in answer,
                 base_url=fleet.url,
                 session=session,
-                # Each text comes twice: half of the prompts were read before.
+                # Each text occurs twice: half of the prompts are cached.
                 params={"cache_salt": str(number // (2 * len(asked)))},
             )
             await report_outcome(outcome, fleet.admin_url)
@@ -59,7 +59,7 @@ async def ask(fleet: Fleet) -> None:
 
 
 async def shows(browser: Any, selector: str, text: str) -> None:
-    """Waits until a part of the page has a text."""
+    """Wait until a part of the page contains a text."""
 
     async def there() -> bool:
         return text in await browser.text(selector)
@@ -68,11 +68,11 @@ async def shows(browser: Any, selector: str, text: str) -> None:
 
 
 async def overview(browser: Any) -> None:
-    """The page from its top: the figures, the last hour, the fleet."""
+    """Show the top of the page: the figures, the last hour, the fleet."""
 
 
 async def decision(browser: Any) -> None:
-    """The newest decision on a first attempt, opened: the terms of each candidate in seconds."""
+    """Open the newest decision on a first attempt, with each candidate's terms in seconds."""
     await browser.click("#pause")
     await browser.run(
         "const one = [...document.querySelectorAll('#list details')]"
@@ -88,7 +88,7 @@ PICTURES: dict[str, Callable[[Any], Awaitable[None]]] = {
 
 
 async def main(target: Path, traffic_s: float = TRAFFIC_S) -> None:
-    """Writes one PNG for each of `PICTURES`; exits with a text where there is no browser."""
+    """Write one PNG for each of `PICTURES`; exit with a message if there is no browser."""
     if lacks := missing():
         raise SystemExit(f"no browser: apt-get install {lacks}")
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Ask through Envoy until the answer is right, and say what that took."""
+"""Ask through Envoy until the answer is right, and print the attempts."""
 
 import asyncio
 import sys
@@ -7,12 +7,12 @@ from laar import until_correct
 
 
 def is_right(answer: str) -> bool:
-    """Whether an answer holds the product. Any check that a program can make will do."""
+    """Return whether an answer contains the product. Any check by a program will do."""
     return "391" in answer.replace(",", "")
 
 
 async def main(base_url: str) -> None:
-    """One question, at most four attempts, each at a model that has not failed yet."""
+    """Ask one question, in at most four attempts, each by a model that has not failed yet."""
     outcome = await until_correct(
         [{"role": "user", "content": "What is 17 times 23? Answer with the number."}],
         check=is_right,

@@ -136,7 +136,6 @@ def context(data: bytes) -> None:
                 body,
                 api="chat",
                 tenant="t",
-                route="r",
                 now=float(turn),
                 mode=mode,
             )

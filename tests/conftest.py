@@ -26,10 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # no garbage before collection ends
     # Envoy's typed messages cause warnings when imported.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
-    # No test asserts an absolute time, and a busy machine is no counter-example. The same examples
-    # each time, so that a change is judged by what it changes; the slow suite looks for new ones.
+    # No test asserts an absolute time, so a busy machine must not fail one. Examples are the same
+    # each time, so that a new failure is due to the change; the slow suite looks for new examples.
     explore = "not slow" not in config.option.markexpr
-    if not explore:  # the constants of whichever modules are loaded would be examples as well
+    if not explore:  # otherwise constants of the modules that happen to be loaded become examples
         providers.is_local_module_file = lambda _path: False
     for name, count in (("laar", 100), ("quick", 25)):
         hypothesis.settings.register_profile(

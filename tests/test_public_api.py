@@ -1,6 +1,6 @@
-"""The public API is what `public_api.txt` holds: to change it is to change what users call.
+"""The public API is what `public_api.txt` lists.
 
-Write the file again by hand, with a line in the changelog.
+Users call it: after a change, update the file by hand and add a line to the changelog.
 """
 
 import operator

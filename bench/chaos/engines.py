@@ -1,6 +1,6 @@
 """Run simulated endpoints in one process: ``python -m bench.chaos.engines SPEC.json``.
 
-They share an interpreter, since a small machine also has to run Envoy, pickers and load. Each is
+They share an interpreter, since a small machine also has to run Envoy, pickers and clients. Each is
 the same as `laar sim-endpoint --echo --fault-header`; an outage of one does not affect the others.
 """
 

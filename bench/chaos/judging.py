@@ -1,4 +1,4 @@
-"""Compute the cost of troubles, and check the promises under them."""
+"""Compute the cost of troubles, and check that promises are kept during them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run endpoints that cost almost nothing: ``python -m bench.chaos.light SPEC.json``.
 
-They echo like `laar_lab.sim.endpoint`, but at once and without an engine, so that a soak loads
+They echo like `laar_lab.sim.endpoint`, but at once and without an engine, so that a soak test loads
 Envoy and the picker. They have health and metrics pages, but no faults.
 """
 

@@ -68,7 +68,7 @@ class Run:
 
     @property
     def longest_wait_s(self) -> float:
-        """Return the seconds that the slowest request exceeds the slowest without the fault."""
+        """Return by how many seconds the slowest request exceeds the slowest without the fault."""
         return max((e.took_s for e in self.ended), default=0.0) - self.baseline_max_s
 
     @property
@@ -161,7 +161,7 @@ _USELESS: Verdict = ("<= 1 % lost after 2 s", lambda r: r.lost_late_share <= 0.0
 _STOPPED: dict[str, Any] = {
     "target": ("0 lost, no wait > 2 s", lambda r: _nothing(r) and _no_wait(r)),
     "gateway": (
-        "no 503, none lost but those passing through, no wait > 2 s",
+        "no 503, only requests in progress lost, no wait > 2 s",
         lambda r: _nothing_new(r) and _no_wait(r),
     ),
 }
@@ -188,7 +188,7 @@ ROWS = (
         ),
     ),
     Row(
-        name="ten times slow",
+        name="ten times slower",
         faults=("slow:10",),
         target=("0 lost, p95 <= 1.2", lambda r: _nothing(r) and r.p95_ratio <= 1.2),
     ),
@@ -197,7 +197,7 @@ ROWS = (
         faults=("503",),
         heals=Healing(after_s=12.0, share=0.8, window_s=10.0),
         target=(
-            ">= 80 % of its share in 60 s, failed trials <= 30",
+            ">= 80 % of its share within 60 s, failed trials <= 30",
             lambda r: r.healed_after_s is not None and r.failed_trials <= 30,
         ),
     ),
@@ -216,7 +216,7 @@ ROWS = (
         faults=("500",),
         everywhere=True,
         target=(
-            "all tried, >= 99 % engines' errors",
+            "all tried, >= 99 % of errors from engines",
             lambda r: r.engine_errors >= 0.99 and min(r.seen) > 0,
         ),
     ),
@@ -232,7 +232,7 @@ ROWS = (
         for fault in ("500", "503", "refuse")
     ),
     Row(
-        name="poison and a dead one",
+        name="poison and a dead endpoint",
         faults=("500",),
         poison="500",
         target=(
@@ -245,7 +245,7 @@ ROWS = (
         name="picker SIGKILL",
         signal=signal.SIGKILL,
         target=_NONE,
-        gateway=("none lost but those passing through", _nothing_new),
+        gateway=("only requests in progress lost", _nothing_new),
     ),
     Row(name="picker SIGSTOP", signal=signal.SIGSTOP, stopped_s=20.0, **_STOPPED),
     Row(

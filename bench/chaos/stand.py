@@ -43,8 +43,8 @@ class Endpoint:
 
     Args:
         model: model served and named in answers.
-        names: accepted names; to fail open, a fleet needs more than the picker knows.
-        told: names known to the picker.
+        names: accepted names. A fleet that can fail open accepts more than the picker knows.
+        told: names that the picker knows.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Troubles for the store that pickers share state through; none may cost a request."""
+"""Troubles of the store through which pickers share state; none may cost a request."""
 
 from __future__ import annotations
 

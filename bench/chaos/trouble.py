@@ -1,4 +1,4 @@
-"""Troubles for a stand, and a seeded schedule for them.
+"""Troubles of a stand, and a seeded schedule for them.
 
 There are three lanes with one trouble at a time: one for the endpoints of each of two models, so
 that two of three stay healthy unless a whole model is meant to fail, and one for pickers, Envoy,
@@ -164,7 +164,7 @@ class Lane:
             await asyncio.sleep(self._rng.uniform(0.2, self._gap_s))
 
     async def _strike(self, trouble: Trouble, seconds: float) -> Struck:
-        """Make one endpoint fail, occasionally all of its model."""
+        """Make one endpoint fail, or occasionally all of its model's."""
         stand = self._stand
         chosen = [self._rng.choice(self._endpoints)]
         if self._rng.random() < _WHOLE_SHARE and trouble.name in _WHOLE_MODEL:

@@ -103,7 +103,7 @@ async def cpu(
                         figures.add("cpu", named, picker[one.name], "us a request")
                 floor, own = picker.get(floor_name), picker.get(LAAR.name)
                 if floor and own:
-                    named = f"{shape}, {case.name}: laar beside the {floor_name}"
+                    named = f"{shape}, {case.name}: laar / {floor_name}"
                     most = TARGETS.get(key) if floor_name == NOOP_USUAL.name else None
                     figures.add("cpu", named, own / floor, "x", at_most=most)
             for one in stood:
@@ -114,7 +114,7 @@ async def cpu(
             costs.pickers[shape, case.name].get(LAAR.name) for case in CASES if case.chunks
         )
         if single and many:
-            named = f"{shape}: answer of 200 chunks beside one of 1"
+            named = f"{shape}: answer of 200 chunks / one of 1"
             most = 1.05 if shape == "native" else None
             figures.add("cpu", named, many / single, "x", at_most=most)
 
@@ -136,8 +136,8 @@ async def features(figures: Figures, share: float) -> None:
                 picker, _ = await _by_turns(stood, case, share)
                 for name, value in picker.items():
                     figures.add("features", f"{case.name}: {name}", value, "us a request")
-                    beside = value / picker[subjects[0].name]
-                    figures.add("features", f"{case.name}: {name}, beside random", beside, "x")
+                    ratio = value / picker[subjects[0].name]
+                    figures.add("features", f"{case.name}: {name} / random", ratio, "x")
 
 
 async def fleets(figures: Figures, share: float) -> None:
@@ -157,12 +157,12 @@ async def fleets(figures: Figures, share: float) -> None:
                 costs.append((spent - reading * (time.monotonic() - began)) / requests)
             load.close()
             sums[count] = statistics.median(costs)
-            named = f"1 KB, {count} endpoints, but for reading pages"
+            named = f"1 KB, {count} endpoints, without scraping"
             figures.add("fleets", named, 1e6 * sums[count], "us a request")
-            figures.add("fleets", f"reading {count} endpoints", reading, "of a core")
+            figures.add("fleets", f"scraping {count} endpoints", reading, "of a core")
             memory = one.picker_bytes() / 2**20
             figures.add("fleets", f"{count} endpoints: memory", memory, "MiB")
-    named = "1,000 endpoints beside 10"
+    named = "1,000 endpoints / 10"
     figures.add("fleets", named, sums[1000] / sums[10], "x", at_most=1.4)
 
 
@@ -224,12 +224,12 @@ async def crowds(figures: Figures, share: float) -> None:
             began = time.monotonic()
             spent = 1e6 * await _cpu_of(one, load.closed(many, clients)) / many
             took = time.monotonic() - began
-            named = f"220 KB, {clients} at once"
+            named = f"220 KB, {clients} clients"
             most = 500.0 if clients in (20, 150) else None
             figures.add("crowds", named, spent, "us a request", at_most=most)
             figures.add("crowds", named, many / took, "requests a second")
             if load.failed > failed:
-                named = f"{named}: without a decision in Envoy's time"
+                named = f"{named}: not decided within Envoy's time limit"
                 figures.add("crowds", named, load.failed - failed, f"of {many}")
         load.close()
 

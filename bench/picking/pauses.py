@@ -43,4 +43,4 @@ async def pauses(figures: Figures) -> None:
             named = f"generation {generation}: {len(each)} collections, the longest"
             figures.add("pauses", named, 1000 * max(each), "ms", at_most=MOST_MS)
     every = sum(map(sum, took.values()))
-    figures.add("pauses", "all collections, beside the decisions", every / spent, "x")
+    figures.add("pauses", "all collections / the decisions", every / spent, "x")

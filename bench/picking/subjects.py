@@ -71,8 +71,8 @@ class Subject:
     Args:
         name: name in the figures.
         argv: returns its command; None for Envoy without a picker.
-        usual: whether its Envoy, in the native shape, sends the headers before the body, as
-            pickers are usually configured.
+        usual: whether, in the native shape, its Envoy sends the headers before the body, as is
+            usual for pickers.
         health: Envoy's health check: laar's service at the ext_proc port, another service at the
             health port, or none.
         service: name of the other service.

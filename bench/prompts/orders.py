@@ -1,8 +1,8 @@
 """Bodies whose order matters, by name: `KEPT` and `RANKED`.
 
-There are two sorts. If the order is inherent (a story, steps, a conversation), the same parts come
+There are two groups. If the order is inherent (a story, steps, a conversation), the same parts come
 in the same order each time and must never be moved. If each request ranks the same items anew (a
-race, orders newest first), they may only be moved with a note that states the received order.
+race, orders newest first), they may be moved only with a note that states the received order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`TEMPLATES` by name: how frameworks put retrieved chunks into a request.
 
-Each follows the documented format of the framework's default prompt, reworded: what matters is
-where chunks begin and end, the text between them, and the message that contains them.
+Each follows the documented format of the framework's default prompt, with other words. What matters
+is where chunks begin and end, the text between them, and the message that contains them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 Body = dict[str, object]
 Template = Callable[[Sequence[tuple[int, str]], str], Body]
-"""Takes chunks, each with its number in the corpus, and a question; returns a body."""
+"""Function of chunks, each with its number in the corpus, and a question; returns a body."""
 
 _RULES = (
     "You help the staff of a museum. Use the retrieved pieces of context below to answer. "
@@ -83,7 +83,7 @@ _CONTEXT = f"{_RULES}\n\nContext:\n{{docs}}"
 _PLAIN = "{t}"
 
 TITLED = "titled chunks"
-"""A template whose chunks stand below the names of their files."""
+"""A template with each chunk below the name of its file."""
 
 TEMPLATES: dict[str, Template] = {
     "langchain stuff": _frame("{question}", _PLAIN, system=f"{_RULES}\n\n{{docs}}"),

@@ -125,7 +125,7 @@ class Member:
         return sharer
 
     async def run(self) -> Driven:
-        """Wait for the other pickers, idle for a second, and make the decisions."""
+        """Wait for the other pickers, stay idle for a second, and make the decisions."""
         driven, sharer = self.driven, self.sharer
         if sharer is not None:
             for name, run in sharer.tasks().items():

@@ -36,7 +36,7 @@ WAYS = {
 
 
 async def staleness(figures: Figures) -> None:
-    """Measure the cost of stale knowledge about other pickers, in virtual time.
+    """Measure the cost of stale information about other pickers, in virtual time.
 
     This is a sample (few seeds, one delay) of the experiment `many_pickers`, which has the claim.
     """
@@ -46,8 +46,8 @@ async def staleness(figures: Figures) -> None:
         for way, pickers in WAYS.items():
             many = await _means(cases[name], pickers)
             for what, unit, more in (
-                ("ttft_p95_s", "of one picker's TTFT p95", many["ttft_p95_s"]),
-                ("hit_rate", "of one picker's hit rate", many["hit_rate"]),
+                ("ttft_p95_s", "x one picker's TTFT p95", many["ttft_p95_s"]),
+                ("hit_rate", "x one picker's hit rate", many["hit_rate"]),
             ):
                 figures.add("staleness", f"{name}, {way}", more / alone[what], unit)
 
@@ -119,19 +119,19 @@ def _show(figures: Figures, name: str, driven: list[Driven], alone_s: float) -> 
     decided = sum(one.decided for one in driven)
     ages_ms = [age for one in driven for age in one.ages_ms]
     waits_ms = [wait for one in driven for wait in one.waits_ms]
-    # Wait and transfer are measured separately; the sum of both p99 exceeds the p99 of the sum.
+    # Wait and transfer are measured separately, and the sum of two p99 exceeds the p99 of the sum.
     age_ms = rank(ages_ms, 0.99) + rank(waits_ms, 0.99)
     rate = decided / max(one.took_s for one in driven)
     figures.add("age", f"{name}: decisions of all", rate, "a second")
-    figures.add("age", f"{name}: age at the others, p50", rank(ages_ms, 0.5), "ms after sending")
+    figures.add("age", f"{name}: age at peers, p50", rank(ages_ms, 0.5), "ms after sending")
     figures.add(
-        *("age", f"{name}: age at the others, p99, with the wait to be sent", age_ms, "ms"),
+        *("age", f"{name}: age at peers, p99, including the wait", age_ms, "ms"),
         at_most=TARGET_AGE_MS,
     )
     sent = sum(one.sent_bytes for one in driven)
     figures.add("age", f"{name}: sent", sent / decided, "bytes a decision", at_most=TARGET_BYTES)
     cost_us = 1e6 * (_cpu_s(driven) - alone_s)
-    figures.add("age", f"{name}: more CPU, of a decision's picker", cost_us, "us a decision")
+    figures.add("age", f"{name}: additional CPU", cost_us, "us a decision")
     idle = 100.0 * statistics.fmean(one.idle_share for one in driven)
     figures.add("age", f"{name}: idle", idle, "% of a core each")
     unknown = sum(one.unknown for one in driven)

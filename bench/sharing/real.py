@@ -82,7 +82,7 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
     """Measure the CPU per request of two pickers with and without sharing, alternately.
 
-    All CPU of the pickers counts, since being ready to send and receive is also a cost.
+    All CPU time of the pickers counts, since waiting to send and receive is also a cost.
     """
     async with AsyncExitStack() as stack:
         sharing = await stack.enter_async_context(_stand(pickers=2, store=store))
@@ -103,7 +103,7 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
             figures.add("cost", f"two pickers, {name}", 1e6 * _mean(sums[name]), "us a request")
             figures.add("cost", f"two pickers, {name}: hit rate", _mean(hits[name]), "")
         ratio = _mean(sums["sharing"]) / _mean(sums["alone"])
-        figures.add("cost", "CPU with sharing, beside without", ratio, "x", at_most=TARGET_CPU)
+        figures.add("cost", "CPU with sharing / without", ratio, "x", at_most=TARGET_CPU)
 
 
 async def workers(figures: Figures, *, store: str, seconds: float) -> None:
@@ -152,23 +152,23 @@ async def workers(figures: Figures, *, store: str, seconds: float) -> None:
     for many in (1, 2):
         figures.add("workers", f"{many}: requests", _mean(rates[many]), "a second")
         figures.add("workers", f"{many}: CPU of the picker", 1e6 * _mean(costs[many]), "us each")
-        figures.add("workers", f"{many}: hit rate, as fast as they answer", _mean(busy[many]), "")
+        figures.add("workers", f"{many}: hit rate, at full speed", _mean(busy[many]), "")
         figures.add(
-            "workers", f"{many}: hit rate, half as fast as one answers", _mean(hits[many]), ""
+            "workers", f"{many}: hit rate, at half of one worker's speed", _mean(hits[many]), ""
         )
     gain = _mean(rates[2]) / _mean(rates[1])
-    name = "requests a second, two workers beside one"
+    name = "requests a second, two workers / one"
     if apart:
         figures.add("workers", name, gain, "x", at_least=TARGET_WORKERS)
     else:
         figures.add("workers", f"{name}, the cores shared with Envoy and clients", gain, "x")
     room = 2.0 * _mean(costs[1]) / _mean(costs[2])
     figures.add(
-        *("workers", "requests in the same CPU for each core, two workers beside one", room, "x"),
+        *("workers", "requests per CPU second of a core, two workers / one", room, "x"),
         at_least=TARGET_WORKERS,
     )
     ratio = _mean(hits[2]) / _mean(hits[1])
-    name = "hit rate, two workers beside one, half as fast"
+    name = "hit rate, two workers / one, at half speed"
     figures.add("workers", name, ratio, "x", at_least=TARGET_HITS)
 
 
@@ -230,10 +230,10 @@ async def outage(figures: Figures, *, store: str, rate: float, seconds: float) -
     figures.add("outage", "failed", failed(during) + failed(after), "requests", at_most=0)
     for share in (0.5, 0.99):
         ratio = rank(took_s(during), share) / rank(took_s(before), share)
-        figures.add("outage", f"time of a request, p{100 * share:.0f}, beside before", ratio, "x")
+        figures.add("outage", f"time of a request, p{100 * share:.0f} / before", ratio, "x")
     slow_s = 2.0 * max(took_s(before))
     slowed = sum(took > slow_s for took in took_s(during))
-    name = "slower than twice the slowest before"
+    name = "slower than twice the slowest request before"
     figures.add("outage", name, slowed, f"of {len(during)} requests", at_most=0)
     figures.add("outage", "hit rate before", hit_rate(before), "")
     figures.add("outage", "hit rate without the store", hit_rate(during), "")
@@ -261,11 +261,11 @@ async def kill(figures: Figures, *, store: str, rate: float, seconds: float) -> 
     lost = [one for one in ended if one.began_s >= killed_s]
     figures.add("kill", "failed", failed(lost), f"of {len(lost)} requests", at_most=0)
     figures.add("kill", "hit rate before", hit_rate(before), "")
-    name = f"hit rate from {TARGET_BACK_S:g} s after it, beside before"
+    name = f"hit rate from {TARGET_BACK_S:g} s after it / before"
     share = hit_rate(after) / hit_rate(before)
     figures.add("kill", name, share, "x", at_least=TARGET_HITS)
     share = hit_rate(back) / hit_rate(before)
-    figures.add("kill", "hit rate with a new one, beside before", share, "x", at_least=TARGET_HITS)
+    figures.add("kill", "hit rate with a new one / before", share, "x", at_least=TARGET_HITS)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code, and the runbook that the picker serves.
+"""Write the reference pages that are made from the code, and the runbook that the picker serves.
 
 Run by hand after a change; a test compares what is here with what would be written.
 """
@@ -122,12 +122,12 @@ PYTHON_API = {
 
 
 def settings_page() -> str:
-    """The reference of the settings."""
+    """Return the reference of the settings."""
     return SETTINGS_HEAD + "".join(_section("", Settings))
 
 
 def _fields(model: type[Any]) -> dict[str, FieldInfo]:
-    """The fields of a section, or of a dataclass that is part of a setting, with their texts."""
+    """Return the fields of a section, or of a dataclass within a setting, with their texts."""
     texts, found = field_texts(model), {}
     if issubclass(model, BaseModel):
         for name, info in model.model_fields.items():
@@ -160,7 +160,7 @@ def _section(path: str, model: type[Any]) -> Iterator[str]:
         if nested is not None:
             below.append((key + _any_of(field.annotation), nested))
             if not field.description:
-                continue  # a section of its own says what it is
+                continue  # described by a section of its own
         kind = _cell(_kind(field))
         told = _cell(field.description or "")
         lines.append(f"| `{key}` | {kind} | {_default(field)} | {_applies(key)} | {told} |\n")
@@ -170,7 +170,7 @@ def _section(path: str, model: type[Any]) -> Iterator[str]:
 
 
 def _applies(key: str) -> str:
-    """When a change counts; what is inside a list is part of the one setting that the list is."""
+    """Return when a change applies; items of a list belong to the list's setting."""
     name = key.replace("[]", "").replace(".*", "")
     while name not in APPLIES:
         name = name.rpartition(".")[0]
@@ -180,7 +180,7 @@ def _applies(key: str) -> str:
 
 
 def _nested(annotation: Any) -> type[Any] | None:
-    """The model inside an annotation, through unions, lists and maps."""
+    """Return the model inside an annotation, through unions, lists and maps."""
     if isinstance(annotation, type) and (
         issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
     ):
@@ -190,7 +190,7 @@ def _nested(annotation: Any) -> type[Any] | None:
 
 
 def _any_of(annotation: Any) -> str:
-    """What stands for an item in the path of a list or a map."""
+    """Return the placeholder for an item in the path of a list or a map."""
     origin = typing.get_origin(annotation)
     return "[]" if origin in (tuple, list) else ".*" if origin in _MAPS else ""
 
@@ -255,7 +255,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def metrics_page() -> str:
-    """The reference of the metrics."""
+    """Return the reference of the metrics."""
     rows = []
     for metric in metrics():
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
@@ -264,7 +264,7 @@ def metrics_page() -> str:
 
 
 def cli_page() -> str:
-    """The reference of the commands."""
+    """Return the reference of the commands."""
     return CLI_HEAD + "".join(_commands("laar", app))
 
 
@@ -330,7 +330,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _given(default: object) -> str:
-    """A parameter's default as it would be typed."""
+    """Return a parameter's default as a user would type it."""
     if default is inspect.Parameter.empty:
         return "required"
     if default is None:
@@ -356,7 +356,7 @@ def python_api_page() -> str:
 
 
 def signature_of(name: str, value: Any) -> str:
-    """How a public name is called; the methods of an interface, the values of an enumeration."""
+    """Return a public name's signature; an interface's methods, or an enumeration's values."""
     name = name.rpartition(".")[2]
     if isinstance(value, type) and issubclass(value, enum.Enum):
         return "\n".join(f"{name}.{member.name}" for member in value)
@@ -367,7 +367,7 @@ def signature_of(name: str, value: Any) -> str:
 
 
 def _call(name: str, value: Any) -> str:
-    """One parameter a line, where one line is too short."""
+    """Return a signature, with one parameter per line if it does not fit one line."""
     if value.__init__ is Exception.__init__:
         return f"{name}(text: str)"
     signature = inspect.signature(value)
@@ -387,12 +387,12 @@ def _call(name: str, value: Any) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """Annotations as they are written in the code."""
+    """Return annotations as written in the code."""
     return re.sub("(: |-> )'([^']*)'", r"\1\2", text)
 
 
 def _prose(value: Any) -> str:
-    """A docstring: its paragraphs, and its arguments as a list."""
+    """Return a docstring's paragraphs, with its arguments as a list."""
     text = (inspect.getdoc(value) or "").replace("``", "`")
     if dataclasses.is_dataclass(value) and text.startswith(f"{value.__name__}("):
         return ""
@@ -409,12 +409,12 @@ def _prose(value: Any) -> str:
 
 
 def schema() -> str:
-    """The settings' JSON schema."""
+    """Return the settings' JSON schema."""
     return json.dumps(Settings.model_json_schema(), indent=2) + "\n"
 
 
 def stream_page() -> str:
-    """The phases of a stream, and the events."""
+    """Return the phases of a stream, and its events."""
     lines = [STREAM_HEAD]
     for half, phases, more in (
         ("The request's half", RequestPhase, " Its `OVER` also ends the answer's half."),
@@ -449,7 +449,7 @@ def _cell(text: str) -> str:
 
 
 def runbook() -> str:
-    """Return docs/troubleshooting.md as the page that the picker serves; links elsewhere go."""
+    """Return docs/troubleshooting.md as the picker serves it, without links to other pages."""
     text = (HERE.parent / "troubleshooting.md").read_text()
     plain = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
     body = markdown.markdown(plain, extensions=["toc", "tables", "fenced_code"])

@@ -6,7 +6,7 @@ from laar import Floats, View
 
 
 class CheapFirst:
-    """One for the cheapest candidate; one that costs twice as much scores a half.
+    """Scores 1 for the cheapest candidate; one that costs twice as much gets 0.5.
 
     Args:
         label: label of the endpoints with their price, in any unit.

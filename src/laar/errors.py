@@ -14,6 +14,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class LaarError(Exception):
@@ -60,6 +64,13 @@ def install(extra: str) -> str:
     """
     target = ". ./lab" if extra == "lab" else f"'.[{extra}]'"
     return f"in a clone of laar: pip install {target}"
+
+
+def first_fault(error: ValidationError, whole: str = "the entry") -> str:
+    """Return the first fault in a value and its location, without the value's content."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"])) or whole
+    return f"{where}: {first['msg']}"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

@@ -123,7 +123,7 @@ def test_characters_per_token_are_learned_by_model_and_language() -> None:
     tokens = TokenEstimator()
     assert tokens.estimate(4000, "en", "a") == pytest.approx(1000)
     for _ in range(300):
-        assert tokens.observe(6000, "en", "a", 1000)
+        tokens.observe(6000, "en", "a", 1000)
         tokens.observe(2000, "en", "b", 1000)
     assert tokens.estimate(6000, "en", "a") == pytest.approx(1000, rel=0.01)
     assert tokens.estimate(2000, "en", "b") == pytest.approx(1000, rel=0.01)

@@ -32,9 +32,9 @@ def hard_questions() -> tuple[OutcomeReports, OnlineOutcomes]:
     return OutcomeReports(online), online
 
 
-def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
+def reports() -> tuple[OutcomeReports, OnlineOutcomes]:
     online = OnlineOutcomes(CapabilityModel())
-    return OutcomeReports(online, max_pending=max_pending), online
+    return OutcomeReports(online), online
 
 
 def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
@@ -97,8 +97,9 @@ def test_a_retry_is_not_chained_to_another_client_with_the_same_request() -> Non
     assert counted(online) == {"a": (1, 1), "b": (1, 1)}
 
 
-def test_a_chain_ends_at_a_forgotten_decision() -> None:
-    told, online = reports(max_pending=2)
+def test_a_chain_ends_at_a_forgotten_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.accuracy.reports.MAX_PENDING", 2)
+    told, online = reports()
     for at, model in enumerate("abc"):
         told.decided(model, model, QA, tuple("abc"[:at]), request=1)
     assert told.report("c", True, 0.0) is Verdict.TAKEN
@@ -106,8 +107,9 @@ def test_a_chain_ends_at_a_forgotten_decision() -> None:
     assert len(told) == 2
 
 
-def test_forgotten_decisions_leave_no_memory_behind() -> None:
-    told, _ = reports(max_pending=3)
+def test_forgotten_decisions_leave_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar.accuracy.reports.MAX_PENDING", 3)
+    told, _ = reports()
     for at in range(50):
         told.decided(str(at), "a", QA, ("b",) * (at % 3), request=at % 7)
         told.moved(str(at), "cd"[at % 2])
@@ -178,7 +180,7 @@ def test_an_absurd_ratio_is_clipped_and_full_tables_stay_full() -> None:
 def test_a_new_artifact_replaces_ratios_with_fewer_reports_than_its_weight():
     learned = TokenEstimator({"m": {"en": 4.0}, "n": {"en": 4.0}})
     for _ in range(50):
-        assert learned.observe(8000, "en", "m", 4000)
+        learned.observe(8000, "en", "m", 4000)
     before = learned.estimate(1000, "en", "m")
     learned.begin({"m": {"en": 5.0}, "n": {"en": 5.0}, "new": {"en": 5.0}})
     assert learned.estimate(1000, "en", "m") == before

@@ -1,7 +1,5 @@
 """Tasks and cells that tenants may create."""
 
-import pytest
-
 from laar.accuracy import tasks
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
@@ -56,4 +54,4 @@ def test_forgotten_cells_free_room_for_their_tenant(monkeypatch):
         assert online.observe("m", Features("en", 4096, f"t{n}"), True, 0.0, tenant="a")
     assert not online.observe("m", Features("en", 4096, "t2"), True, 1.0, tenant="a")
     assert online.observe("m", Features("en", 4096, "t2"), True, 100_000.0, tenant="a")
-    assert len(online) == pytest.approx(1)
+    assert len(online.cells) == 1

@@ -52,7 +52,7 @@ async def promises_more(seen: Seen, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-GIVES = {  # each engine's answer, and the statuses that are right for the client
+GIVES = {  # each engine's answer, and the statuses that are correct for the client
     "page of HTML": (response(b"<html>It works</html>", kind=b"text/html"), {200}),
     "empty body": (response(b""), {200}),
     "empty text": (good(""), {200}),

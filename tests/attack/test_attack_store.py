@@ -1,4 +1,4 @@
-"""A store that anyone may write to, and a picker that stops: no request notices."""
+"""A store that anyone may write to, and a picker that stops: no request is affected."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ async def test_a_model_name_cannot_inject_a_header(
 ) -> None:
     answer = await target.post(chat(model=name))
     holds = answer.status == 404 and b"\nx-evil" not in answer.head and not target.reached()
-    judge("404, no header made of it; nothing at an engine", answer, holds)
+    judge("404 without an injected header; no engine reached", answer, holds)
 
 
 @pytest.mark.parametrize("form", ["upgrade", "h2c", "bare", "key", "with length", "chunked"])

@@ -47,7 +47,7 @@ LOST = ended(End.ENGINE)
         ("503", run_of(), run_of(LOST)),
         ("error event", run_of(ended(End.EVENT)), run_of(ended(End.EVENT, began_s=7.0))),
         ("hang", run_of(*[ended(End.TIMEOUT)] * 5), run_of(*[ended(End.TIMEOUT)] * 6)),
-        ("ten times slow", run_of(), run_of(*[ended(took_s=0.3)] * 100)),
+        ("ten times slower", run_of(), run_of(*[ended(took_s=0.3)] * 100)),
         ("heals", run_of(healed_after_s=12.0), run_of()),
         ("heals", run_of(healed_after_s=12.0), run_of(healed_after_s=12.0, failed_trials=31)),
         ("all fail", run_of(*[LOST] * 99, right=1), run_of(*[LOST] * 90, right=10)),

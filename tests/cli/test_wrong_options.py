@@ -90,7 +90,7 @@ def test_an_address_without_a_scheme_is_rejected_as_base_url(tmp_path, monkeypat
 
 @pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
 async def test_an_admin_port_may_be_given_as_an_address_without_a_scheme(tmp_path, write):
-    """As copied by a user from the log or a browser."""
+    """Users copy it from the log or a browser."""
     asked = []
 
     async def answer(request):

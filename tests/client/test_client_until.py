@@ -201,7 +201,7 @@ async def test_the_chat_completions_url_is_derived_from_the_base_url() -> None:
 
 
 async def test_the_sync_function_works_inside_a_running_event_loop() -> None:
-    """As in a notebook, which has its own event loop."""
+    """A notebook, for example, has its own event loop."""
     url = "http://127.0.0.1:9"
     outcome = until_correct_sync(MESSAGES, bool, base_url=url, max_attempts=1)
     assert [a.status for a in outcome.attempts] == [0]
@@ -422,7 +422,7 @@ def test_an_invalid_base_url_is_rejected_at_once(url: str) -> None:
 
 
 async def test_an_asynchronous_check_is_rejected(serve: Any) -> None:
-    """Its result is true for every answer, and would be reported so."""
+    """Its result, a coroutine, would count every answer as correct."""
 
     async def check(text: str) -> bool:
         return "42" in text
@@ -455,7 +455,7 @@ async def test_the_first_token_may_be_reasoning(serve: Any, written: dict[str, A
 
 
 async def test_an_outcome_can_be_reported_inside_a_running_event_loop(serve: Any) -> None:
-    """As in a notebook, which has one of its own."""
+    """A notebook, for example, has its own event loop."""
     fleet = await serve(lambda *_: completion("42", {"x-laar-decision-id": "d"}))
     outcome = await until_correct(MESSAGES, bool, base_url=fleet.url)
     assert outcome.correct

@@ -1,8 +1,8 @@
-"""The demands on an endpoint picker in the Gateway API Inference Extension's conformance tests.
+"""The picker's cases of the Gateway API Inference Extension's conformance tests (v1.6.0).
 
-One test for a case, named as theirs are (v1.6.0). Theirs drive a gateway in a cluster; here Envoy
-in the shape that gateways speak stands for it. docs/reference/conformance.md has every case, those
-about a gateway's own work too.
+There is one test for each case, with the same name. The originals drive a gateway in a cluster;
+here an Envoy in the shape of such gateways takes its place. docs/reference/conformance.md lists all
+cases, including those about the gateway itself.
 """
 
 import asyncio
@@ -91,9 +91,9 @@ async def test_epp_unavailable_fail_open(gateway, http):
 
 
 async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, http):
-    """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are a gateway's.
+    """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are the gateway's.
 
-    Theirs names the endpoints of both pools to each picker.
+    The original names the endpoints of both pools to each picker.
     """
     addresses, envoy = await pool(gateway)
     other = [(await gateway.upstream()).address for _ in range(3)]
@@ -101,7 +101,7 @@ async def test_each_of_two_weighted_pools_uses_only_its_own_endpoints(gateway, h
 
 
 async def test_an_endpoint_that_is_not_in_the_pool_gets_an_error(gateway, http):
-    """Their two pickers differ here: 429, or any endpoint. Ours says 503, as for a subset."""
+    """Reference pickers answer 429, or choose any endpoint; laar answers 503, as for a subset."""
     _, envoy = await pool(gateway)
     status, headers = await ask(http, envoy, **{SELECTION: "10.9.9.9"})
     assert (status, headers["x-laar-reason"]) == (503, "no-candidates")

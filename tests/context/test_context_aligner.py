@@ -108,8 +108,9 @@ def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
         assert index.match(0, path) == expected
 
 
-def test_orders_not_sent_again_expire():
-    index = OrderIndex(ttl_s=10.0)
+def test_orders_not_sent_again_expire(monkeypatch):
+    monkeypatch.setattr("laar.context.aligner.TTL_S", 10.0)
+    index = OrderIndex()
     index.insert(0, 0, [1, 2, 3], 0.0)
     index.insert(0, 0, [4, 5, 6], 8.0)
     index.align(0, 0, [1, 2, 3], 11.0)
@@ -175,7 +176,7 @@ def test_a_large_cache_is_forgotten_in_steps_except_orders_sent_again():
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
     assert index.forget("a") == 1000
     left = index.orders
-    assert 0 < left < 1000  # not all at once, for the sake of waiting requests
+    assert 0 < left < 1000  # in steps, so that waiting requests are not delayed
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
     assert (index.orders, index.forget("a")) == (1000, 0)
@@ -210,19 +211,20 @@ def test_unseen_documents_keep_the_received_order():
 
 def test_scopes_do_not_affect_each_other():
     rng = random.Random(1)
-    alone, beside = OrderIndex(), OrderIndex()
+    alone, crowded = OrderIndex(), OrderIndex()
     for i in range(300):
         other = rng.sample(range(40), 6)
-        beside.insert(2, 2, other, float(i))
+        crowded.insert(2, 2, other, float(i))
         docs = rng.sample(range(40), 6)
-        results = [index.align(1, 1, docs, float(i)) for index in (alone, beside)]
+        results = [index.align(1, 1, docs, float(i)) for index in (alone, crowded)]
         assert results[0] == results[1]
-        for index in (alone, beside):
+        for index in (alone, crowded):
             index.insert(1, 1, [docs[at] for at in results[0].permutation], float(i))
 
 
-def test_the_number_of_scopes_is_bounded():
-    index = OrderIndex(max_scopes=3)
+def test_the_number_of_scopes_is_bounded(monkeypatch):
+    monkeypatch.setattr("laar.context.aligner.MAX_SCOPES", 3)
+    index = OrderIndex()
     for scope in range(10):
         index.insert(scope, scope, [1, 2], 0.0)
     assert index.scopes == 3

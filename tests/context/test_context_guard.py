@@ -15,21 +15,18 @@ from laar.context.settings import ContextSettings, Reason
 conversations = itertools.count()
 
 
-def guard(**changes):
-    return GainGuard(**{"share": 0.05, "min_gain": 0.01, "requests": 40, "outcomes": 50} | changes)
+@pytest.fixture(autouse=True)
+def judges_soon(monkeypatch):
+    """Let guards judge after only a few conversations."""
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 40)
 
 
-def watching(requests, *, holdout_share, dedup):
-    """A hook whose guard judges after only a few conversations."""
-    made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
-    made._guard = GainGuard(share=holdout_share, requests=requests)
-    return made
+def guard(share=0.05):
+    return GainGuard(share=share)
 
 
 def outcome(guard_, **arm):
-    guard_.record_outcome(
-        "r", next(conversations), **{"held_out": False, "deduplicated": None} | arm
-    )
+    guard_.record_outcome(next(conversations), **{"held_out": False, "deduplicated": None} | arm)
 
 
 def outcomes(guard_, right, *, n=400, seed=1, **arm):
@@ -46,7 +43,7 @@ def by_chance(seeds, *, n, held_out, right):
         rng = random.Random(seed)
         for _ in range(n):
             outcome(g, held_out=rng.random() < held_out, correct=rng.random() < right)
-        stopped += g.is_off("r")
+        stopped += g.off
     return stopped
 
 
@@ -55,19 +52,18 @@ class TestCorrectness:
         g = guard()
         outcomes(g, 0.9, held_out=True, n=60)
         outcomes(g, 0.5)
-        assert g.is_off("r")
-        told = g.gains()["r"]
-        assert told.harm
-        assert told.treated_correct < told.left_alone_correct
-        g.reset("r")
-        assert not g.is_off("r")
+        assert g.off
+        assert g.harm
+        assert g.moved.changed.mean < g.moved.left.mean
+        g.reset()
+        assert not g.off
 
     @pytest.mark.parametrize("right", [0.9, 0.95])
     def test_answers_that_are_as_good_or_better_leave_reordering_on(self, right):
         g = guard()
         outcomes(g, 0.9, held_out=True, n=100)
         outcomes(g, right, seed=2)
-        assert not g.is_off("r")
+        assert not g.off
 
     def test_chance_rarely_counts_as_harm(self):
         assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
@@ -80,20 +76,20 @@ class TestCorrectness:
         g = guard()
         outcomes(g, 1.0, held_out=True, n=20)
         outcomes(g, 0.0, n=20)
-        assert not g.is_off("r")
+        assert not g.off
 
 
 class TestDeduplicationOnTrial:
     @staticmethod
     def share(g):
         rng = random.Random(6)
-        return sum(g.dedups("r", rng.getrandbits(62)) for _ in range(4000)) / 4000
+        return sum(g.dedups(rng.getrandbits(62)) for _ in range(4000)) / 4000
 
     def test_de_duplication_begins_with_a_share_of_the_conversations(self):
         assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
         assert self.share(guard(share=0.0)) == 0.0
 
-    def test_outcomes_without_harm_extend_de_duplication_to_all_but_that_share(self):
+    def test_harmless_outcomes_extend_de_duplication_to_all_other_conversations(self):
         g = guard()
         assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome proves it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)
@@ -122,11 +118,12 @@ def turn(ids, question):
 
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
-def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
+def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup, monkeypatch):
     """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
-    hook = watching(2, holdout_share=0.5, dedup=dedup)
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
+    hook = ContextHook(ContextSettings(holdout_share=0.5, dedup=dedup))
     rng = random.Random(4)
-    call = {"api": "chat", "tenant": "t", "route": "r", "mode": "on"}
+    call = {"api": "chat", "tenant": "t", "mode": "on"}
     noted = 0
     for conversation in range(12):
         messages, before, seen = [], [], list(range(conversation * 50, conversation * 50 + 5))
@@ -164,10 +161,10 @@ def asked(seed, harm):
             {"role": "user", "content": f"What does number {number} say?"},
         ]
         body = orjson.dumps({"model": "m", "messages": messages})
-        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=float(number))
+        result = hook.apply(body, api="chat", tenant="t", mode="on", now=float(number))
         chance = right[context] - (0.0 if result.receipt.held_out else harm)
         hook.record_outcome(result.receipt, correct=rng.random() < chance)
-    return hook.gains()["r"].off
+    return hook.guard.off
 
 
 def test_contexts_of_different_difficulty_do_not_count_as_harm():
@@ -179,15 +176,15 @@ def test_a_question_that_is_repeated_forever_counts_once():
     g = guard()
     outcomes(g, 0.9, n=200)
     for _ in range(1000):
-        g.record_outcome("r", -1, held_out=True, deduplicated=None, correct=True)
+        g.record_outcome(-1, held_out=True, deduplicated=None, correct=True)
     outcomes(g, 0.9, n=60, held_out=True, seed=3)
-    assert not g.is_off("r")
-    assert g.gains()["r"].left_alone_correct < 0.97
+    assert not g.off
+    assert g.moved.left.known < 0.97
 
 
-def test_turns_and_retries_of_a_conversation_stay_in_one_group():
+def test_turns_and_retries_of_a_conversation_stay_in_one_group(monkeypatch):
+    monkeypatch.setattr("laar.context.guard.WINDOW", 5)
     hook = ContextHook(ContextSettings(holdout_share=0.5))
-    hook._guard = GainGuard(share=0.5, window=5)
     sides = set()
     for conversation in range(20):
         messages, told = [], set()
@@ -196,7 +193,7 @@ def test_turns_and_retries_of_a_conversation_stay_in_one_group():
             messages.append(turn(ids, f"What is in {number} of {conversation}?"))
             for model in ("m", "m"):
                 body = orjson.dumps({"model": model, "messages": messages})
-                result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=0.0)
+                result = hook.apply(body, api="chat", tenant="t", mode="on", now=0.0)
                 told.add(result.receipt.held_out)
             hook.commit(result.receipt, 0.0)
             messages.append({"role": "assistant", "content": "So."})
@@ -205,19 +202,20 @@ def test_turns_and_retries_of_a_conversation_stay_in_one_group():
     assert sides == {True, False}
 
 
-def test_a_route_that_stopped_reordering_still_replaces_repeated_documents():
-    hook = watching(5, holdout_share=0.3, dedup="exact")
+def test_a_route_that_stopped_reordering_still_replaces_repeated_documents(monkeypatch):
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 5)
+    hook = ContextHook(ContextSettings(holdout_share=0.3, dedup="exact"))
 
     def sent(conversation, ids, *before):
         question = f"What is asked in {conversation}?"
         messages = [*before, turn(ids, question)]
         body = orjson.dumps({"model": "m", "messages": messages})
-        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=0.0)
+        result = hook.apply(body, api="chat", tenant="t", mode="on", now=0.0)
         hook.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=500)
         return result
 
     for conversation in range(40):
         sent(conversation, range(conversation * 9, conversation * 9 + 5))
-    assert hook.gains()["r"].off
+    assert hook.guard.off
     talk = [turn(range(900, 905), "First?"), {"role": "assistant", "content": "So."}]
     assert b"(Same text" in sent(0, (901, 906, 907, 908), *talk).body

@@ -48,7 +48,7 @@ def hook(secret=b"one"):
 
 def send(hook_, messages, *, now=0.0):
     body = orjson.dumps({"model": "m", "messages": messages})
-    made = hook_.apply(body, api="chat", tenant="t", route="r", now=now, mode="on", restores=True)
+    made = hook_.apply(body, api="chat", tenant="t", now=now, mode="on", restores=True)
     hook_.commit(made.receipt, now, endpoint="e")
     return orjson.loads(made.body)["messages"], made.reason
 
@@ -170,7 +170,7 @@ def test_each_change_is_reported_after_its_request_was_accepted():
     told = []
     here.memo.tell = lambda *changed: told.append(changed)
     body = orjson.dumps({"model": "m", "messages": asked})
-    apply = partial(here.apply, api="chat", tenant="t", route="r", now=0.0, mode="on")
+    apply = partial(here.apply, api="chat", tenant="t", now=0.0, mode="on")
     made = apply(body)
     assert not told
     here.commit(made.receipt, 0.0, endpoint="e")

@@ -112,7 +112,7 @@ def test_a_line_too_deeply_nested_to_write_is_unchanged_and_others_are_planned(f
     out, report = plan_lines([deep, chat([1, 2, 3])], settings=SMALL)
     assert (out, report.left) == ([chat([1, 2, 3]), deep], {"too_complex": 1})
     if field != "model":  # which the hook only compares
-        call = {"api": "chat", "tenant": "", "route": "r", "mode": "on"}
+        call = {"api": "chat", "tenant": "", "mode": "on"}
         assert ContextHook(SMALL).apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
     assert diagnose(deep).reason in {"too_complex", "too_small"}
     assert diagnose(b'{"body": %s}' % deep).reason == "too_complex"
@@ -132,6 +132,6 @@ def test_a_batch_moves_the_same_documents_as_the_hook(least):
     """The note about the order reduces the saving."""
     chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
     body = chat((3, 1, 2, 5, 4), model="m")
-    here = ContextHook(chosen).apply(body, api="chat", tenant="", route="", now=0.0, mode="on")
+    here = ContextHook(chosen).apply(body, api="chat", tenant="", now=0.0, mode="on")
     _, report = plan_lines([body], settings=chosen)
     assert (here.reason is Reason.TOO_SMALL) == ("too_small" in report.left)

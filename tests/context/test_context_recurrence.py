@@ -271,7 +271,7 @@ def test_a_note_names_documents_whose_number_is_uncertain(unknown):
 
 
 def test_a_document_that_contains_two_others_is_not_split():
-    """If all documents are separated by a blank line, and the two in it are not."""
+    """A blank line separates documents; the two inside are separated by more than that."""
     rng = random.Random(6)
     known = Recurrences()
     parts = [prose(i, lines=1) for i in range(12)]

@@ -16,7 +16,7 @@ SORTED = ContextSettings(sort_tools=True)
 
 def sent(body, settings, api="chat", mode="on"):
     raw = body if isinstance(body, bytes) else orjson.dumps(body)
-    made = ContextHook(settings).apply(raw, api=api, tenant="", route="r", now=0.0, mode=mode)
+    made = ContextHook(settings).apply(raw, api=api, tenant="", now=0.0, mode=mode)
     return made.reason, made.body
 
 
@@ -28,7 +28,7 @@ def names(body):
     return [tool["name"] for tool in json.loads(body)["tools"]]
 
 
-def test_tools_move_as_they_were_written():
+def test_tools_are_moved_without_changing_their_text():
     body = (
         b'{"messages": [{"role":"user","content":"And?"}], "tools": '
         b'[{"name":"b", "x":1.00} ,\n {"name":"a","y":"\\u0041"}], "n":1e1}'
@@ -40,7 +40,7 @@ def test_tools_move_as_they_were_written():
     assert sent(body, SORTED) == (Reason.STEADIED, want)
 
 
-def test_any_order_of_the_same_tools_becomes_the_same():
+def test_any_order_of_the_same_tools_becomes_one_order():
     rng = random.Random(1)
     tools = [{"type": "function", "function": {"name": n, "parameters": {}}} for n in "dcbae"]
     tools += [{"type": "web_search"}, {"name": 3}, {"name": "a", "type": "custom"}]
@@ -126,7 +126,7 @@ def test_documents_after_such_a_line_share_their_order():
         system = f"Be kind.\nToday is {day}.\n{docs}\nBe terse."
         user = {"role": "user", "content": "And?"}
         body = orjson.dumps({"messages": [{"role": "system", "content": system}, user]})
-        made = hook.apply(body, api="chat", tenant="", route="r", now=0.0, mode="on")
+        made = hook.apply(body, api="chat", tenant="", now=0.0, mode="on")
         hook.commit(made.receipt, 0.0, endpoint="e")
         return json.loads(made.body)["messages"]
 

@@ -285,7 +285,7 @@ def test_prefill_time_elsewhere_is_not_learned_for_the_decoding_endpoint():
     slots = np.array([d.table.slot(P), d.table.slot(D)])
     of = d.engines.constants(slots, np.zeros(2))
     read_s = of.read * 1e-4 * decision.tokens
-    assert read_s == pytest.approx(5.0, rel=0.3)  # one line for a model: c(m) was a fifth of it
+    assert read_s == pytest.approx(5.0, rel=0.3)  # both share one c(m), five times the initial one
     assert of.read[0] == pytest.approx(of.read[1], rel=0.1)
 
 

@@ -546,7 +546,7 @@ def test_a_failing_learner_does_not_stop_the_others():
     d.settle(d.decide(request(text=text), 0.0), FAILED)
     assert d.degraded["learning"] == 1
     again = d.decide(request(text=text), 0.0)
-    assert again.uncached_tokens == again.tokens, "the failed one was taken back"
+    assert again.uncached_tokens == again.tokens, "the failed request is not believed cached"
 
 
 def test_a_fault_in_health_neither_fails_a_request_nor_leaks_its_reservation():

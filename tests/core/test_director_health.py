@@ -12,7 +12,7 @@ from laar.core.endpoints import OFFLOADED, EndpointTable, Reading
 from laar.core.membership import ROLE_LABEL, WAKE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.record import explained
-from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word
+from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word, standing_of
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.lengths import DIGEST
 from laar.telemetry.decisions import record_of
@@ -466,7 +466,7 @@ def test_an_answer_with_another_model_name_counts_as_failure_if_siblings_use_the
         answer(d, B, GOOD, 1.0 + n)
         answer(d, C, GOOD, 1.0 + n)
     assert d.health.of(d.table.slot(A)).breaker.is_out
-    (why,) = d.health.standing(d.table.active, ["m"] * 3, 13.0).left_out.values()
+    (why,) = standing_of(d.health.records, d.table.active, ["m"] * 3, 13.0).left_out.values()
     assert "answers name another model: foreign" in why
 
 
@@ -569,7 +569,7 @@ def test_a_slow_suspect_returns_a_second_after_an_unanswered_probe():
     for _ in range(4):
         endpoint.speed.add(2.0, 1.0)
     endpoint.pace = 5.0
-    standing = [d.health.standing([0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
+    standing = [standing_of(d.health.records, [0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
     assert [each.left_out.keys() for each in standing] == [{0}, set()]
     assert standing[1].pace.tolist() == [5.0, 1.0, 1.0]
 

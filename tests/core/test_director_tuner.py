@@ -77,7 +77,7 @@ def test_the_weights_reach_the_cost():
         terms = decision.view.terms
         return float(np.diff(terms.cost_s - terms.others_s)[0])
 
-    assert farther(first) == pytest.approx(2 * 0.2)  # of a first token's seconds
+    assert farther(first) == pytest.approx(2 * 0.2)  # seconds to the first token
     assert farther(second) > 1.8 * farther(first)
 
 
@@ -151,7 +151,7 @@ def test_a_scorer_cannot_change_the_weights_of_the_tuner():
     assert tuner.export()["weights"] == START
     for weights in (*seen, *(window["weights"] for window in windows)):
         assert all(floor <= weights[name] <= cap for name, (floor, cap) in BOUNDS.items())
-    assert d.degraded["scorer"] == len(seen)  # a fault like any other of a plug-in
+    assert d.degraded["scorer"] == len(seen)  # counts as a fault of the plug-in
 
 
 def test_settling_decisions_count_so_that_windows_open():

@@ -465,7 +465,7 @@ def test_a_new_artifact_does_not_undo_learning_from_answers():
 
 
 def test_a_measured_speed_is_weighted_by_its_error():
-    """Three short first tokens of 3 times the time: they move an uncertain c(m), not a sure one."""
+    """Three first tokens that take 3 times as long change c(m) only if it is uncertain."""
     found = []
     for error in (0.1, 0.5):
         table, engines = fleet("a:1")

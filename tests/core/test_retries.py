@@ -146,7 +146,7 @@ def test_exhaustion_does_not_wait_for_a_model_with_too_short_a_window() -> None:
     assert chain(with_windows(c=50)) == ["a", "b"]
     assert chain(with_windows(b=50, c=50)) == ["a"]
     assert chain(with_windows(c=5000)) == ["a", "b", "c"]
-    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # it fits none: the largest may
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # fits none: try the largest
 
 
 def test_a_model_with_too_short_a_window_does_not_affect_the_tried_counts_of_others() -> None:

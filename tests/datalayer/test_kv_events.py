@@ -701,7 +701,7 @@ async def test_a_socket_that_publishes_nothing_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """As if the labels were swapped, or named the API's port."""
+    """This happens if the labels are swapped or name the API's port."""
     monkeypatch.setattr(kv_events, "REACH_S", 0.2)
 
     is_open: set[asyncio.StreamWriter] = set()

@@ -64,7 +64,7 @@ def test_a_share_that_is_lower_by_chance_is_not_reported_as_a_difference():
         contestant("laar", early(0.38)),
         [contestant("a", early(0.30)), contestant("b", early(0.38)[::-1])],
     )
-    assert "Within 5 s laar has 38% right and b, the best of the others, 38%" in text
+    assert "Within 5 s laar has 38% correct and b, the best of the others, 38%" in text
     assert "no difference beyond chance" in text
 
 

@@ -24,7 +24,7 @@ from laar.measuring.checks import decide
 from laar.measuring.sets import SETS, made_questions
 from laar_lab.kv_lookup import solve
 from laar_lab.sim.answers import AccuracySurface
-from support.commands import run, run_beside
+from support.commands import run, run_in_thread
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 
@@ -34,7 +34,7 @@ async def test_calibration_recovers_the_properties_of_engines(
 ) -> None:
     urls = await sim_endpoints(time_scale=0.005)
     out, outcomes = tmp_path / "capability.json", tmp_path / "calibration.jsonl"
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("calibrate", *urls, "--out", out, "--outcomes", outcomes, "--set", "lookups"),
         *("--seconds", 3, "--concurrency", 4),
     )
@@ -61,7 +61,7 @@ async def test_a_slow_engine_is_measured_as_slow_and_a_wrong_one_as_wrong(
     """One at a quarter of the speed; the simulated models answer only look-ups correctly."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("calibrate", fast[0], slow[1], "-o", out, "--outcomes", tmp_path / "o.jsonl"),
         *("--set", "lookups", "--set", "arithmetic", "--seconds", 8, "--concurrency", 2),
     )
@@ -107,7 +107,7 @@ async def test_first_tokens_are_predicted_in_spite_of_jitter(
 ) -> None:
     urls = await sim_endpoints(time_scale=0.3)
     async with jittery(urls[0], 0.005) as url:
-        ran = await run_beside(
+        ran = await run_in_thread(
             *("calibrate", url, "-o", tmp_path / "c.json", "--outcomes", tmp_path / "o.jsonl"),
             *("--seconds", 20, "--max-tokens", 4),
         )

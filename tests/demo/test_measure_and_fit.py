@@ -17,7 +17,7 @@ from laar_lab.kv_lookup import queries, write_questions
 from laar_lab.measure_fleet import default_artifact
 from laar_lab.sim.answers import AccuracySurface
 from support import eventually
-from support.commands import run, run_beside
+from support.commands import run, run_in_thread
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 
@@ -38,7 +38,7 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
 ) -> None:
     urls = await sim_endpoints()
     out, figures = tmp_path / "outcomes.jsonl", tmp_path / "fit.json"
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("measure", *endpoints(urls), "--out", out, "--concurrency", 4, "--json", tmp_path / "m"),
         *("--task", lookups(tmp_path, per_cell=40, lengths_tokens=[2048, 8192])),
     )
@@ -49,7 +49,7 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
     assert all(o.task == "kv-lookup" and o.ttft_s is not None for o in outcomes)
 
     capability = tmp_path / "capability.json"
-    ran = await run_beside("fit", out, "-o", capability, "--json", figures)
+    ran = await run_in_thread("fit", out, "-o", capability, "--json", figures)
     assert ran.status == 0, ran.text
     assert "Held out" in ran.text
     assert 0 < orjson.loads(figures.read_bytes())["overall"]["brier"] < 0.5
@@ -71,7 +71,7 @@ async def test_measuring_and_fitting_recovers_the_properties_of_endpoints(
         "accuracy": {"capability": str(capability)},
     }
     config.write_text(yaml.safe_dump(settings))
-    assert (await run_beside("check", "--no-ports", "-c", config)).status == 0
+    assert (await run_in_thread("check", "--no-ports", "-c", config)).status == 0
 
 
 async def test_ctrl_c_loses_nothing_and_the_next_run_continues(
@@ -96,7 +96,7 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_continues(
     written = out.read_bytes()
     assert 2 <= written.count(b"\n") < 30
     assert written.endswith(b"\n")
-    ran = await run_beside(*arguments)
+    ran = await run_in_thread(*arguments)
     assert ran.status == 0, ran.text
     assert out.read_bytes().startswith(written)
     lines = [orjson.loads(line) for line in out.read_bytes().splitlines()]
@@ -107,7 +107,7 @@ async def test_an_unserved_model_is_reported_with_the_served_ones(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("measure", *endpoints(urls), "--model", "gpt", "--out", tmp_path / "o.jsonl"),
         *("--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256])),
     )

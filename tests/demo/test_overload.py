@@ -21,7 +21,7 @@ from support import Answer, RecordingUpstream
 DRAWN = asks(10.0, 400, 1)
 DONE = b"data: {}\n\ndata: [DONE]\n\n"
 QUIET = Rest(left={}, rss_bytes=100 << 20, files=30)
-ANSWERED = ("hangs", "each is answered", "twice", "left", "grows")
+ANSWERED = ("hangs", "each gets a complete", "twice", "left", "grows")
 """Words of the checks about the requests themselves."""
 
 
@@ -39,7 +39,7 @@ async def test_only_a_whole_stream_or_an_honest_refusal_is_an_answer(
     never = asyncio.Event()
     scripted = {
         "": Answer.sse(chunks("data: {}\n\n", "data: [DO", "NE]\n\n")),
-        "ends early": Answer.sse(chunks("data: {}\n\n")),
+        "ended early": Answer.sse(chunks("data: {}\n\n")),
         HUNG: Answer.sse(chunks("data: {}\n\n", then=never)),
         "status 500": Answer(status=500),
         "without a retry-after": Answer(status=429),
@@ -50,7 +50,7 @@ async def test_only_a_whole_stream_or_an_honest_refusal_is_an_answer(
         (got,) = await send(upstream.url, DRAWN[:1], time_scale=0.001, deadline_s=0.5)
         assert fault in got.fault, number
         assert bool(fault) == bool(got.fault)
-        assert (got.ttft_s is not None) == (fault in ("", "ends early"))
+        assert (got.ttft_s is not None) == (fault in ("", "ended early"))
     upstream.script(Answer(status=503, headers={"retry-after": "7", "x-laar-reason": "full"}))
     (shed,) = await send(upstream.url, DRAWN[:1], time_scale=0.001, deadline_s=5.0)
     assert (shed.status, shed.reason, shed.fault) == (503, "full", "")
@@ -91,7 +91,7 @@ async def test_requests_are_sent_according_to_the_schedule(
 
 
 def runs(**changed: Run) -> dict[str, list[Run]]:
-    """A run without faults for each route; in time with slack order, half of it otherwise."""
+    """A run without faults for each route; half of the answers are late except in slack order."""
     well = {}
     for route in QUEUES:
         late = 1 if route == "slack" else 2
@@ -128,14 +128,20 @@ def test_each_violation_fails_its_own_check(fault: str) -> None:
     first, *others = well.answers
     spoilt = {
         "hung": replace(well, answers=[replace(first, fault=HUNG, status=None), *others]),
-        "cut": replace(well, answers=[replace(first, fault="an answer that ends early"), *others]),
+        "cut": replace(well, answers=[replace(first, fault="the answer ended early"), *others]),
         "twice": replace(well, served=well.served + 1),
         "left": replace(well, after=replace(QUIET, left={"laar_flow_waiting": 1.0})),
         "files": replace(well, after=replace(QUIET, files=30 + kept_files(4) + 1)),
         "grown": replace(well, after=replace(QUIET, rss_bytes=1 << 30)),
     }
     claims = failed(runs(slack=spoilt[fault]))
-    words = {"hung": "hangs", "cut": "each is", "twice": "twice", "files": "left", "grown": "grows"}
+    words = {
+        "hung": "hangs",
+        "cut": "each gets",
+        "twice": "twice",
+        "files": "left",
+        "grown": "grows",
+    }
     assert any(words.get(fault, fault) in claim for claim in claims)
 
 

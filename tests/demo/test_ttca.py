@@ -12,7 +12,7 @@ from laar_lab.kv_lookup import Query, queries
 from laar_lab.live.agreement import Figures, agreements, in_lab, in_order
 from laar_lab.live.comparison import Tally
 from laar_lab.live.figures import Step, improvements, plot, steps
-from support.commands import run_beside
+from support.commands import run_in_thread
 from support.outcomes import outcome
 
 
@@ -70,7 +70,7 @@ def test_improvement_is_the_share_of_the_baseline_time_saved_in_each_cell(tmp_pa
 @pytest.mark.usefixtures("envoy_binary")
 async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> None:
     figures, drawing = tmp_path / "ttca.json", tmp_path / "ttca.png"
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("ttca", "--policy", "laar", "--policy", "session-affinity", "--per-cell", 6),
         *("--language", "en", "--length", 65536, "--time-scale", 0.002),
         *("--json", figures, "--plot", drawing),
@@ -142,7 +142,7 @@ def test_chance_changes_the_order_only_within_a_cell() -> None:
 @pytest.mark.usefixtures("envoy_binary")
 async def test_envoy_and_the_lab_make_the_same_decisions(tmp_path: Path) -> None:
     figures = tmp_path / "ttca.json"
-    ran = await run_beside(
+    ran = await run_in_thread(
         *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.2),
         *("--policy", "laar", "--policy", "load-aware", "--json", figures),
         *("--length", 4096, "--length", 8192, "--length", 16384),

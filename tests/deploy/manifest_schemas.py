@@ -1,8 +1,8 @@
-"""Schemas that manifests are held to.
+"""Schemas for checking the manifests.
 
-`schemas/kubernetes-*.json` has names and types of the fields of Kubernetes' OpenAPI definitions,
-for the kinds used here, without their prose; no field but these is allowed. The operators' kinds
-are written down here, as far as deploy/ uses them.
+`schemas/kubernetes-*.json` has the names and types of fields from Kubernetes' OpenAPI definitions,
+for the kinds used here and without descriptions; no other fields are allowed. The operators' kinds
+are defined here, as far as deploy/ uses them.
 """
 
 from __future__ import annotations

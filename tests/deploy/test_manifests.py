@@ -132,10 +132,10 @@ def test_containers_are_locked_down_and_bounded(name: str) -> None:
 def test_everything_that_is_referred_to_exists(folder: Path) -> None:
     objects = render(folder)
     names = {(one["kind"], one["metadata"]["name"]) for one in objects}
-    beside = [one for one in objects if one["metadata"]["name"] == "laar-valkey"]
-    refers_to_what_exists([one for one in objects if one not in beside], names)
-    if beside:
-        refers_to_what_exists(beside, names)
+    of_store = [one for one in objects if one["metadata"]["name"] == "laar-valkey"]
+    refers_to_what_exists([one for one in objects if one not in of_store], names)
+    if of_store:
+        refers_to_what_exists(of_store, names)
 
 
 def refers_to_what_exists(objects: list[dict[str, Any]], names: set[tuple[str, str]]) -> None:
@@ -224,10 +224,10 @@ def test_the_configuration_of_envoy_equals_the_output_of_laar_envoy(name: str, s
 def test_the_pickers_of_the_shared_overlay_reach_valkey_and_its_secrets() -> None:
     share = load(DEPLOY / "overlays" / "shared" / "laar.yaml").settings.share
     objects = overlay("shared")
-    beside = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
-    service = beside["Service"]
+    of_store = {o["kind"]: o for o in objects if o["metadata"]["name"] == "laar-valkey"}
+    service = of_store["Service"]
     assert share.url == f"redis://laar-valkey:{service['spec']['ports'][0]['port']}/0"
-    store = beside["Deployment"]["spec"]["template"]["spec"]
+    store = of_store["Deployment"]["spec"]["template"]["spec"]
     [valkey] = store["containers"]
     assert str(share.password_file) in " ".join(valkey["args"])
     [laar] = [one for one in pod_template(objects)["spec"]["containers"] if one["name"] == "laar"]

@@ -1,7 +1,7 @@
 """The tutorial as a new user would follow it: each block in order, with its own ports.
 
-It runs in a network namespace of its own, since its ports are the defaults. Skipped, loudly, where
-none can be made.
+It runs in a network namespace of its own, since its ports are the defaults. Skipped, with a
+message, if none can be created.
 """
 
 import subprocess

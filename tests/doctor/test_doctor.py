@@ -380,7 +380,7 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
-        # Two equal endpoints: a rule breaks the tie, and chance is a tie-break already.
+        # Two endpoints tie under a rule; under `random` one of them always scores higher.
         assert f"same score by {policy}" in text or "won by the score of random" in text
     opaque = explain_offline(given, b"\x00\xff", {":path": "/v1/files"})
     show_explanation(console, opaque)

@@ -1,7 +1,7 @@
-"""Two real vLLM on CPU behind a real Envoy and a picker: what clients and operators see of them.
+"""Two real vLLM engines on a CPU behind a real Envoy and a picker, as users see them.
 
 Part of `make test-vllm`; see `test_vllm_real` for what it needs. Shares and equality are asserted,
-no times: the engines share two cores with everything else.
+but no times, since the engines share two cores with everything else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Gateway:
         return await exchange(self.http, self.url, "POST", path, body, headers)
 
     async def chat(self, messages, **more):
-        """One answer, which must be a good one; and its usage."""
+        """Return an answer, which must be successful, and its usage."""
         body = {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0, **more}
         status, headers, text = await self.ask("/v1/chat/completions", body)
         assert status == 200, text
@@ -482,7 +482,7 @@ async def test_predictions_of_the_first_token_are_accurate(gateway):
     async with gateway() as behind:
 
         async def ratios(count):
-            """By upper bound, the answers whose predicted TTFT is up to so much of the measured."""
+            """Return the number of answers by upper bound of predicted / measured TTFT."""
             for _ in range(count):
                 messages = [{"role": "user", "content": words(rng, rng.choice((60, 250, 1000)))}]
                 body = {**streamed, "messages": messages}

@@ -73,10 +73,10 @@ def test_two_long_prefills_never_share_a_step():
 
 
 def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead_s: float = 0.005):
-    """Three equal longs, then six shorts: seconds to their first tokens, and the leaders.
+    """Return the seconds to the first tokens of three long and then six short prompts, and who led.
 
-    Without `config`, running prompts and then waiting ones take the step's tokens in order, as
-    vLLM's own scheduler has it.
+    Without `config`, running prompts and then waiting ones take the step's tokens in order, as in
+    vLLM's own scheduler.
     """
     prompts = {f"long {i}": (0.0, 7000) for i in range(3)}
     prompts |= {f"short {i}": (0.12 + 0.05 * i, 30) for i in range(6)}
@@ -196,8 +196,8 @@ def test_a_plan_respects_the_limits_of_the_engine(rows, budget, slots, blocks):
         assert sum(one.blocks for one in started + running) <= max(
             blocks, started[0].blocks if not running else 0
         ) or (not running and sum(one.blocks for one in started[1:]) <= max(0, blocks))
-    # Running requests go on: the most urgent of them, whatever else waits, unless one that
-    # starts is more urgent and takes the step.
+    # The most urgent running request continues, whatever else waits, unless one that starts is more
+    # urgent and takes the step.
     assert not running or budget <= 0 or any(step.chunks.values())
 
 

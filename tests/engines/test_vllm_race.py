@@ -1,6 +1,6 @@
-"""`laar race` on two real vLLM on CPU: texts as long as promised, caches emptied for each turn.
+"""`laar race` on two real vLLM engines: texts have the promised length, caches are emptied.
 
-Part of `make test-vllm`; see `test_vllm_real` for what it needs. Tokens are asserted, no times.
+Part of `make test-vllm`; see `test_vllm_real` for what it needs. Tokens are asserted, but no times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real vLLM on CPU, the slack scheduler inside or the lab beside it: what `make test-vllm` runs.
+"""A real vLLM on a CPU, with the slack scheduler or compared with the lab (`make test-vllm`).
 
 Needs vLLM 0.32 in this Python, or in the one that LAAR_VLLM_PYTHON names. Each experiment starts an
 engine of its own, about 2.5 GiB and half a minute. Only ratios are asserted.

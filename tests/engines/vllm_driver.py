@@ -127,10 +127,10 @@ class Driver:
 
 
 def convoy(work: Path) -> dict[str, object]:
-    """Three long prompts at once, then six short ones 50 ms apart; stock and slack by turns.
+    """Send three long prompts, then six short ones 50 ms apart; stock and slack in turn.
 
-    One engine for both, since other work on the machine moves the figures more than a scheduler:
-    without its plan the slack scheduler is the stock one.
+    One engine serves both, since other work on the machine affects the figures more than the
+    scheduler does. Without its plan the slack scheduler is the stock one.
     """
     driver = Driver(work, max_num_batched_tokens=256)
     driver.run([(0.0, driver.prompt(LONG))], 2)  # warm

@@ -53,7 +53,7 @@ for number in range(200):  # lists of any length, so that a part of one is no li
 
 
 def test_processes_may_write_one_file_at_the_same_time(tmp_path):
-    """As the workers of a picker do when an endpoint joins or leaves."""
+    """The workers of a picker do this when an endpoint joins or leaves."""
     path = tmp_path / "endpoints.json"
     write_eds(path, ENDPOINTS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

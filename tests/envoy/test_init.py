@@ -27,7 +27,7 @@ from laar.settings import load
 from laar_lab.live.processes import LaarProcess, wait_for
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import Answer, RecordingUpstream
-from support.commands import run, run_beside
+from support.commands import run, run_in_thread
 from support.waiting import eventually, free_ports
 
 
@@ -42,7 +42,7 @@ async def test_two_commands_lead_from_two_engines_to_an_answer(tmp_path: Path) -
         two = int(other.url.rpartition(":")[2])
         await wait_for(f"http://127.0.0.1:{one}/health", process)
         directory = tmp_path / "made"
-        ran = await run_beside(
+        ran = await run_in_thread(
             *("init", "-e", f"http://127.0.0.1:{one}", "-e", f"127.0.0.1:{two}"),
             *("-e", f"127.0.0.1:{nothing}", "-d", str(directory)),
         )
@@ -214,10 +214,10 @@ async def test_an_engine_that_requires_a_key_is_examined_with_one(tmp_path: Path
     place = tmp_path / "my fleet"
     async with TestServer(engine) as server:
         asked = ("init", "-e", f"127.0.0.1:{server.port}", "-d", place)
-        ran = await run_beside(*asked)
+        ran = await run_in_thread(*asked)
         assert ran.status == 2
         assert "--key-env" in ran.text
-        ran = await run_beside(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
+        ran = await run_in_thread(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
     assert ran.status == 0, ran.text
     assert f"cd '{place}' && laar serve" in ran.text
     # Without the key the picker can't read the adapters.
@@ -313,7 +313,7 @@ def sidecar() -> str:
 def test_an_envoy_yaml_for_other_settings_is_refused(
     tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
 ) -> None:
-    """As in a copied directory, or after changing the picker's port."""
+    """This happens in a copied directory, or after changing the picker's port."""
     config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
     config.write_text(
         "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
@@ -345,7 +345,7 @@ async def test_an_incomplete_entry_names_the_kind_of_engine(tmp_path: Path) -> N
     application.router.add_get("/{path:.*}", engine)
     async with TestServer(application) as server:
         names = ("-e", f"localhost:{server.port}", "-e", f"127.0.0.1:{server.port}")
-        ran = await run_beside("init", *names, "-d", tmp_path)
+        ran = await run_in_thread("init", *names, "-d", tmp_path)
     assert ran.status == 1, ran.text
     written = (tmp_path / "endpoints.yaml").read_text()
     assert written.count("\n#   engine: tgi\n") == 1
@@ -359,7 +359,7 @@ async def test_adapters_that_the_picker_discovers_itself_are_not_written(tmp_pat
     engine.router.add_get("/v1/models", models)
     async with TestServer(engine) as server:
         base_url = f"http://127.0.0.1:{server.port}/v1"
-        ran = await run_beside("init", "-e", base_url, "-d", tmp_path)
+        ran = await run_in_thread("init", "-e", base_url, "-d", tmp_path)
     assert (ran.status, "adapters: lora" in ran.text) == (0, True)
     [entry] = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())["endpoints"]
     assert entry["models"] == ["m"]

@@ -25,7 +25,7 @@ async def test_a_killed_picker_fails_no_request_and_is_replaced(
 async def test_a_killed_envoy_ends_the_command_with_its_status(
     tmp_path: Path, envoy_binary: Path
 ) -> None:
-    """As if killed by the kernel for lack of memory: then its log has no message."""
+    """The kernel does this when memory runs out; the log has no message then."""
     log = tmp_path / "laar.log"
     async with RecordingUpstream() as upstream:
         ports = [free_port() for _ in range(5)]

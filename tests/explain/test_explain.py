@@ -334,7 +334,7 @@ def test_records_logs_and_spans_keep_the_order_of_their_fields():
     assert told["gen_ai.response.time_to_first_chunk"] == 0.5
 
 
-def test_a_record_of_many_candidates_has_only_the_best():
+def test_a_record_of_many_candidates_keeps_only_the_best():
     known = Known(**{f"m{i}": (0.5, 1e-5 * (i + 1), 0.5) for i in range(3 * MAX_ROWS)})
     director = fleet(known, *((f"10.0.{i}.1:80", f"m{i}") for i in range(3 * MAX_ROWS)))
     for make in (explained, shown):
@@ -402,7 +402,7 @@ def test_the_sentence_gives_cost_and_gain_of_leaving_a_warm_model(weak, words):
 
 
 class Only:
-    """Keeps the given endpoints, and scores all the same."""
+    """Keeps the given endpoints, but scores all of them."""
 
     def __init__(self, *addresses):
         self.addresses = addresses

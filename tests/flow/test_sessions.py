@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 from contextlib import suppress
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
@@ -266,6 +268,38 @@ def test_a_session_that_has_returned_twice_keeps_its_place_for_longer():
     assert isinstance(picker.ask(ended_at + 8.0, session="agent", text=story("agent")), Decision)
 
 
+def test_a_sure_return_is_worth_less_where_prefills_run_in_parallel():
+    picker = Picker(by_load=False)
+    ended_at = returning(picker, "agent", 0.0)
+    text = story("two")[:24_000]
+    request = Request(id="?", api=Api.CHAT, model="m", spans=(text,), chars=24_000, session="two")
+    view = picker.director.preview(request, ended_at).view
+    in_turn, in_parallel = (
+        picker.flow.sessions.prices(view, np.array([turns]), ended_at).item()
+        for turns in (1.0, 0.0)
+    )
+    assert in_turn > 2.0 * in_parallel > 0.0
+
+
+def test_text_that_a_session_left_in_a_cache_takes_room_when_it_returns():
+    picker = Picker(by_load=False)
+    for now, name in ((0.0, "one"), (300.0, "two"), (600.0, "one")):  # each evicts the other
+        turn = picker.ask(now, session=name, text=story(name))
+        picker.end(turn, now + 1.0)
+    assert turn.uncached_tokens < 100.0, "the picker believes it cached"
+    assert [each["session"] for each in picker.flow.shown(601.0)["inside"]] == ["one"]
+
+
+def test_text_that_sessions_share_takes_room_once():
+    picker = Picker(by_load=False, cache_tokens=8_500)
+    shared = story("system")[:20_000]
+    for number, name in enumerate(("one", "two", "three")):
+        turn = picker.ask(float(number), session=name, text=shared + story(name))
+        picker.end(turn, number + 0.5)
+    inside = picker.flow.shown(3.0)["inside"]
+    assert {each["session"] for each in inside} == {"one", "two", "three"}
+
+
 def test_a_name_for_unrelated_prompts_does_not_keep_its_place_for_longer():
     picker = Picker(by_load=False)
     ended_at = 0.0
@@ -356,6 +390,23 @@ def test_a_short_request_in_parallel_does_not_move_its_session():
     picker.ask(1.2, session="three", tokens=60_000)  # both caches are full
     again = picker.ask(2.0, session="one", text=story("one"), tokens=60_000)
     assert again.address == main.address
+
+
+def test_after_a_refusal_new_turns_wait_until_one_ends_at_the_engine():
+    picker = Picker(by_load=False, cache_tokens=20_000)
+    first = picker.ask(0.0, session="one")
+    picker.end(picker.ask(0.1, session="two"), 0.2, replace(DONE, status=429))
+    assert not isinstance(picker.ask(0.3, session="three"), Decision)
+    assert picker.dispatch(0.4) == []
+    picker.end(first, 1.0)
+    (third,) = picker.dispatch(1.0)
+    assert third.request.session == "three"
+
+
+def test_a_refusal_by_an_idle_engine_holds_nobody():
+    picker = Picker(by_load=False, cache_tokens=20_000)
+    picker.end(picker.ask(0.0, session="one"), 0.1, replace(DONE, status=400))
+    assert isinstance(picker.ask(0.2, session="two"), Decision)
 
 
 @pytest.mark.parametrize("tokens", [5_500, 200_000])

@@ -93,8 +93,8 @@ def test_all_five_orders_are_reproduced_on_the_example():
         requests = example()
         serve(requests, order, yields=order == "lars")
         met[order] = sum(one.met for one in requests)
-    # With three requests and no overload everything but FCFS copes, least slack by chance:
-    # its shorts have 0.5 s of slack against the long one's 6.
+    # With three requests and no overload every order but FCFS meets all targets. Least slack
+    # does so by chance: its short requests have 0.5 s of slack, the long one 6 s.
     assert met == {"lars": 3, "fcfs": 1, "edf": 3, "lrs": 3, "srpt": 3}
 
 
@@ -167,7 +167,7 @@ def test_a_long_prefill_yields_at_most_rho_max():
 
 
 def test_a_late_long_prefill_yields_only_the_configured_share():
-    """Algorithm 2 makes it leave nothing; it has no objective left to lose by leaving a share."""
+    """In Algorithm 2 it yields nothing, but it has already missed its objective."""
     prefills = [Prefill(100_000, 0, -3.0, True), Prefill(400, 0, 1.0, False)]
     chunks = {
         share: pack(prefills, Linear(0.0), target_s=0.02, budget_tokens=9000, late_share=share)

@@ -1,7 +1,8 @@
 """Director, prefix index and flow queue together, through any history of requests and endpoints.
 
-`FUZZ_EXAMPLES` and `FUZZ_STEPS` make it longer (`make fuzz` does). A breaker joins by a rule of its
-own: what it takes out has to stay a part of `candidates`, and the books below have to balance.
+`FUZZ_EXAMPLES` and `FUZZ_STEPS` make it longer (`make fuzz` does). A circuit breaker has its own
+rule: the endpoints that it excludes have to be among `candidates`, and the counts below have to
+balance.
 """
 
 import os

@@ -10,7 +10,7 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.health import Health, HealthSettings, Kind, Reply
+from laar.health import Health, HealthSettings, Kind, Reply, standing_of
 from laar.health.blame import Blame
 from laar.health.breaker import State
 from laar.policies import build_policies
@@ -213,7 +213,7 @@ def sent(health, now, count, slot=0):
 
 
 def full(health, now, slot=0):
-    standing = health.standing([0, 1], ["m", "m"], now)
+    standing = standing_of(health.records, [0, 1], ["m", "m"], now)
     return slot in standing.left_out
 
 

@@ -143,7 +143,7 @@ def test_if_all_endpoints_fail_all_are_tried():
 
 
 def test_if_four_of_five_endpoints_refuse_the_fifth_does_the_work():
-    """At any price, a refusing endpoint that is kept would be idle, and thus be chosen."""
+    """Whatever its price, a refusing endpoint that stays a candidate is idle and gets chosen."""
     fleet = VirtualFleet(behave={n: refuses(503) for n in range(4)}, probes=True)
     seen = fleet.run(500)
     assert len(seen.failed) <= 25

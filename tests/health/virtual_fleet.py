@@ -83,7 +83,8 @@ class VirtualFleet:
 
     Args:
         endpoints: how many.
-        behave: endpoint index -> function (fleet, job, now, ordinary) -> Answer; others are sound.
+        behave: endpoint index -> function (fleet, job, now, ordinary) -> Answer; others are
+            healthy.
         clients: requests at a time.
         think_s: between a client's requests.
     """

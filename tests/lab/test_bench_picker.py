@@ -46,7 +46,7 @@ async def test_another_picker_is_measured_next_to_laar() -> None:
     assert short["laar"] > 0.0
     assert short["Envoy alone"] == 0.0
     assert costs.envoys["full duplex", "1 MB"]["Envoy alone"] > 0.0
-    assert not any(one.target for one in figures.found if "laar beside the other" in one.name)
+    assert not any(one.target for one in figures.found if "laar / the other" in one.name)
 
 
 @pytest.mark.slow

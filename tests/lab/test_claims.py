@@ -59,7 +59,7 @@ def test_a_claim_of_a_paper_is_judged_by_size_and_direction(ratio: float, expect
     ("ratio", "expected"),
     [(1.0, "shown"), (1.03, "not shown"), (1.1, "refuted")],
 )
-def test_as_good_means_within_the_margin(ratio: float, expected: str) -> None:
+def test_a_claim_of_no_harm_is_judged_by_its_margin(ratio: float, expected: str) -> None:
     assert verdict(AS_GOOD, times(2, ratio)) == f"beyond the paper: {expected}"
 
 

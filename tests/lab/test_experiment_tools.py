@@ -126,7 +126,7 @@ def test_a_report_prints_its_intervals_and_verdicts() -> None:
     text = console.export_text()
     assert "1.00 ± 0.25" in text
     assert "beyond the paper: not shown: it is short" in text
-    assert "seconds 5, below 2 asked for" in text
+    assert "seconds 5, below 2 required" in text
     assert "took 3 ms" in text
 
 
@@ -248,7 +248,7 @@ def test_a_fleet_file_of_the_other_kind_is_recognized(tmp_path: Path) -> None:
     path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
     result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
     assert result.exit_code == 2
-    assert "a fleet of endpoints, as `laar lab replay` reads it" in result.stderr
+    assert "a fleet of endpoints, for `laar lab replay`" in result.stderr
     assert "Field required" not in result.stderr
 
 
@@ -378,7 +378,7 @@ def test_a_sweep_runs_on_a_dask_cluster() -> None:
 
 
 def test_a_sweep_works_with_an_executor_that_returns_all_results_at_once() -> None:
-    """As on Ray, whose backend is derived from this one."""
+    """Ray's backend is derived from this one and does so too."""
     with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
         assert not joblib.parallel.get_active_backend()[0].supports_return_generator
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]

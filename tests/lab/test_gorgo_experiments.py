@@ -82,7 +82,7 @@ def test_a_load_weight_of_zero_overloads_endpoints_and_slows_answers():
 
 @pytest.mark.slow  # `laar lab results --check` runs the same
 def test_gorgo_does_not_lose_to_affinity_if_little_is_reused():
-    """As published it does; here the load weight alone is ahead, on a seed that shows it."""
+    """It did in the paper. On this seed, the load weight makes the difference."""
     run = Run(policy="gorgo", seed=1001, time_scale=2.0, minutes=2.0, shape=WILDCHAT)
     ours, unweighted, theirs = (
         run_one(replace(run, policy=policy, gorgo=(("rtt_weight", 2.0), ("queue_weight", weight))))

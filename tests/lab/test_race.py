@@ -295,7 +295,7 @@ def raced(directory: Path, *options: str) -> tuple[str, list[dict], dict]:
 
 @pytest.mark.envoy
 def test_a_race_runs_on_existing_engines(tmp_path: Path) -> None:
-    """laar through a real Envoy, beside a router that is one of the engines."""  # noqa: D403
+    """laar through a real Envoy, against a router that is one of the engines."""  # noqa: D403
 
     async def go() -> tuple[str, list[dict], dict]:
         async with simulated(tmp_path, "parallel", 2, 0.05, "") as engines:

@@ -1,4 +1,4 @@
-"""docs/results: the page says what the stored numbers say, and where they do not, why."""
+"""docs/results: the page reports what the stored numbers show, and why a claim fails."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_shares_in_the_guide_to_prefill_and_decode_are_stored() -> None:
     sooner = [less("ttft-no-worse", load) for load in unlike]
     assert "p95 TTFT is {} %, {} % and {} % lower".format(*sooner) in page
     why = {one.name: one.why for one in KNOWN["prefill-decode"].claims}["tpot-no-worse"]
-    said = "tokens come {}, {} and {} % slower, and first ones {}, {} and {} % sooner"
+    said = "TPOT is {}, {} and {} % longer, and TTFT {}, {} and {} % shorter"
     assert said.format(*slower, *sooner) in why
     judged = {
         one.claim.name: one for one in verdicts(KNOWN["prefill-decode"], STORED["prefill-decode"])

@@ -316,7 +316,7 @@ def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     told += ["--policy", "round-robin", "--policy", "lmetric"]
     ran = RUN.invoke(commands.app, told)
     assert ran.exit_code == 4, ran.output
-    assert "no verdict on policies or workloads of one's choice" in ran.output
+    assert "no verdict with chosen policies or workloads" in ran.output
     assert "lost" in ran.output
     assert "lmetric" in ran.output
 

@@ -90,7 +90,7 @@ def test_ablation_and_remarks_refer_to_the_given_fleet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
 def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None:
-    """Its tenth of a second is an answer, not the time before one that nobody measured."""
+    """Its tenth of a second is an answer's time, not an overhead before an unmeasured answer."""
     surface = AccuracySurface.model_validate(FLEET)
     quicker = {
         name: model.model_copy(update={"decode_s_per_token": model.decode_s_per_token / faster})

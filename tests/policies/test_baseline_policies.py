@@ -17,7 +17,7 @@ from laar.core.picker import pick
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
-from laar.policies.own import own
+from laar.policies.own import OWN
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, Registry
 from laar_lab.policy_text import parse_policy
@@ -127,7 +127,7 @@ def test_parameters_reach_the_policies_and_wrong_ones_are_reported() -> None:
 
 def test_the_page_on_policies_names_each_and_every_parameter() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
-    registry = Registry(own(CostWeights()))
+    registry = Registry(OWN)
     for name in POLICY_NAMES:
         assert f"`{name}`" in page
         if name != "laar":

@@ -1,6 +1,6 @@
 """Every policy of laar's, and every part that settings can compose, keeps what it promises.
 
-The suite is public (`laar.testing`). It must find what it looks for, so broken parts are here too.
+The suite is public (`laar.testing`). It must detect faults, so broken parts are tested too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies import POLICY_NAMES, build_policies
-from laar.policies.own import own
+from laar.policies.own import OWN
 from laar.policies.registry import Kind
 from laar.testing import make_view
 from support.conformance import check_all
@@ -40,7 +40,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
        for name in POLICY_NAMES},
     **{f"{kind} {name}": partial(factory, **REQUIRED.get(name, {}))
        for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER)
-       for name, factory in own(CostWeights())[kind].items()},
+       for name, factory in OWN[kind].items()},
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_each_part_of_a_policy_keeps_the_contract(title: str) -> None:
 
 
 def test_every_part_in_the_package_has_a_name() -> None:
-    named = {factory for kind in own(CostWeights()).values() for factory in kind.values()}
+    named = {factory for kind in OWN.values() for factory in kind.values()}
     made = {type(scorer) for policy in build_policies(CostWeights()).values()
             for scorer, _ in policy.scorers}  # fmt: skip
     wrappers = "laar.policies.guarding"
@@ -70,7 +70,7 @@ def test_the_guide_names_every_filter_scorer_and_picker() -> None:
     rows = {name for row in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE)
             for name in re.findall(r"`([\w-]+)`", row)}  # fmt: skip
     for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER):
-        assert set(own(CostWeights())[kind]) <= rows
+        assert set(OWN[kind]) <= rows
 
 
 class Scores:

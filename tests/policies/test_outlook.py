@@ -119,7 +119,7 @@ def test_a_full_cache_of_returning_conversations_gets_no_new_ones():
 
 
 class Alternating:
-    """Estimates each of two models slightly more often right, alternating by turn."""
+    """Rates one of two models slightly higher, alternating with each call."""
 
     def __init__(self, lead):
         self.lead, self.turn = lead, 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.prefix import blocks as module
-from laar.prefix.blocks import GROWING, Chain, Grid, PromptHasher
+from laar.prefix.blocks import ENDS, MAX_HASHED_BYTES, Chain, PromptHasher
 
 HASHER = PromptHasher(b"secret")
 
@@ -55,7 +55,7 @@ def test_a_partial_last_block_does_not_count(total: int) -> None:
 
 
 def test_a_block_is_never_more_than_a_sixteenth_of_the_prefix_before_it() -> None:
-    ends = np.array(GROWING.ends)
+    ends = np.array(ENDS)
     sizes = np.diff(ends)
     assert (sizes[ends[:-1] >= 1024] * 16 <= ends[:-1][ends[:-1] >= 1024]).all()
 
@@ -100,7 +100,7 @@ def test_fractions_refer_to_the_whole_prompt() -> None:
     assert HASHER.chain([]).fraction(0) == 0
 
 
-def test_text_beyond_the_grid_is_counted_but_not_hashed() -> None:
-    chain = PromptHasher(b"", Grid(((128, 64),))).chain(["a" * 256])
-    assert len(chain) == 2
-    assert chain.fraction(2) == 0.5
+def test_text_beyond_the_limit_is_counted_but_not_hashed() -> None:
+    chain = HASHER.chain(["a" * (2 * MAX_HASHED_BYTES)])
+    assert len(chain) == len(ENDS) - 1
+    assert chain.fraction(len(chain)) == 0.5

@@ -44,5 +44,5 @@ def test_memory_is_capped_and_a_prompt_is_counted_at_few_depths(monkeypatch):
     demand = PrefixDemand()
     for number in range(50):
         demand.note(HASHER.chain([f"{number} " * 500_000]), 0.0)
-    assert len(demand) == 100
+    assert len(demand._seen) == 100
     assert len(demand.expected(HASHER.chain(["49 " * 500_000]), 0.0)[1]) <= 30

@@ -1,4 +1,4 @@
-"""Prefixes that return after they were evicted: counted by age."""
+"""Prefixes that return after they were evicted are counted by age."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from laar.prefix import evictions as module
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import Chain, blocks_in
 from laar.prefix.evictions import MAX_SHARE, Evictions
 
 PROMPT_BYTES = 65_536
 
 
 def chain_of(name: int, total_bytes: int = PROMPT_BYTES) -> Chain:
-    blocks = GROWING.blocks(total_bytes)
+    blocks = blocks_in(total_bytes)
     return Chain(array("Q", [name * 100_000 + at for at in range(1, blocks + 1)]), total_bytes)
 
 
@@ -42,7 +42,7 @@ def test_the_share_counts_text_that_returns_before_its_age_doubles() -> None:
     share = sum(gap < 64.0 for gap in at_risk) / len(at_risk)
     assert share_at(evictions, 32.0) == pytest.approx(share, abs=0.08)
     assert share_at(evictions, 4.0) == share_at(evictions, 8.0) == share_at(evictions, 64.0) == 0.0
-    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # in the midst of it
+    assert 0.0 < share_at(evictions, 38.0) < share_at(evictions, 32.0)  # within the octave
     assert share_at(evictions, float("inf")) == 0.0
 
 
@@ -82,7 +82,7 @@ def test_the_number_of_remembered_prompts_is_bounded(monkeypatch: pytest.MonkeyP
     evictions = Evictions()
     for name in range(1500):
         evictions.note(chain_of(name, 1024), 0.001 * name)
-    assert len(evictions) == 1000
+    assert len(evictions._age_of) == 1000
 
 
 def test_a_prompt_costs_others_only_if_it_evicts_text_that_will_return() -> None:

@@ -259,7 +259,7 @@ def test_a_prompt_with_a_copy_in_host_memory_stays_without_token_ids() -> None:
 
 
 def test_several_engine_names_of_one_block_count_once_until_all_are_gone() -> None:
-    """As with two images for the same token ids, if events do not distinguish them."""
+    """Two images may have the same token ids, and events may not distinguish them."""
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
     for name in (7, 8, 9):

@@ -221,7 +221,7 @@ def spotted(events, body, cuts):
 
 
 def test_an_answer_in_tiny_pieces_takes_time_in_proportion_to_its_pieces():
-    """By the number of copies of a byte, which the time shows: 25 s before, 0.1 s now."""
+    """Copying all earlier bytes for each piece took 25 s here; now it takes 0.1 s."""
     reader = AnswerReader(events=False)
     began = time.process_time()
     for _ in range(MAX_ANSWER_BYTES // 2):

@@ -1,4 +1,4 @@
-"""Operator paths, plain and disguised; real-vllm 15."""
+"""Operator paths, plain and disguised, are denied."""
 
 import orjson
 import pytest

@@ -120,7 +120,7 @@ class Gateway:
     ):
         """Start Envoy; `change` may alter its bootstrap.
 
-        On a busy machine one that is not `patient` may give the picker up and decide alone.
+        On a busy machine one that is not `patient` may give up on the picker and decide alone.
         """
         bootstrap = rendered(
             shape,

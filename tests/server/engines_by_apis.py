@@ -94,7 +94,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Reach:
-    """What laar reads of an engine beside answers.
+    """What laar reads from an engine in addition to its answers.
 
     Args:
         readings: what was found on its metrics page.
@@ -110,9 +110,9 @@ async def ask(
     mine: StandIn,
     api: ApiRow,
 ) -> str | Seen:
-    """Ask one API of one engine twice; each request has to go right.
+    """Send two requests to one API of one engine; both must succeed.
 
-    Returns what laar did where that shows at once, else the id of the second decision.
+    Return what laar did if that is known at once, else the id of the second decision.
     """
     path = path_of(api, mine.kind)
     if not path:

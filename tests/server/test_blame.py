@@ -171,8 +171,8 @@ async def test_an_engine_that_refused_a_burst_regains_its_share(gateway, http, s
     async def client(name):
         return [(await post(http, envoy, chat(f"{name} {n}")))[0] for n in range(15)]
 
-    # As many at a time as it takes: the requests in flight share them out, so that small
-    # differences of what was learned about the two engines, or a slow machine, matter little.
+    # As many at a time as it accepts: requests in flight decide where the others go, so small
+    # differences in what was learned about the two engines, or a slow machine, hardly matter.
     ended = await asyncio.gather(*(client(name) for name in "abcdefgh"))
     assert Counter(status for one in ended for status in one) == {200: 8 * 15}
     assert small.asked["good"] >= 15

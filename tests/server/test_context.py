@@ -8,7 +8,6 @@ import random
 import re
 import tracemalloc
 from collections import Counter
-from functools import partial
 from io import BytesIO
 
 import orjson
@@ -16,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.context.guard import GainGuard
 from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
@@ -144,7 +142,7 @@ def prose(i):
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_documents_without_tags_arrive_in_the_earlier_order(place, shape):
-    """They are known once they occurred between other ones."""
+    """They are recognized once they have occurred between different neighbours."""
     there = await place(shape, ON)
 
     def body(ids, question, note=""):
@@ -396,8 +394,9 @@ REQUESTS = 8
 
 @pytest.fixture(autouse=True)
 def judged_soon(monkeypatch):
-    soon = partial(GainGuard, requests=REQUESTS, outcomes=2, window=4)
-    monkeypatch.setattr("laar.context.hook.GainGuard", soon)
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", REQUESTS)
+    monkeypatch.setattr("laar.context.guard.MIN_OUTCOMES", 2)
+    monkeypatch.setattr("laar.context.guard.WINDOW", 4)
 
 
 async def served(there, rounds, cached, enough=lambda: True):
@@ -551,7 +550,7 @@ def test_an_order_is_learned_after_its_messages_are_sent_and_before_the_next_bod
 
 
 def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
-    """20,000 of them do, whether outcomes are reported or not."""
+    """The last 20,000 decisions wait, whether outcomes are reported or not."""
     hook = {"capacity_docs": 1}
     monkeypatch.setattr("laar.context.memo.MAX_ENTRIES", 1)
     monkeypatch.setattr("laar.context.sequences.MAX_DOCUMENTS", 1)

@@ -1,14 +1,12 @@
 """The context hook's panel on the live page, in a real Chromium."""
 
 import re
-from functools import partial
 
 import orjson
 import pytest
 from browser import missing, window
 from watching import watched_picker
 
-from laar.context.guard import GainGuard
 from laar.core.request import Api
 from laar.prefix.templates import Template
 from laar.protocol.answers import Usage
@@ -47,7 +45,8 @@ async def test_the_page_shows_what_breaks_prefixes(tmp_path, chromium):
 async def test_the_page_shows_expected_and_actual_gains_of_the_hook(
     tmp_path, chromium, monkeypatch
 ):
-    monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2, window=4))
+    monkeypatch.setattr("laar.context.guard.MIN_REQUESTS", 2)
+    monkeypatch.setattr("laar.context.guard.WINDOW", 4)
     route = {
         "name": "rag",
         "mode": "on",

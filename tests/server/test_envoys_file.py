@@ -123,7 +123,7 @@ async def test_endpoints_that_left_are_removed_from_the_file_despite_constant_ch
 
 
 async def test_an_endpoint_that_returns_before_envoy_forgets_it_counts_as_new(eds):
-    """It was used at once, and Envoy, which no longer knew it, chose any other."""
+    """Once it was used immediately; Envoy had just forgotten it and chose any other endpoint."""
     one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
     async with running(eds) as (fleet, table):
 

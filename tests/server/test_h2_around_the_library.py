@@ -198,7 +198,7 @@ ago = st.integers(0, 4)
 
 
 def step(make, before, flags, given):
-    """A frame of the stream that is so many before the last; the next is -1."""
+    """A frame of the stream this many places before the last one; -1 is the next stream."""
     before = before if before is ago else st.sampled_from(before)
     return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
 
@@ -308,7 +308,7 @@ headers = st.lists(
 @settings(max_examples=examples(60))
 @given(headers, headers, st.booleans())
 def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
-    """As headers and as trailers, where other rules hold; a fault is one each time."""
+    """Headers and trailers have different rules; faults are detected every time."""
     block = bytes(Encoder().encode(trailers))
     start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
     for _ in range(2):
@@ -318,7 +318,7 @@ def test_cached_headers_are_judged_as_by_the_library(more, trailers, whole):
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
 def test_answers_can_be_decoded_after_any_change_of_the_header_table(sizes):
-    """With a decoder that enforces RFC 7541, 4.2, on the sender."""
+    """The decoder enforces what RFC 7541, 4.2, requires of the sender."""
     say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]
     reads = [opened(1), say, *told]

@@ -1,4 +1,4 @@
-"""Unusual requests, answers and moments, through a real Envoy: the picker loses none."""
+"""Unusual requests, answers and timings, through a real Envoy: the picker loses none."""
 
 import asyncio
 import contextlib

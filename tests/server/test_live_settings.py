@@ -168,7 +168,7 @@ async def test_a_change_that_needs_a_restart_is_reported_until_it_is_reverted(ga
     told = runner.picker.problems["settings restart"]
     assert f"listen.admin ({shown['origins']['listen.admin']})" in told
     gateway.change(listen={"admin": running})
-    await eventually(lambda: metric(runner, PENDING) == 0, what="the setting put back")
+    await eventually(lambda: metric(runner, PENDING) == 0, what="the restored setting")
     assert "settings restart" not in runner.picker.problems
     assert (await config(gateway, http))["pending_restart"] == {}
 
@@ -278,7 +278,7 @@ async def test_weights_and_artifact_are_reloaded_and_learned_outcomes_are_kept(g
 
 
 async def test_a_missing_file_in_the_settings_is_found_on_request(gateway):
-    """SIGHUP asks: no known file has changed since the refusal."""
+    """SIGHUP makes the request, since no known file has changed since the refusal."""
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     later = gateway.directory / "later.json"

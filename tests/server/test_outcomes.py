@@ -160,7 +160,7 @@ async def test_an_invalid_file_of_reporters_is_refused(gateway, text):
 @pytest.fixture
 def doubtful(monkeypatch):
     """The artifact's probabilities weigh few outcomes, so that a few reports show."""
-    monkeypatch.setattr("laar.server.learning.KAPPA", 2.5)
+    monkeypatch.setattr("laar.accuracy.online.KAPPA", 2.5)
 
 
 async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http, doubtful):
@@ -405,7 +405,7 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
     "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
 )
 async def test_a_retry_after_a_truncated_answer_does_not_show_a_wrong_one(gateway, http, end):
-    """As from an engine that crashed in the middle of its stream."""
+    """This is what an engine that crashes in the middle of its stream leaves."""
     runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))

@@ -1,4 +1,4 @@
-"""The live page in a real Chromium; skipped, with install instructions, if there is none."""
+"""The live page in a real Chromium; skipped with install instructions if there is none."""
 
 import logging
 import os

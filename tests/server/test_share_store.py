@@ -510,7 +510,7 @@ async def test_a_slow_store_delays_only_records_for_other_pickers(server, member
     p, q = await members(1), await members(2)
     await server.ask("CLIENT", "PAUSE", "600", "ALL")
     decisions = [p.decide(f"{n} was asked while the store was slow " * 30) for n in range(20)]
-    assert p.in_flight == 20  # deciding waits for nothing
+    assert p.in_flight == 20  # decisions do not wait
     assert q.in_flight == 0
     await eventually(lambda: q.in_flight == 20, what="the loads")
     for decision in decisions:

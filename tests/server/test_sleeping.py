@@ -133,8 +133,8 @@ async def test_an_engine_is_woken_once_the_others_are_busy_for_longer_than_wakin
     prompts = [chat(f"{n} " + "a long prompt of its own " * 800) for n in range(30)]
     asked = [asyncio.create_task(post(http, envoy, prompt)) for prompt in prompts]
     if policy == "laar":
-        await eventually(lambda: asleep.answered > 0, what="an answer of the one woken")
-    else:  # it computes no seconds
+        await eventually(lambda: asleep.answered > 0, what="an answer of the woken engine")
+    else:  # a policy that computes no times
         await eventually(lambda: int(runner.picker.table.in_flight.sum()) == 30, what="all there")
     awake.busy.set()
     assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 30
@@ -245,7 +245,7 @@ async def test_an_engine_that_failed_while_falling_asleep_counts_as_asleep(gatew
         await asyncio.gather(*(post(http, envoy, prompt) for prompt in new))
         return engine.answered > answered
 
-    await eventually(is_used, what="an answer of the one that is awake again")
+    await eventually(is_used, what="an answer of the woken engine")
 
 
 async def test_an_engine_is_woken_once_its_certificate_authorities_are_readable_again(tmp_path):

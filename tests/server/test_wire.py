@@ -99,7 +99,7 @@ def test_a_header_that_is_not_text_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_tenants_in_latin_1_are_distinguished(kept: bool) -> None:
-    """As many systems send them; with replaced bytes all such tenants shared one turn."""
+    """Many systems send it; when its bytes were replaced, such tenants shared one turn."""
     found = []
     for raw in ("Müller".encode(), "Müller".encode("latin-1"), "Möller".encode("latin-1")):
         message = ours.ProcessingRequest()

@@ -130,7 +130,7 @@ class Machine:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory, envoy_binary):
-    """For the first tests together: the first needs it fresh, and the last ends it."""
+    """Shared by the first tests: the first needs it new, and the last one stops it."""
     async with AsyncExitStack() as stack:
         yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 

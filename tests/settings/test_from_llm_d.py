@@ -1,4 +1,4 @@
-"""An EndpointPickerConfig is converted to laar's settings, with a list of the lost parts."""
+"""An EndpointPickerConfig is converted to laar's settings, and what has no equivalent is listed."""
 
 import json
 

@@ -391,8 +391,8 @@ def test_a_long_backlog_is_sent_in_small_pieces():
         news = []
         p.outbox.on_news = lambda _soon, news=news: news.append(1)
         sent = p.batches(1.0)
-        assert max(map(len, sent)) < 100_000  # one is taken in one go
-        assert sum(map(len, sent)) < 500_000  # and a slow link carries these in time
+        assert max(map(len, sent)) < 100_000  # each is read without a pause
+        assert sum(map(len, sent)) < 500_000  # a slow link carries them in time
         assert bool(news) == bool(p.outbox.waiting_bytes)
 
 
@@ -514,7 +514,7 @@ def test_invalid_records_are_skipped_individually():
         ["w", {"w": "x"}, 1.0],
     ]
     p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
-    assert p.refused["record"] == len(records) - 1  # one names a beginning that is unknown here
+    assert p.refused["record"] == len(records) - 1  # one builds on an unknown prefix
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.blocks == 0
     p.director.decide(request(), 1.1)
@@ -526,7 +526,7 @@ def test_a_prompt_whose_length_does_not_match_its_blocks_is_rejected(total_bytes
     eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
     p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
     assert p.prefixes.beliefs.index.blocks == 0
-    assert len(p.prefixes.beliefs.evictions) == 0
+    assert not p.prefixes.beliefs.evictions._age_of
     p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
     assert p.prefixes.beliefs.index.blocks == 8
 

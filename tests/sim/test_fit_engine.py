@@ -156,7 +156,7 @@ def test_a_missing_model_or_length_is_reported(endpoint: str) -> None:
 
 
 def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
-    async def asked_beside() -> Facts:
+    async def ask_meanwhile() -> Facts:
         async with aiohttp.ClientSession() as session:
             body = {"model": "sim", "prompt": [5] * 64, "max_tokens": 2000, "stream": True}
             async with session.post(f"{endpoint}/v1/completions", json=body) as answer:
@@ -165,7 +165,7 @@ def test_requests_from_other_clients_are_reported(endpoint: str) -> None:
                 assert context == 8192
                 return facts
 
-    assert asyncio.run(asked_beside()).others == 1
+    assert asyncio.run(ask_meanwhile()).others == 1
 
 
 def test_a_file_with_more_than_one_profile_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from laar.errors import RequestError
@@ -101,3 +103,27 @@ def test_each_of_several_pickers_has_its_own_queue(share_delay_s: float | None) 
     assert (len(ended), refused) == (8, [])
     assert {exchange.picker for exchange in ended} == {0, 1}
     assert [flow.left for flow in fleet.flows] == [0, 0]
+
+
+def test_a_turn_that_moves_after_a_refusal_has_its_place_where_it_was_served() -> None:
+    settings = replace(ENGINE.settings, scheduler="parallel", num_blocks=600, refuses_full=True)
+    site = replace(SITE, engine=replace(ENGINE, settings=settings))
+    fleet = VirtualFleet(
+        [site, replace(site, name="f:80", link=LinkProfile(rtt_s=0.1))],
+        FleetSettings(fallbacks=1),
+        seed=1,
+        flow=FlowSettings(),
+        by_load=False,
+    )
+    fleet.intrude("e:80", "others", other(1))
+    ended: list[Exchange] = []
+    refused: list[RequestError] = []
+    for number, at_s in ((2, 0.1), (3, 10.0), (4, 11.0)):
+        prompt = other(number)
+        request = request_of(number, Arrival(at_s=at_s, prompt=prompt, session=f"{number}"))
+        fleet.clock.at(at_s, fleet.enqueue, request, prompt, ended.append, refused.append)
+    fleet.clock.run()
+    moved, second = ended
+    assert (moved.failed, moved.address, refused) == (("e:80",), "f:80", [])
+    assert second.decision.address == "e:80"
+    assert fleet.flows[0].left == 1, "the third waits, as both caches hold a session's context"

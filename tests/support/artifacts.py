@@ -1,4 +1,4 @@
-"""Small artifacts to test with."""
+"""Small artifacts for tests."""
 
 from __future__ import annotations
 

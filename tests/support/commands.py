@@ -27,6 +27,6 @@ def run(*arguments: object, **variables: str) -> Ran:
     return Ran(done.exit_code, done.output)
 
 
-async def run_beside(*arguments: object, **variables: str) -> Ran:
-    """Run `laar` to its end, in a thread: this loop serves what it connects to."""
+async def run_in_thread(*arguments: object, **variables: str) -> Ran:
+    """Run `laar` to its end in a thread, while this loop serves what it connects to."""
     return await asyncio.to_thread(run, *arguments, **variables)

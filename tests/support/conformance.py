@@ -1,4 +1,4 @@
-"""All promises of a filter, scorer, picker or policy at once."""
+"""Check all promises of a filter, scorer, picker or policy at once."""
 
 from __future__ import annotations
 

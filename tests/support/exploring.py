@@ -1,8 +1,8 @@
 """How many examples a property test tries.
 
 `make test` tries the same ones each time (`pytest_configure` in tests/conftest.py): a quarter of
-the number, since one change seldom hides from the first quarter only. `make test-all` looks for new
-ones, and tries the whole number.
+the number, since the other three quarters seldom find a fault that the first does not.
+`make test-all` looks for new ones, and tries the whole number.
 """
 
 from __future__ import annotations

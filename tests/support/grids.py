@@ -11,8 +11,8 @@ import pytest
 def crossed(shapes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
     """Return the parameters of a test for each shape and case; a tuple is several of them.
 
-    Every case is tried in the first shape, and the first case in every shape. The others are for
-    the slow suites: what reads a case is the same code in each shape.
+    Every case is tried in the first shape, and the first case in every shape. The other
+    combinations run in the slow suites, since the same code reads a case in each shape.
     """
     made = []
     for shape in shapes:

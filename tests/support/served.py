@@ -1,4 +1,4 @@
-"""An engine played by a test: a handler behind a port on loopback."""
+"""A fake engine: a handler behind a port on loopback."""
 
 from __future__ import annotations
 

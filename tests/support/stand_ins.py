@@ -33,10 +33,10 @@ class Kind:
         details: the forms whose usage names cached tokens.
         native: its own API for texts, a body for it and its answer; empty for none.
         tokenize: its path that counts tokens, a body for it and its answer; empty for none.
-        page: the path of its metrics page and one; empty for none.
-        settings: what an endpoint's entry says beside address and model.
+        page: the path of its metrics page, and such a page; empty for none.
+        settings: fields of an endpoint's entry in addition to address and model.
         base: the path in place of `/v1`.
-        secure: it speaks https and wants a key.
+        secure: whether it speaks https and requires a key.
     """
 
     name: str
@@ -214,13 +214,13 @@ KINDS = (
 
 
 class StandIn:
-    """One engine of a kind for the length of an ``async with`` block; it records what it is asked.
+    """One engine of a kind, for the duration of an ``async with`` block; it records its requests.
 
     Args:
-        kind: what it speaks.
+        kind: its kind.
         model: the name of its model.
         pair: its certificate and key, if it speaks https.
-        key: the key that it wants.
+        key: the key that it requires.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An HTTP server in the test's own process that records requests and gives set answers."""
+"""An HTTP server in the test's own process that records requests and gives scripted answers."""
 
 from __future__ import annotations
 

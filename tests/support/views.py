@@ -1,4 +1,4 @@
-"""Views for tests of policies, and where a scorer would send them."""
+"""Views for tests of policies, and the endpoint that a scorer would choose."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def view_of(
 
 
 def chosen(scorer: Scorer, view: View, *filters: Filter) -> int:
-    """Return where the picker sends it; near-ties must not overrule the policy."""
+    """Return the picker's choice; near-ties must not overrule the policy."""
     policy = Policy(name="test", scorers=[(scorer, 1.0)], filters=filters)
     kept, scores = policy.keep(view), policy.score(view)
     assert np.isfinite(scores).all()

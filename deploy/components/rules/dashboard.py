@@ -83,7 +83,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Requests given an endpoint",
             "reqps",
-            "By model. All of one colour: is one model so much better, or the others unknown?",
+            "By model. If all go to one: is it that much better, or are the others unknown?",
             [(rate("laar_decisions_total", "model"), "{{model}}")],
         ),
         (
@@ -131,7 +131,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "In flight",
             "short",
-            "Requests that this picker has sent and not seen the end of.",
+            "Requests that this picker has sent and that have not ended.",
             [
                 (
                     gauge("laar_endpoint_in_flight", "endpoint, model", "sum"),
@@ -142,7 +142,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Prompt tokens queued",
             "short",
-            "Uncached prompt tokens in front of each model.",
+            "Uncached prompt tokens queued for each model.",
             [(gauge("laar_endpoint_queued_tokens", "model", "sum"), "{{model}}")],
         ),
         (
@@ -224,7 +224,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Drift of speeds",
             "s",
-            "Seconds for a prompt token, as measured by laar fit and as seen. Apart: fit again.",
+            "Seconds per prompt token, by laar fit and as observed. If they differ, fit again.",
             [
                 (
                     gauge("laar_model_seconds_per_token", "model, source"),
@@ -244,7 +244,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Shed",
             "reqps",
-            "Answered 503 instead of waiting on.",
+            "Answered with 503 instead of waiting longer.",
             [(rate("laar_flow_sheds_total", "reason"), "{{reason}}")],
         ),
     ],
@@ -252,7 +252,7 @@ ROWS: dict[str, list[Panel]] = {
         (
             "Tuner: weights",
             "short",
-            "The best found so far. Empty where nothing is tuned.",
+            "The best found so far. Empty if nothing is tuned.",
             [(gauge("laar_tuner_weight", "weight"), "{{weight}}")],
         ),
         (

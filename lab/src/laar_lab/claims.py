@@ -8,21 +8,21 @@ held. Effects:
   one of 1.03 is a non-inferiority margin of 3 %.
 * `difference`: ours - theirs, paired by seed.
 * `level`: ours alone.
-* `every`: each seed's number keeps the bound; for exact figures and forbidden events.
+* `every`: every seed's number meets the bound; for exact figures and events that must not happen.
 
-All but `every` are one-sided t tests of "the bound is not kept". If a claim has several parts
-(loads, rivals), either `all` must be shown, which needs no correction, or `any`, which is corrected
-for their number. Claims of one family are corrected by Holm's procedure.
+All but `every` are one-sided t tests with the null hypothesis that the bound is not met. If a claim
+has several parts (loads, rivals), either `all` must be shown, which needs no correction, or `any`,
+which is corrected for their number. Claims of one family are corrected by Holm's procedure.
 
 With fewer seeds than the claim names there is no verdict. Outcomes:
 
-* `shown`: the bound is kept.
-* `in kind`: the bound is not shown, but the direction is (a ratio on the right side of 1, say).
+* `shown`: the bound is met.
+* `in kind`: not the bound but the direction is shown (for example, a ratio on the right side of 1).
 * `contrary`: the opposite of the direction is shown.
 * `open`: none of these.
 
-For a paper's claim this reads as reproduced, reproduced in kind, contradicted or not reproduced;
-for a claim of laar itself, as beyond the paper, shown or not.
+In tables, a paper's claim is reproduced, reproduced in kind, contradicted or not reproduced. A
+claim of laar itself is "beyond the paper", shown or not.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ ALONE = "alone"
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
-"""Most seeds to suggest. Beyond that the effect is practically at the bound and no number of seeds
-settles it."""
+"""Largest number of seeds to suggest. An effect that needs more is practically at the bound."""
 _NONE = {"ratio": 1.0, "difference": 0.0}
 """The effect if ours and theirs are equal."""
 
@@ -78,8 +77,8 @@ class Claim:
         parts: whether all parts must be shown, or any.
         family: name shared by claims that are corrected together; `ALONE` for no correction.
         kind: effect beyond which the direction is right; by default, no difference. None for a
-            level: missing a figure contradicts nothing.
-        why: the known reason for a result other than claimed.
+            level, which can't be contradicted.
+        why: the known reason if the result differs from the claim.
     """
 
     name: str
@@ -198,16 +197,16 @@ class Judged:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
         size = f"{self.detectable:.0f}" if self.detectable >= 100.0 else f"{self.detectable:.2g}"
-        said = f"{self.seeds} seeds show an effect of {size}{unit}"
+        said = f"{self.seeds} seeds can detect an effect of {size}{unit}"
         if self.outcome == "open" and self.seeds < self.wanted < _MANY_SEEDS:
-            said += f"; as seen, about {self.wanted:.0f} would settle it"
+            said += f"; about {self.wanted:.0f} would settle the observed effect"
         return said
 
     @property
     def sentence(self) -> str:
         """The verdict as a full sentence."""
         where = f" ({self.part})" if self.part else ""
-        asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
+        asked = f"{self.claim.direction} {self.claim.bound:.4g} required"
         told = f"{self.claim.metric} {self.ours}{where}, {asked}"
         return f"{told}; {self.power}" if self.power else told
 
@@ -218,7 +217,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part's estimate and its p values: bound kept, direction right, direction opposite."""
+    """One part's estimate and its p values: bound met, direction right, direction opposite."""
 
     name: str
     effect: float

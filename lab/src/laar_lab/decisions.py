@@ -12,7 +12,7 @@ A log contains no prompts, so some information is lost:
 - Most answers' lengths are unknown (`bodies.sample_answers`). Such an answer gets a random one of
   the last known lengths; before the first is known, `UNKNOWN_ANSWER_TOKENS`.
 - Opaque requests have no length and are left out. Refused requests are not in the log.
-- A model name (or alias) that no endpoint of the new fleet serves stands for all its models. A
+- A requested model that no endpoint of the new fleet serves, such as an alias, means any model. A
   model without a logged probability gets the mean of the others.
 """
 
@@ -35,8 +35,8 @@ from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, 
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
 MAX_REORDERED = 1 << 15
-"""Lines held to sort them by decision time, at a kilobyte each; the log has them in the order in
-which requests ended. A request that outlasts all of these is sent late."""
+"""Lines buffered to sort them by decision time, at a kilobyte each; the log is in the order in
+which requests ended. A request that ends after this many later ones is sent late."""
 
 UNKNOWN_ANSWER_TOKENS = 128
 """Output length assumed until a first answer's length is known."""

@@ -1,4 +1,4 @@
-"""Read an experiment's declaration and claims from the YAML file beside its module.
+"""Read an experiment's declaration and claims from the YAML file next to its module.
 
     gorgo-live:
       about: Frozen weights have a better tail than a climb on live traffic

@@ -1,9 +1,9 @@
 """An experiment: a grid of runs, tables, and claims declared before it runs.
 
-Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`, and a YAML file beside
-it that declares them (`laar_lab.declared`). Nothing else is needed to be listed, run, judged and
-given a row in docs/results. Its function returns tables and, for each declared claim, the numbers
-by seed; `laar_lab.claims` judges them.
+Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`, and a YAML file next to
+it that declares them (`laar_lab.declared`). That is all it takes for an experiment to be listed,
+run, judged and given a row in docs/results. Its function returns tables and, for each declared
+claim, the numbers by seed; `laar_lab.claims` judges them.
 """
 
 from __future__ import annotations

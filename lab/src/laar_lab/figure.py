@@ -32,7 +32,7 @@ def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> 
     """
     charts = [chart for chart in report.charts if chart.x and any(chart.series.values())]
     if not charts:
-        raise SettingError(f"--plot {path}: {title} has no figure, so none is written")
+        raise SettingError(f"--plot {path}: {title} has no figure")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

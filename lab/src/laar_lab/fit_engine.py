@@ -27,7 +27,7 @@ from laar_lab.sim.fleet import BLOCK_TOKENS
 from laar_lab.statistics import Estimate
 
 RANK_CORRELATION = 0.9
-_LEAST_TOKENS = 2048  # of the longest prompt; shorter ones would only fit overheads
+_LEAST_TOKENS = 2048  # of the longest prompt; with shorter ones, overheads dominate
 _SPARE_TOKENS = 64  # reserved in the context for the answer
 
 
@@ -86,8 +86,8 @@ async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None
         longest = min(settings.longest, context - _SPARE_TOKENS) if context else settings.longest
         if longest < _LEAST_TOKENS:
             raise SettingError(
-                f"--longest {longest}: too short to fit to; give {_LEAST_TOKENS} or more, of an "
-                "engine whose context holds it"
+                f"--longest {longest}: too short for a fit; use {_LEAST_TOKENS} or more, and an "
+                "engine with that context length"
             )
         if facts.block_size % BLOCK_TOKENS:
             raise SettingError(
@@ -110,7 +110,9 @@ async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None
     groups = {group: _rows(profile, of, seen) for group, of in checked.items()}
     report = _report(profile, groups, settings.tolerance)
     if facts.others:
-        remark = f"{facts.others} requests of others were under way: measure an engine without any"
+        remark = (
+            f"{facts.others} other requests were in progress: measure an engine without traffic"
+        )
         report = replace(report, remarks=[remark])
     return Fitted(profile=profile, longest=longest, report=report)
 
@@ -168,7 +170,7 @@ def _report(profile: EngineProfile, groups: Mapping[str, list[_Row]], tolerance:
                 digits=4,
             ),
             Table(
-                title="TTFT at points that were not fitted to",
+                title="TTFT at points outside the fit",
                 columns=(*columns, "model / measured"),
                 rows=table,
             ),
@@ -228,7 +230,7 @@ def check_out(path: Path | None) -> None:
     if path and path.suffix != ".yaml":
         raise SettingError(f"--out {path}: must end in .yaml, or no fleet file can name it")
     if path and not path.parent.is_dir():
-        raise SettingError(f"--out {path}: there is no directory {path.parent}")
+        raise SettingError(f"--out {path}: no directory {path.parent}")
 
 
 def write_profile(fitted: Fitted, path: Path) -> None:

@@ -19,7 +19,7 @@ from laar_lab.sim.answers import AccuracySurface, Answerer
 from laar_lab.tokens import count_tokens
 
 DEFAULT_CREATED = "2026-01-01"
-"""Creation date in the packaged artifact; fixed, so that artifacts can be compared."""
+"""Creation date in the artifact; fixed, so that artifacts can be compared."""
 
 
 def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator[MeasuredOutcome]:

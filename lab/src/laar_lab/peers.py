@@ -34,7 +34,7 @@ class Gate:
         fleet: fleet that gets the requests.
         room_tokens: total context of the admitted sessions, at most.
         idle_s: idle time after which a session may be evicted for a waiting one.
-        fades: halve the weight of an idle session's context every second (ThunderAgent).
+        fades: whether the weight of an idle session's context halves every second (ThunderAgent).
     """
 
     fleet: VirtualFleet

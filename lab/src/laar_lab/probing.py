@@ -2,7 +2,8 @@
 
 Prompts are random token ids, new ones each time, so the engine's prefix cache holds only the
 prompts put there for the measurement. Of several repeats the fastest counts, because other work on
-the machine only adds time. Each round visits all points, so a busy spell does not hit one alone.
+the machine only adds time. Each round visits all points, so a busy period does not affect a single
+point.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from laar_lab.sim.engine.fitting import Facts, Point, Seen
 TIMEOUT_S = 600.0
 
 GAP = 0.25
-"""Share of the first prompt's time after which the other prompts are sent. Sent simultaneously,
-they would join the first one's iteration or not by chance."""
+"""Share of the first prompt's time after which the other prompts are sent. If all were sent at
+once, chance would decide which of them join the first one's iteration."""
 
 SHORT_TOKENS, OFTEN = 1024, 4
 """Prompts up to `SHORT_TOKENS` are sent `OFTEN` times per round: they take milliseconds, so other
@@ -34,7 +35,8 @@ work on the machine dominates a single measurement."""
 
 _MAX_PAGE_BYTES = 16 << 20
 _IDS = (1000, 3)
-"""End and start of the token ids to draw: in every vocabulary, and none ends an answer."""
+"""End and start of the token ids to draw. They exist in every vocabulary, and none ends an
+answer."""
 
 _UNDER_WAY = re.compile(
     r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\d+(?:\.\d+)?)$", re.MULTILINE
@@ -175,7 +177,7 @@ async def _ask(
                     continue
                 chunk = orjson.loads(line[5:])
                 if not isinstance(chunk, dict) or chunk.get("error"):
-                    raise SettingError(f"{url} broke an answer off: {chunk!r:.300}")
+                    raise SettingError(f"{url} aborted an answer: {chunk!r:.300}")
                 if chunk.get("choices"):
                     last_s = time.perf_counter() - begin
                     first_s = first_s or last_s

@@ -36,10 +36,12 @@ from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
 
 _CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
 _LOG_REMARK = (
-    "A decision log holds no prompts: here none shares a prefix or a session with another, and "
-    "answers whose length it does not know have that of one it does."
+    "A decision log holds no prompts, so no two requests share a prefix or a session here. "
+    "Answers of unknown length get the length of a known one."
 )
-_OPEN_REMARK = "The file names no sessions: its requests were sent at their times, an open loop."
+_OPEN_REMARK = (
+    "The file names no sessions, so its requests were sent at their times, as an open loop."
+)
 _LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
 
 
@@ -113,7 +115,7 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
     if not any(numbers["requests"] for numbers in results.values()):
-        raise SettingError(f"{given.trace}: no request in it, or none so early")
+        raise SettingError(f"{given.trace}: no requests, or none within the time limit")
     chart = Chart(
         title="Latency by policy",
         x_label="",

@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """An exact check made by a tool; claims over seeds are in `laar_lab.claims`.
+    """An exact check made by a tool; for claims over seeds see `laar_lab.claims`.
 
     Args:
         claim: the expectation, in one sentence.

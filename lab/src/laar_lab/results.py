@@ -35,31 +35,31 @@ _GROUPS = {
 }
 _HEAD = """# Results
 
-Made by `laar lab results`; do not edit. One row per claim of the lab's experiments, in virtual
-time, with the code that serves, on simulated engines. Each was declared beside its experiment
-before the run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals are of 95 %,
-paired by seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by
-Holm's procedure, except those of {alone}, which are tested separately. The effect that seeds can
-show is the one shown with a probability of 80 %, before that correction. Ratios are geometric
-means.
+Made by `laar lab results`; do not edit. Each row is a claim of one of the lab's experiments, which
+run the serving code in virtual time on simulated engines. A claim is declared next to its
+experiment before the run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals
+are 95 %, paired by seed. Tests are one-sided at 5 %, and the claims of an experiment are corrected
+together by Holm's procedure, except those of {alone}, which are tested separately. The effect that
+seeds can detect is the one shown with a probability of 80 %, before that correction. Ratios are
+geometric means.
 
 * **reproduced**: a paper's claim is shown, with the required size;
 * **reproduced in kind**: its direction is shown, the size is not;
 * **contradicted**: the opposite direction is shown; **not reproduced**: neither is;
-* **beyond the paper**: a claim of ours, shown or not;
+* **beyond the paper**: a claim of laar's own, shown or not;
 * **not run yet**: no run is stored; the time is for two cores.
 
-The lab is deterministic, so `laar lab results --check` runs each stored run's first seed again: "as
-at" names the commit at which all its numbers came out as stored, **stale** says how many did not.
+The lab is deterministic, so `laar lab results --check` repeats the first seed of each stored run.
+"As at" names the commit at which all its numbers were reproduced; **stale** says how many were not.
 Matrix products are rounded differently by kind of CPU, so all runs use OpenBLAS's kernels for
-Skylake where the CPU has AVX-512, whatever `OPENBLAS_CORETYPE` says. With those for older CPUs 9 of
+Skylake on CPUs with AVX-512, whatever `OPENBLAS_CORETYPE` says. With kernels for older CPUs 9 of
 648 numbers of `no-regret` differ, and 6 of 90 of `conversations`, the most for `llm-d-latency`
 (52.85 and 51.02).
 {checked}
 
-P(correct) tells tasks, languages and lengths apart, not hard questions of a task from its easy
-ones: nothing that was tried sees that. So routing by accuracy is by task only. On real questions
-it takes 6 % off the time to a correct answer, of 9 to 24 % that laar takes in all
+P(correct) distinguishes tasks, languages and lengths, but not the hard questions of a task from its
+easy ones; nothing that was tried does. So routing by accuracy is by task only. On real questions it
+takes 6 % off the time to a correct answer; laar takes off 9 to 24 % in all
 ([decision 11](../decisions/0011-accuracy-that-nobody-has-to-tell.md)).
 
 Figures of the papers that no experiment tests are in [missing](missing.md).
@@ -178,7 +178,7 @@ def load(directory: Path) -> dict[str, Stored]:
                 data["checked"] = Checked(**data["checked"])
             found[data["experiment"]] = Stored(**data)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
+            raise SettingError(f"{path}: not a stored run; remove it and repeat the run") from None
     return found
 
 
@@ -198,7 +198,9 @@ def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
     """
     if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
         name = experiment.name
-        raise SettingError(f"{name}.json has other claims than {name}: `laar lab results {name}`")
+        raise SettingError(
+            f"{name}.json and {name} differ in claims: run `laar lab results {name}`"
+        )
     return judge(experiment.claims, stored.evidence)
 
 
@@ -228,7 +230,7 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
     ]
     text = [
         _HEAD.format(alone=", ".join(alone), checked=_checked(stored)),
-        f"All of it takes about {spoken_time(hours)} on two cores.\n",
+        f"All experiments together take about {spoken_time(hours)} on two cores.\n",
     ]
     text.append("| verdict | claims |\n| --- | --- |")
     text += [f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())]
@@ -245,13 +247,13 @@ def _checked(stored: Mapping[str, Stored]) -> str:
     hold = sum(not each.differ for each in checks)
     never = len(stored) - len(checks)
     return (
-        f"Of {len(stored)} stored runs {hold} came out as stored, {len(checks) - hold} are stale,"
-        f" {never} were not checked yet."
+        f"Of {len(stored)} stored runs {hold} were reproduced, {len(checks) - hold} are stale and"
+        f" {never} have not been checked yet."
     )
 
 
 _COLUMNS = (
-    "| claim | published | ours, 95 % interval | asked for | verdict | seeds | commit, date "
+    "| claim | published | ours, 95 % interval | required | verdict | seeds | commit, date "
     "| command |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 

@@ -40,7 +40,7 @@ from laar_lab.trace import (
 )
 
 MAX_REQUESTS = 1 << 20
-"""Most requests in a file. Sessions may be interleaved, so the whole file is held in memory, at a
+"""Most requests in a file. Sessions may be interleaved, so the whole file is kept in memory, at a
 kilobyte or two per request."""
 
 
@@ -146,7 +146,8 @@ def _pauses(
     gap_s = sent_s - before[0]
     if not 0 <= gap_s <= MAX_LENGTH_S:
         raise SettingError(
-            f"{where}: no `think_s`, and `t_s` or `timestamp` is missing, back or a year on"
+            f"{where}: needs `think_s`, or a `t_s` or `timestamp` at or after the previous one, "
+            "by at most a year"
         )
     if math.isnan(before[1]):
         return 0.0, gap_s

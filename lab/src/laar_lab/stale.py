@@ -1,7 +1,7 @@
 """Check whether stored numbers still match the code, by rerunning each run's first seed.
 
 The lab is deterministic: the same code gives the same numbers to the last digit, so the first seed
-vouches for the others. If all its numbers match the stored ones, the run counts as valid for the
+stands for the others. If all its numbers match the stored ones, the run counts as valid for the
 current code; otherwise it is stale and must be repeated. Because the check runs the first seed
 alone, it compares with numbers that this seed gave alone when the run was made.
 
@@ -39,8 +39,8 @@ _DATA = (".yaml", ".json", ".txt")
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
     """Return a digest of the code that an experiment's run reaches, ignoring texts and layout.
 
-    It covers the experiment's module, all its direct and indirect imports, and the data files
-    beside them, but not the experiments' declarations, because claims are judged after a run.
+    It covers the experiment's module, all its direct and indirect imports, and the data files next
+    to them, but not the experiments' declarations, because claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
     reached = _reached((experiment.run.__module__,), roots)
@@ -173,9 +173,9 @@ def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
 
 
 def pages_of(name: str, docs: Path) -> list[str]:
-    """Return the pages that name an experiment: in a command, a link or as code.
+    """Return the pages that mention an experiment: in a command, in a link or as code.
 
-    The results page, decisions (which record their day) and generated pages are ignored.
+    The results page, decisions (which describe their time) and generated pages are ignored.
     """
     named = re.compile(rf"`{name}`|lab (?:run|results) {name}\b(?!-)|results/{name}\.")
     pages = [docs.parent / "README.md", *docs.glob("*.md"), *docs.glob("guides/*.md")]

@@ -1,10 +1,10 @@
 """All statistics of the lab: means with 95 % intervals, tests, and the power of tests.
 
 Policies that run on the same seeds get the same requests and the same network, so their difference
-varies far less between seeds than either: comparisons are paired by seed. Ratios are compared by
-their logarithms, whose mean and interval are transformed back: a ratio of 2 and one of 1/2 cancel.
-Intervals and tests are Student's. Few seeds make intervals wide and tests weak, so less data never
-makes a claim easier to show.
+varies far less between seeds than either policy does: comparisons are paired by seed. Ratios are
+averaged as logarithms and transformed back, so that ratios of 2 and 1/2 cancel. Intervals and tests
+are Student's. With few seeds intervals are wide and tests weak, so less data never makes a claim
+easier to show.
 """
 
 from __future__ import annotations

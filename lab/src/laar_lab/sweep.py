@@ -106,8 +106,8 @@ class _Lines:
 
 
 KERNEL = "SkylakeX"
-"""OpenBLAS's kernels for matrix products in workers, on CPUs with AVX-512. Others round
-differently, which changes some choices between nearly equal endpoints; stored runs have these."""
+"""OpenBLAS's kernels for matrix products in workers, on CPUs with AVX-512; stored runs used them.
+Other kernels round differently, which changes some choices between nearly equal endpoints."""
 
 
 def has_kernel() -> bool:
@@ -157,8 +157,8 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
     """Store the finished runs of sweeps inside, and reuse the runs already stored.
 
     Args:
-        directory: shared with workers on other machines; runs of other sources, files or cases in
-            it are left alone. None stores nothing.
+        directory: directory, shared with workers on other machines. Runs of other sources, files or
+            cases in it are left alone. None stores nothing.
         read: files, and directories of files, that the runs read.
     """
     token = _kept.set(directory / _state(read) if directory else None)
@@ -169,7 +169,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
 
 
 def _state(read: Iterable[Path | None]) -> str:
-    """Return a name for this state of packages and files, as any change may change a result."""
+    """Return a name for this state of packages and files, since any change may change a result."""
     digest = xxhash.xxh3_64()
     for package in PACKAGES:
         for path in sorted(package.rglob("*.*")):

@@ -1,8 +1,8 @@
-"""Run the hill-climb in the lab: replay a trace against a fleet until the tuner freezes.
+"""Run the hill climb in the lab: replay a trace against a fleet until the tuner freezes.
 
-The director is the production one with the tuner in it, exactly as in `laar serve`. When the trace
-ends it starts again, with different prompts of the same shape: a second pass over the same prompts
-would find them all cached.
+The director is the production one with the tuner, exactly as in `laar serve`. When the trace ends
+it starts again, with different prompts of the same shape, because a second pass over the same
+prompts would find them all cached.
 """
 
 from __future__ import annotations

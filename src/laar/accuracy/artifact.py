@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from laar.accuracy.difficulty import MAX_SPREAD
 from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
-from laar.errors import SettingError
+from laar.errors import SettingError, first_fault
 
 ARTIFACT_SCHEMA = 1
 
@@ -301,7 +301,5 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
     try:
         return Capability.model_validate(raw)
     except ValidationError as fault:
-        first = fault.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        faults = f"{first['msg']} ({fault.error_count()} faults)"
-        raise SettingError(f"{source}: {where}: {faults}: run `laar fit` again") from fault
+        faults = f"{first_fault(fault)} ({fault.error_count()} faults)"
+        raise SettingError(f"{source}: {faults}: run `laar fit` again") from fault

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY, CapabilityModel
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved
 from laar.accuracy.features import FEATURES_SCHEMA, Features, Name
-from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
+from laar.accuracy.reporters import UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
 STATE_SCHEMA = 1
@@ -95,7 +95,6 @@ class OnlineOutcomes:
     Args:
         capability: the artifact to correct; may be replaced. None takes the priors passed to
             `observe`.
-        kappa: minimum weight of a fitted prior without evidence against it, in outcomes.
         half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell accepts in any hour.
         shares: possible shares of a prior's full weight; with (1.0,) it is never doubted.
@@ -105,13 +104,11 @@ class OnlineOutcomes:
         self,
         capability: CapabilityModel | None = None,
         *,
-        kappa: float = KAPPA,
         half_life_s: float = HALF_LIFE_S,
         cap_per_hour: float = CAP_PER_HOUR,
         shares: Sequence[float] = SHARES,
     ) -> None:
         self.capability = capability
-        self.kappa = kappa
         self._trust = PriorTrust(shares)
         self._reporters = ReporterTrust()
         self.cap_per_hour = cap_per_hour
@@ -125,17 +122,12 @@ class OnlineOutcomes:
         self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
-        self.limited = 0
-        """Outcomes refused by the hourly cap."""
         self.refused = 0
         """Outcomes refused because they are implausible, or because no cell is free."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Called with each accepted outcome that was reported to this picker."""
         self.restored_at_s = float("-inf")
         """When the restored state was saved; infinite once an outcome was accepted."""
-
-    def __len__(self) -> int:
-        return len(self.cells)
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
@@ -236,7 +228,6 @@ class OnlineOutcomes:
         if cell.total.level + weight > self._burst or (
             not alone and share.level + weight > self._burst_of_one
         ):
-            self.limited += reporter != SIGNS  # signs are too frequent to count
             return False
         self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):
@@ -285,7 +276,7 @@ class OnlineOutcomes:
 
     def prior_weights(self) -> dict[str, float]:
         """Return the current minimum weight of a prior, for each model with reported outcomes."""
-        return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
+        return {model: KAPPA * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restore a saved state over the present cells; return the number restored.
@@ -382,7 +373,7 @@ class OnlineOutcomes:
         """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
             measured = self.capability.measured(model, features) if self.capability else 0
-            cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)
+            cell.weight = min(max(KAPPA, measured), _MOST_KAPPAS * KAPPA)
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ class _Decision:
 class OutcomeReports:
     """Remembers decisions until their outcomes arrive."""
 
-    def __init__(self, online: OnlineOutcomes, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(self, online: OnlineOutcomes) -> None:
         self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Called once with each verdict on a decision, reported or implied by a retry."""
@@ -111,7 +111,6 @@ class OutcomeReports:
         self._online = online
         self.signs: Signs | None = None
         """The reliability of signs in answers; None if signs are not used."""
-        self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
         self._turns: dict[Hashable, str] = {}
@@ -151,7 +150,7 @@ class OutcomeReports:
                 failures say nothing about the model.
             session: equal for the turns of one conversation; None if unknown.
         """
-        if len(self._decisions) >= self._max_pending:
+        if len(self._decisions) >= MAX_PENDING:
             self._forget(next(iter(self._decisions)))
         known = tuple(tried)
         previous = link = None

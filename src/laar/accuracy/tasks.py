@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from laar.latest import Latest
+
 MAX_TASKS = 32
 """Maximum tasks that one tenant may name besides the known ones: more than a product has."""
 
@@ -28,7 +30,7 @@ class TaskNames:
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self.known = frozenset(known)
-        self._named: dict[str, dict[str, float]] = {}
+        self._named: Latest[str, dict[str, float]] = Latest(MAX_TENANTS)
         self.ignored = 0
         """Requests whose task exceeded their tenant's limit."""
 
@@ -42,12 +44,7 @@ class TaskNames:
         """
         if task in self.known:
             return True
-        named = self._named.pop(tenant, None)
-        if named is None:
-            named = {}
-            if len(self._named) >= MAX_TENANTS:
-                del self._named[next(iter(self._named))]
-        self._named[tenant] = named
+        named = self._named[tenant] = self._named.get(tenant, {})
         if task not in named and len(named) >= MAX_TASKS:
             oldest = min(named, key=named.__getitem__)
             if now - named[oldest] < IDLE_S:

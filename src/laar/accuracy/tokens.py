@@ -81,25 +81,18 @@ class TokenEstimator:
         each, fleet = self._tokens_per_char(tuple(models), language)
         return chars * each, chars * fleet
 
-    def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
-        """Learn from one answer's usage; return False if the report was ignored."""
+    def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> None:
+        """Learn from one answer's usage, unless its prompt was short."""
         if prompt_tokens <= 0 or chars < 0:
             self.refused += 1
-            return False
+            return
         if chars < _MIN_CHARS:
-            return False
+            return
         seen = min(max(log(chars / prompt_tokens), _LOG_MIN), _LOG_MAX)
-        learned = False
         for key in ((model, language), (_FLEET, language)):
-            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
-                self.refused += 1
-                continue
             value, reports = self._cells.get(key) or (self._current(*key), 1.0)
             rate = max(1 / (reports + 1), _SLOWEST_RATE)
-            self._cells[key] = value + rate * (seen - value), reports + 1
-            self._tokens_per_char.cache_clear()
-            learned = True
-        return learned
+            self._set(key, value + rate * (seen - value), reports + 1)
 
     def ratios(self) -> dict[str, dict[str, float]]:
         """Return characters per token by model, then language; an empty model means the fleet."""
@@ -124,20 +117,23 @@ class TokenEstimator:
             except (msgspec.ValidationError, RecursionError):
                 self.refused += 1
                 continue
-            key = model, language
-            if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
-                self.refused += 1
-                continue
-            self._cells[key] = min(max(log(ratio), _LOG_MIN), _LOG_MAX), reports
-            self._tokens_per_char.cache_clear()
-            kept += 1
+            value = min(max(log(ratio), _LOG_MIN), _LOG_MAX)
+            kept += self._set((model, language), value, reports)
         return kept
+
+    def _set(self, key: tuple[str, str], value: float, reports: float) -> bool:
+        """Set a cell; return False if it is new and none is free."""
+        if key not in self._cells and len(self._cells) >= MAX_TOKEN_CELLS:
+            self.refused += 1
+            return False
+        self._cells[key] = value, reports
+        self._tokens_per_char.cache_clear()
+        return True
 
     def _begin(self, key: tuple[str, str], value: float) -> None:
         known = self._cells.get(key)
         if known[1] <= _MEASURED_REPORTS if known else len(self._cells) < MAX_TOKEN_CELLS:
-            self._cells[key] = value, _MEASURED_REPORTS
-            self._tokens_per_char.cache_clear()
+            self._set(key, value, _MEASURED_REPORTS)
 
     def _current_tokens_per_char(
         self, models: tuple[str, ...], language: str

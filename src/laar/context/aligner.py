@@ -28,8 +28,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import eq
+from typing import ClassVar
 
 from laar.context.affinity import Affinity
+from laar.latest import Latest
 
 MAX_BRANCHES = 60
 """Maximum branches per search, about 0.06 ms. A truncated search still yields an alignment, maybe a
@@ -66,6 +68,8 @@ class Alignment:
 class _Order:
     """An order that was sent: last time, seed, documents, last endpoint and first request."""
 
+    count: ClassVar = 1  # as of a branch
+
     sent_at: float
     seed: int
     docs: array[int]
@@ -98,22 +102,12 @@ class OrderIndex:
 
     Args:
         capacity_docs: maximum positions; the documents in all endpoints' caches together.
-        ttl_s: seconds after which an order not sent again is dropped.
-        max_scopes: maximum scopes with popularity counts.
     """
 
-    def __init__(
-        self,
-        *,
-        capacity_docs: int = 30_000,
-        ttl_s: float = TTL_S,
-        max_scopes: int = MAX_SCOPES,
-    ) -> None:
+    def __init__(self, *, capacity_docs: int = 30_000) -> None:
         self._capacity = capacity_docs
-        self._ttl_s = ttl_s
-        self._max_scopes = max_scopes
         self._clear()
-        self._affinities: OrderedDict[int, Affinity] = OrderedDict()
+        self._affinities: Latest[int, Affinity] = Latest(MAX_SCOPES)
         self.evicted_capacity = 0
         self.evicted_ttl = 0
         self.evicted_told = 0
@@ -208,7 +202,9 @@ class OrderIndex:
 
         `retract` and `forget` find it by request or endpoint.
         """
-        self._affinity(scope).observe(docs, now)
+        affinity = self._affinities.get(scope) or Affinity(_HALF_LIFE_S)
+        self._affinities[scope] = affinity
+        affinity.observe(docs, now)
         self.place(seed, docs, now, endpoint=endpoint, request=request)
 
     def place(
@@ -241,8 +237,9 @@ class OrderIndex:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Drop the orders whose last endpoint is the given one.
 
-        More than a few hundred are dropped in steps, by later requests. `before`, in seconds,
-        spares orders that the endpoint received later.
+        Call it for emptied caches, and for endpoints that have restarted or left; `before`, in
+        seconds, spares orders sent there later, which an LRU cache still holds. More than a few
+        hundred are dropped in steps, by later requests.
 
         Returns:
             The number of orders.
@@ -283,15 +280,6 @@ class OrderIndex:
             self._drop(self._doomed.pop())
             self.evicted_told += 1
 
-    def _affinity(self, scope: int) -> Affinity:
-        affinity = self._affinities.get(scope)
-        if affinity is None:
-            affinity = self._affinities[scope] = Affinity(_HALF_LIFE_S)
-            if len(self._affinities) > self._max_scopes:
-                self._affinities.popitem(last=False)
-        self._affinities.move_to_end(scope)
-        return affinity
-
     def _thread(self, order: _Order) -> None:
         """Add an order along its path, down to the first unshared document."""
         at = self._roots.setdefault(order.seed, _Branch(0, {}))
@@ -315,12 +303,12 @@ class OrderIndex:
         self._sweep(_EXPIRE_AT_ONCE)
         if not self._orders:
             return
-        if now - next(reversed(self._orders.values())).sent_at > self._ttl_s:
+        if now - next(reversed(self._orders.values())).sent_at > TTL_S:
             self.evicted_ttl += len(self._orders)
             self._clear()
             return
         for _ in range(_EXPIRE_AT_ONCE):
-            if now - next(iter(self._orders.values())).sent_at <= self._ttl_s:
+            if now - next(iter(self._orders.values())).sent_at <= TTL_S:
                 return
             self._drop(next(iter(self._orders)))
             self.evicted_ttl += 1
@@ -361,7 +349,7 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
     stack = [((), root.below, root.below.keys() & asked)]
     while stack:
         path, below, found = stack.pop()
-        for doc in sorted(found, key=lambda doc: _orders(below[doc])) if len(found) > 1 else found:
+        for doc in sorted(found, key=lambda doc: below[doc].count) if len(found) > 1 else found:
             child = below[doc]
             if isinstance(child, _Order):
                 docs = child.docs
@@ -380,10 +368,6 @@ def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple
             elif len(here) == longest:
                 best.append(here)
     return best
-
-
-def _orders(below: _Branch | _Order) -> int:
-    return below.count if isinstance(below, _Branch) else 1
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:

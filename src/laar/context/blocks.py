@@ -85,6 +85,9 @@ class Block:
 DOCUMENT_BLOCKS = ("document", "search_result")
 """Types of blocks that hold one document each."""
 
+MAX_DOCS = 256
+"""Maximum documents of a list to reorder; bounds the search for an order."""
+
 MAX_MARKS = 8
 """Maximum delimiters examined per allowed document; bounds scans of texts full of delimiters."""
 

@@ -9,14 +9,14 @@ be sent as in the turn when it was fresh, or the conversation loses its cached p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import orjson
 
 from laar.context.blocks import DOCUMENT_BLOCKS, Refused
-from laar.context.formats.jsonspans import Path
+from laar.context.formats.jsonspans import Path, raw_values
 from laar.context.settings import Reason, Role
 
 _ROLES: dict[str, Role] = {
@@ -46,10 +46,6 @@ class Text(NamedTuple):
     parts: bool = False
 
 
-Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
-"""A function that returns the raw JSON of values in the body."""
-
-
 def api_of(body: dict[str, object]) -> str | None:
     """Return the API of a body, detected by its fields; None if unknown."""
     if "messages" in body:
@@ -57,14 +53,14 @@ def api_of(body: dict[str, object]) -> str | None:
     return "completions" if "prompt" in body else "responses" if "input" in body else None
 
 
-def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> list[Text]:
+def prompt_texts(body: dict[str, object], api: str, raw: bytes | None = None) -> list[Text]:
     """Return all strings that may hold documents, in prompt order.
 
     Args:
         body: the body, parsed.
         api: the API of the body.
-        raw: reads contents whose blocks are documents; None to skip these. Such a content precedes
-            the texts of its blocks.
+        raw: the body as received, to read contents whose blocks are documents; None to skip these.
+            Such a content precedes the texts of its blocks.
 
     Raises:
         Refused: `api` is not ``chat``, ``messages``, ``responses`` or ``completions``.
@@ -73,7 +69,7 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     paths = [text.path for text in texts if text.parts]
     if raw is None or not paths:
         return texts
-    values = dict(zip(paths, raw(paths), strict=True))
+    values = dict(zip(paths, raw_values(raw, paths), strict=True))
     return [text._replace(value=values[text.path]) if text.parts else text for text in texts]
 
 

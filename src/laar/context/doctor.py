@@ -11,8 +11,8 @@ from operator import itemgetter
 
 import orjson
 
+from laar.context.blocks import MAX_DOCS
 from laar.context.bodies import api_of
-from laar.context.formats import MAX_DOCS
 from laar.context.hook import ContextHook, HookResult
 from laar.context.settings import ContextSettings, Reason
 
@@ -69,7 +69,6 @@ def diagnose(
     body: bytes,
     settings: ContextSettings | None = None,
     *,
-    api: str | None = None,
     earlier: Sequence[bytes] = (),
 ) -> Diagnosis:
     """Return the hook's view of a body; never raise.
@@ -77,27 +76,27 @@ def diagnose(
     Args:
         body: JSON of a body, or a line of a batch file with a ``body``.
         settings: settings of the route; None for the defaults.
-        api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it.
         earlier: previous bodies, to learn documents from.
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
     for earlier_body in earlier:
-        hook.commit(_observed(hook, earlier_body, api)[0].receipt, 0.0)
-    made, own_api = _observed(hook, body, api)
-    shape = max(made.shapes, key=itemgetter(1))[0] if made.shapes else None
+        hook.commit(_observed(hook, earlier_body)[0].receipt, 0.0)
+    made, api = _observed(hook, body)
+    plan = made.plan
+    shape = max(plan.shapes, key=itemgetter(1))[0] if plan.shapes else None
     reason = None if made.reason in _MOVABLE else made.reason.value
     return Diagnosis(
-        documents=made.documents,
-        bytes=made.document_bytes,
+        documents=plan.documents,
+        bytes=plan.document_bytes,
         shape=shape,
-        movable=0 if reason else made.documents,
+        movable=0 if reason else plan.documents,
         reason=reason,
         why=WHY.get(reason) if reason else None,
-        api=own_api,
+        api=api,
     )
 
 
-def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResult, str | None]:
+def _observed(hook: ContextHook, body: bytes) -> tuple[HookResult, str | None]:
     """Return the hook's result for a body, and the API used to read it."""
     try:
         value = orjson.loads(body)
@@ -107,9 +106,7 @@ def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResu
     except orjson.JSONDecodeError:
         value = None
     except orjson.JSONEncodeError:  # nested deeper than orjson can write
-        return HookResult(body=body, reason=Reason.TOO_COMPLEX), api
-    own = api or (api_of(value) if isinstance(value, dict) else None)
-    made = hook.apply(
-        body, api=own or "", tenant="", route="", now=0.0, mode="observe", restores=True
-    )
-    return made, own
+        return HookResult(body=body, reason=Reason.TOO_COMPLEX), None
+    api = api_of(value) if isinstance(value, dict) else None
+    made = hook.apply(body, api=api or "", tenant="", now=0.0, mode="observe", restores=True)
+    return made, api

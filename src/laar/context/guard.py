@@ -18,10 +18,11 @@ conversations tries it, and once reported outcomes show no harm, all but that sh
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from laar.latest import Latest
 
 MAX_CONVERSATIONS = 2048
 """Recent conversations kept per mean, about 0.2 KB each. An older one that continues counts as
@@ -58,23 +59,26 @@ class MeanOfMeans:
     n: int = 0
     _sum: float = 0.0
     _squares: float = 0.0
-    _open: OrderedDict[int, tuple[int, float]] = field(default_factory=OrderedDict)
+    _open: Latest[int, tuple[int, float]] = field(default_factory=lambda: Latest(MAX_CONVERSATIONS))
 
     @property
     def mean(self) -> float:
         """Return the mean; 0 without values."""
         return self._sum / self.n if self.n else 0.0
 
+    @property
+    def known(self) -> float | None:
+        """Return the mean; None without values."""
+        return self.mean if self.n else None
+
     def add(self, conversation: int, value: float) -> None:
         """Add a value of a conversation."""
-        count, before = self._open.pop(conversation, (0, 0.0))
+        count, before = self._open.get(conversation, (0, 0.0))
         mean = before + (value - before) / (count + 1)
         self.n += not count
         self._sum += mean - before
         self._squares += mean * mean - before * before
         self._open[conversation] = (count + 1, mean)
-        if len(self._open) > MAX_CONVERSATIONS:
-            self._open.popitem(last=False)
 
     def error_squared(self) -> float:
         """Return the squared standard error of the mean; 0 with only one conversation."""
@@ -84,193 +88,120 @@ class MeanOfMeans:
 
 
 @dataclass(slots=True)
-class _Sides:
+class Sides:
     """Shares of correct answers to changed prompts and to unchanged ones."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
 
-    def harms(self, least: int) -> bool | None:
+    def harms(self) -> bool | None:
         """Return whether answers are significantly worse; None if too few are known.
 
         The error is that of equally good sides, since 50 correct answers of 50 have no variance.
         """
         changed, left = self.changed, self.left
-        if min(changed.n, left.n) < least:
+        if min(changed.n, left.n) < MIN_OUTCOMES:
             return None
         share = (changed.mean * changed.n + left.mean * left.n) / (changed.n + left.n)
         error = math.sqrt(share * (1.0 - share) * (1.0 / changed.n + 1.0 / left.n))
         return changed.mean - left.mean < -HARM_ERRORS * error
 
 
-@dataclass(slots=True)
-class _Route:
-    ahead: MeanOfMeans = field(default_factory=MeanOfMeans)
-    products: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
-    """Sums over answers of the pairwise products of 1, the expected and the reported share."""
-    moved: _Sides = field(default_factory=_Sides)
-    noted: _Sides = field(default_factory=_Sides)
-    begun: int = 0
-    off: bool = False
-    harm: bool = False
-    dedup: str = "trial"
-
-    def gain(self) -> tuple[float, float]:
-        """Return gain (reported hits per expected hit, times the lead) and standard error."""
-        n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
-        (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
-        slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
-        unsure = max(0.0, yy - xy * xy / xx) / max(1.0, n - 2.0) / xx
-        error = math.sqrt(slope**2 * self.ahead.error_squared() + ahead**2 * unsure)
-        return float(slope * ahead), error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteGain:
-    """Measurements of a route; means over conversations.
-
-    Args:
-        gain: cached share of prompts that the received order would have missed.
-        error: its standard error.
-        seen: number of conversations averaged.
-        off: whether reordering was switched off.
-        harm: whether it was switched off because answers were worse.
-        treated_correct: share of correct answers among reported outcomes; None without any.
-        left_alone_correct: the same for unchanged prompts.
-        dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
-    """
-
-    gain: float
-    error: float
-    seen: int
-    off: bool
-    harm: bool
-    treated_correct: float | None
-    left_alone_correct: float | None
-    dedup: str
-
-
 class GainGuard:
-    """Decides for each route whether reordering and de-duplication continue.
+    """Decides whether reordering and de-duplication continue on a route.
 
     Args:
         share: share of conversations left unchanged, in windows, and of others de-duplicated on
             trial; 0 disables the guard.
-        min_gain: minimum gain, in cached share of the prompt.
-        requests: conversations needed before judging.
-        outcomes: the same with reported outcomes, before judging correctness.
-        window: new conversations per window.
+
+    Attributes:
+        off: reordering was switched off.
+        harm: it was switched off because answers were worse.
+        dedup: state of de-duplication: ``trial``, ``on`` or ``off``.
+        ahead: lead of expected hits over the received order.
+        moved: correct answers with and without reordering.
     """
 
-    def __init__(
-        self,
-        *,
-        share: float,
-        min_gain: float = MIN_GAIN,
-        requests: int = MIN_REQUESTS,
-        outcomes: int = MIN_OUTCOMES,
-        window: int = WINDOW,
-    ) -> None:
-        self._share, self._window = share, window
-        self._min_gain = min_gain
-        self._requests = requests
-        self._outcomes = outcomes
-        self._routes: dict[str, _Route] = {}
-        self._sides: OrderedDict[int, bool] = OrderedDict()
+    def __init__(self, *, share: float) -> None:
+        self._share = share
+        self._sides: Latest[int, bool] = Latest(MAX_SIDES)
+        self.reset()
 
-    def holds_out(self, route: str, conversation: int) -> bool:
+    def reset(self) -> None:
+        """Forget what was measured, and switch reordering on again."""
+        self.off = self.harm = False
+        self.dedup = "trial"
+        self.ahead = MeanOfMeans()
+        self.moved, self._noted = Sides(), Sides()
+        self._begun = 0
+        # Sums over answers of the pairwise products of 1, the expected and the reported share.
+        self._products = np.zeros((3, 3))
+
+    def holds_out(self, conversation: int) -> bool:
         """Return whether a conversation, given its hash, began in an unchanged window."""
         side = self._sides.get(conversation)
         if side is None:
-            of = self._of(route)
-            of.begun += 1
-            side = of.begun * self._share / self._window % 1.0 >= 1.0 - self._share
+            self._begun += 1
+            side = self._begun * self._share / WINDOW % 1.0 >= 1.0 - self._share
             self._sides[conversation] = side
-            if len(self._sides) > MAX_SIDES:
-                self._sides.popitem(last=False)
         return side
 
-    def is_off(self, route: str) -> bool:
-        """Return whether reordering was switched off for a route."""
-        return route in self._routes and self._routes[route].off
-
-    def dedups(self, route: str, conversation: int) -> bool:
+    def dedups(self, conversation: int) -> bool:
         """Return whether repeated documents of a conversation are replaced by notes."""
-        state = self._of(route).dedup
-        if state == "off" or not self._share:
+        if self.dedup == "off" or not self._share:
             return False
         chosen = (conversation >> 40) % 10_000 < self._share * 10_000
-        return chosen == (state == "trial")
+        return chosen == (self.dedup == "trial")
 
     def record(
-        self, route: str, conversation: int, *, found: float, expected: float, ahead: float | None
+        self, conversation: int, *, found: float, expected: float, ahead: float | None
     ) -> None:
         """Record the usage of an answer, as shares of its prompt.
 
         Args:
-            route: route of the request.
             conversation: hash of its beginning.
             found: share that the engine found in its cache.
             expected: expected share in the order sent.
             ahead: lead of `expected` over the received order; None if that order was kept.
         """
-        of = self._of(route)
         row = 1.0, expected, min(1.0, max(0.0, found))
-        of.products += np.outer(row, row)
+        self._products += np.outer(row, row)
         if ahead is None:
             return
-        of.ahead.add(conversation, ahead)
-        gain, error = of.gain()
-        if self._share and of.ahead.n >= self._requests and gain + 2 * error < self._min_gain:
-            of.off = True
+        self.ahead.add(conversation, ahead)
+        gain, error = self.gain()
+        if self._share and self.ahead.n >= MIN_REQUESTS and gain + 2 * error < MIN_GAIN:
+            self.off = True
+
+    def gain(self) -> tuple[float, float]:
+        """Return the cached share of prompts due to reordering, and its standard error.
+
+        That is the reported hits per expected hit, times the lead.
+        """
+        n, sums = max(1.0, self._products[0, 0]), self._products[0, 1:]
+        (xx, xy), (_, yy) = self._products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
+        slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
+        unsure = max(0.0, yy - xy * xy / xx) / max(1.0, n - 2.0) / xx
+        error = math.sqrt(slope**2 * self.ahead.error_squared() + ahead**2 * unsure)
+        return float(slope * ahead), error
 
     def record_outcome(
-        self,
-        route: str,
-        conversation: int,
-        *,
-        held_out: bool,
-        deduplicated: bool | None,
-        correct: bool,
+        self, conversation: int, *, held_out: bool, deduplicated: bool | None, correct: bool
     ) -> None:
         """Record whether an answer was correct.
 
         Args:
-            route: route of the request.
             conversation: hash of its beginning.
             held_out: whether its documents were left as received.
             deduplicated: whether notes replaced repeated documents; None if none are repeated.
             correct: the reported outcome.
         """
-        of = self._of(route)
-        (of.moved.left if held_out else of.moved.changed).add(conversation, float(correct))
-        if of.moved.harms(self._outcomes):
-            of.off = of.harm = True
+        (self.moved.left if held_out else self.moved.changed).add(conversation, float(correct))
+        if self.moved.harms():
+            self.off = self.harm = True
         if deduplicated is None:
             return
-        (of.noted.changed if deduplicated else of.noted.left).add(conversation, float(correct))
-        if (harms := of.noted.harms(self._outcomes)) is not None:
-            of.dedup = "off" if harms or of.dedup == "off" else "on"
-
-    def _of(self, route: str) -> _Route:
-        return self._routes.setdefault(route, _Route())
-
-    def reset(self, route: str) -> None:
-        """Forget a route and switch it on again."""
-        self._routes.pop(route, None)
-
-    def gains(self) -> dict[str, RouteGain]:
-        """Return the gains by route."""
-        return {
-            name: RouteGain(
-                gain=of.gain()[0],
-                error=of.gain()[1],
-                seen=of.ahead.n,
-                off=of.off,
-                harm=of.harm,
-                treated_correct=of.moved.changed.mean if of.moved.changed.n else None,
-                left_alone_correct=of.moved.left.mean if of.moved.left.n else None,
-                dedup=of.dedup,
-            )
-            for name, of in self._routes.items()
-        }
+        side = self._noted.changed if deduplicated else self._noted.left
+        side.add(conversation, float(correct))
+        if (harms := self._noted.harms()) is not None:
+            self.dedup = "off" if harms or self.dedup == "off" else "on"

@@ -28,8 +28,8 @@ from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
 from laar.context.cache import DocCache
 from laar.context.citations import can_restore
-from laar.context.formats.jsonspans import raw_of, splice
-from laar.context.guard import GainGuard, RouteGain
+from laar.context.formats.jsonspans import splice
+from laar.context.guard import GainGuard
 from laar.context.memo import Memo, saved
 from laar.context.recurrence import Recurrences
 from laar.context.sequences import Openings, Sequences
@@ -48,15 +48,7 @@ class HookResult:
     Args:
         body: the body to forward; the same object as the input if unchanged.
         reason: reason for the result.
-        permutation: received positions in sending order, for the first block of the last turn.
-        documents: number of documents in the blocks of the last turn.
-        document_bytes: total bytes of these documents.
-        predicted_hit_bytes: bytes of the leading documents that match an order sent before, and so
-            may be cached; in the received order if the request is left unchanged.
-        baseline_hit_bytes: the same if all requests had been sent as received; the difference is
-            the hook's gain.
-        removed_bytes: bytes of text replaced by notes, minus the notes.
-        shapes: number of documents by format of the blocks of the last turn.
+        plan: counts of the documents of the last turn, and what their orders save.
         receipt: state to store once the request is accepted, the argument for `commit`; None if
             there is nothing to remember.
         numbers: the client's document numbers by the ids that replaced them, to restore in answers
@@ -67,13 +59,7 @@ class HookResult:
 
     body: bytes
     reason: Reason
-    permutation: tuple[int, ...] = ()
-    documents: int = 0
-    document_bytes: int = 0
-    predicted_hit_bytes: int = 0
-    baseline_hit_bytes: int = 0
-    removed_bytes: int = 0
-    shapes: tuple[tuple[str, int], ...] = ()
+    plan: TurnPlan = field(default_factory=TurnPlan)
     receipt: TurnPlan | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
     context: tuple[int, ...] = ()
@@ -88,9 +74,10 @@ class ContextHook:
     """Reorders and de-duplicates the documents in request bodies.
 
     Args:
-        settings: settings of the hook's routes.
+        settings: settings of its route.
         clock: returns monotonic seconds, for `MAX_ADDED_MS`; None for no time limit.
         memo: changes to running conversations, maybe of several hooks; None for its own.
+        route: name of the route; requests of different routes never align with each other.
     """
 
     def __init__(
@@ -99,16 +86,19 @@ class ContextHook:
         *,
         clock: Callable[[], float] | None = None,
         memo: Memo | None = None,
+        route: str = "",
     ) -> None:
-        self._settings = s = settings or ContextSettings()
-        self._clock = clock
-        self._index = OrderIndex(capacity_docs=s.capacity_docs)
-        self._received = DocCache(s.capacity_docs)
+        self._route = route
+        self.settings = s = settings or ContextSettings()
+        self.clock = clock or float  # without a clock it is always 0.0
+        self.index = OrderIndex(capacity_docs=s.capacity_docs)
+        self.received = DocCache(s.capacity_docs)
+        """A simulated cache that gets all documents in the received order."""
         self.memo = Memo() if memo is None else memo
-        self._recurrences = Recurrences()
-        self._sequences = Sequences()
-        self._openings = Openings()
-        self._guard = GainGuard(share=s.holdout_share)
+        self.recurrences = Recurrences()
+        self.sequences = Sequences()
+        self.openings = Openings()
+        self.guard = GainGuard(share=s.holdout_share)
         self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
         self._documents = 0.0
@@ -120,7 +110,6 @@ class ContextHook:
         *,
         api: str,
         tenant: str,
-        route: str,
         now: float,
         mode: Mode,
         document: dict[str, Any] | None = None,
@@ -132,7 +121,6 @@ class ContextHook:
             body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
-            route: name of the route; requests of different routes never align either.
             now: seconds, monotonic.
             mode: ``observe`` does everything except change the body.
             document: the body as parsed by `orjson`, if available; halves the time for a body
@@ -145,7 +133,7 @@ class ContextHook:
             try:
                 observe = mode == "observe"
                 result = self._apply(
-                    body, document, api, tenant, route, now, observe=observe, restores=restores
+                    body, document, api, tenant, now, observe=observe, restores=restores
                 )
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
@@ -159,18 +147,14 @@ class ContextHook:
     def note(self, receipt: TurnPlan | None, now: float, *, request: str) -> None:
         """Remember the order of a request in flight, so that a burst shares it.
 
-        `commit` or `retract` must follow.
+        `commit` must follow, or `index.retract` if no endpoint accepts it.
         """
         if receipt is None:
             return
         for seed, docs in receipt.orders:
-            self._index.insert(receipt.scope, seed, docs, now, request=request)
+            self.index.insert(receipt.scope, seed, docs, now, request=request)
         for docs in receipt.received:
-            self._sequences.observe(receipt.scope, docs)
-
-    def retract(self, request: str) -> None:
-        """Remove the orders recorded for a request that no endpoint accepted."""
-        self._index.retract(request)
+            self.sequences.observe(receipt.scope, docs)
 
     def commit(
         self,
@@ -185,7 +169,7 @@ class ContextHook:
         Args:
             receipt: the receipt of `apply`.
             now: seconds, monotonic.
-            endpoint: name of the endpoint that accepted it, as in `forget`.
+            endpoint: name of the endpoint that accepted it, for `index.forget`.
             noted: whether `note` was called for it.
         """
         if receipt is None:
@@ -193,34 +177,18 @@ class ContextHook:
         if not noted:
             self.note(receipt, now, request="")
         for seed, docs in receipt.orders:
-            self._index.place(seed, docs, now, endpoint=endpoint)
+            self.index.place(seed, docs, now, endpoint=endpoint)
         for key, what in receipt.memos:
             self.memo.put(key, what, now)
             if what.changes and self.memo.tell is not None:
                 self.memo.tell(key, saved(what))
         while receipt.seen:  # the receipt may live until an outcome is reported
-            self._recurrences.learn(receipt.seen.pop())
+            self.recurrences.learn(receipt.seen.pop())
         if receipt.orders:
             count = sum(len(docs) for _, docs in receipt.orders)
             self._documents += (count - self._documents) * _SIZE_GAIN
             self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
             self._resize()
-
-    def forget(self, endpoint: str, *, before: float | None = None) -> int:
-        """Forget the orders whose last endpoint is the given one.
-
-        Call it for emptied caches, and for endpoints that have restarted or left. The popularity of
-        documents and the memory of conversations are kept.
-
-        Args:
-            endpoint: name of the endpoint, as in `commit`.
-            before: monotonic seconds; forget only orders not sent to the endpoint since then, which
-                an LRU cache no longer holds.
-
-        Returns:
-            The number of orders.
-        """
-        return self._index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of all engines' caches, in bytes of prompt; None if unknown.
@@ -232,12 +200,12 @@ class ContextHook:
         self._resize()
 
     def _resize(self) -> None:
-        capacity = self._settings.capacity_docs
+        capacity = self.settings.capacity_docs
         if self._cache_bytes is not None and self._document_bytes > 0:
             fit = self._cache_bytes * self._documents / self._document_bytes
             capacity = min(capacity, int(fit))
-        self._index.resize(capacity)
-        self._received.resize(capacity)
+        self.index.resize(capacity)
+        self.received.resize(capacity)
 
     def record_usage(
         self, receipt: TurnPlan | None, *, prompt_tokens: int, cached_tokens: int
@@ -247,8 +215,7 @@ class ContextHook:
             return
         sizes = receipt.predicted_bytes, receipt.baseline_bytes
         expected, received = (size / receipt.body_bytes for size in sizes)
-        self._guard.record(
-            receipt.route,
+        self.guard.record(
             receipt.conversation,
             found=cached_tokens / prompt_tokens,
             expected=expected,
@@ -257,34 +224,25 @@ class ContextHook:
 
     def record_outcome(self, receipt: TurnPlan, *, correct: bool) -> None:
         """Record whether an answer was correct, for the guard."""
-        self._guard.record_outcome(
-            receipt.route,
+        self.guard.record_outcome(
             receipt.conversation,
             held_out=receipt.held_out,
             deduplicated=receipt.deduplicated,
             correct=correct,
         )
 
-    def gains(self) -> dict[str, RouteGain]:
-        """Return the measured gain by route, and whether the guard has switched it off."""
-        return self._guard.gains()
-
-    def reset_guard(self, route: str) -> None:
-        """Forget a route's measurements and switch it on again."""
-        self._guard.reset(route)
-
     def stats(self) -> dict[str, int]:
         """Return requests by reason, including zeros, and the size of every table."""
         return {reason.value: self._reasons[reason] for reason in Reason} | {
-            "index_documents": len(self._index),
-            "index_orders": self._index.orders,
-            "index_capacity": self._index.capacity_docs,
-            "index_scopes": self._index.scopes,
-            "index_evicted_capacity": self._index.evicted_capacity,
-            "index_evicted_ttl": self._index.evicted_ttl,
-            "index_evicted_told": self._index.evicted_told,
+            "index_documents": len(self.index),
+            "index_orders": self.index.orders,
+            "index_capacity": self.index.capacity_docs,
+            "index_scopes": self.index.scopes,
+            "index_evicted_capacity": self.index.evicted_capacity,
+            "index_evicted_ttl": self.index.evicted_ttl,
+            "index_evicted_told": self.index.evicted_told,
             "memo_entries": len(self.memo),
-            "pieces": len(self._recurrences),
+            "pieces": len(self.recurrences),
         }
 
     def _apply(
@@ -293,16 +251,15 @@ class ContextHook:
         document: dict[str, Any] | None,
         api: str,
         tenant: str,
-        route: str,
         now: float,
         *,
         observe: bool,
         restores: bool,
     ) -> HookResult:
-        settings = self._settings
+        settings = self.settings
         if len(body) > settings.max_body_bytes:
             return HookResult(body=body, reason=Reason.TOO_LARGE)
-        check = self._deadline()
+        ends_at = self.clock() + MAX_ADDED_MS / 1e3
         try:
             parsed = orjson.loads(body) if document is None else document
         except orjson.JSONDecodeError:
@@ -312,23 +269,15 @@ class ContextHook:
         received, last = body, ""
         if not observe and (settings.sort_tools or settings.last_lines):
             body, parsed, last = steadied(body, parsed, api, settings)
-        scope = _scope(parsed, tenant, route, observe=observe)
         turn = Turn(
-            settings=settings,
-            index=self._index,
-            memo=self.memo,
-            recurrences=self._recurrences,
-            sequences=self._sequences,
-            openings=self._openings,
-            guard=None if observe else self._guard,
-            received=self._received,
-            scope=scope,
-            route=route,
+            hook=self,
+            scope=_scope(parsed, tenant, self._route, observe=observe),
             now=now,
-            check=check,
+            ends_at=ends_at,
+            observes=observe,
             restores=restores and can_restore(parsed, api),
         )
-        plan = turn.plan(parsed, api, raw_of(body))
+        plan = turn.plan(parsed, api, body)
         plan.body_bytes = len(body)
         plan.memos = [] if observe else plan.memos
         made = splice(body, plan.edits) if plan.edits and not observe else body
@@ -337,28 +286,11 @@ class ContextHook:
         return HookResult(
             body=made,
             reason=Reason.STEADIED if is_steadied else _reason(plan, observe=observe),
-            permutation=plan.permutation,
-            documents=sum([count for _, count in plan.shapes]),
-            document_bytes=plan.document_bytes,
-            predicted_hit_bytes=plan.predicted_bytes,
-            baseline_hit_bytes=plan.baseline_bytes,
-            removed_bytes=plan.removed_bytes,
-            shapes=tuple(plan.shapes),
+            plan=plan,
             receipt=plan if plan.orders or plan.memos or plan.seen else None,
             numbers=plan.numbers if plan.edits and not observe else {},
             context=_context(*plan.orders[0]) if plan.orders and not observe else (),
         )
-
-    def _deadline(self) -> Callable[[], None]:
-        """Return a function to call between steps, which raises when time is up."""
-        clock = self._clock or float  # without a clock it is always 0.0
-        end = clock() + MAX_ADDED_MS / 1e3
-
-        def check() -> None:
-            if clock() > end:
-                raise Refused(Reason.OVER_BUDGET)
-
-        return check
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:

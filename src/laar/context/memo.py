@@ -9,7 +9,6 @@ Other processes get positions and orders under salted keys (`saved`).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -19,6 +18,7 @@ import msgspec
 import xxhash
 
 from laar.context.rewrite import Change
+from laar.latest import Latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Memo:
         secret: Callable[[], bytes] = bytes,
         tell: Callable[[int, bytes], object] | None = None,
     ) -> None:
-        self._entries: OrderedDict[int, tuple[float, Remembered | bytes]] = OrderedDict()
+        self._entries: Latest[int, tuple[float, Remembered | bytes]] = Latest(MAX_ENTRIES)
         self._secret = secret
         self.tell = tell
 
@@ -81,9 +81,6 @@ class Memo:
     def put(self, key: int, what: Remembered | bytes, now: float) -> None:
         """Store the changes to a text, and evict the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
-        self._entries.move_to_end(key)
-        if len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
 
     def latest(self) -> Iterator[tuple[int, bytes]]:
         """Yield the latest texts that were changed, `saved`; iterate on any thread."""

@@ -36,6 +36,7 @@ import numpy as np
 
 from laar.context.blocks import Block, Item
 from laar.context.notes import head
+from laar.latest import Latest
 
 MAX_LINES = 4_000
 """Maximum lines of a text to examine, about 4 ms."""
@@ -221,11 +222,11 @@ class Recurrences:
         self.together = _Together()
         self._frame: OrderedDict[int, int] = OrderedDict()  # texts in which each line is frequent
         self._looks: dict[int, _Looks] = {}
-        self._pieces: OrderedDict[int, _Piece] = OrderedDict()
-        self._closings: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by scope, with a count
+        self._pieces: Latest[int, _Piece] = Latest(MAX_PIECES)
+        self._closings: Latest[int, tuple[int, int]] = Latest(MAX_FRAME)  # by scope, with a count
         self._without_news = 0
         # By the key of the first long lines: length and last line's key of documents, by hash.
-        self._documents: OrderedDict[tuple[int, ...], dict[int, tuple[int, int]]] = OrderedDict()
+        self._documents: OrderedDict[tuple[int, ...], Latest[int, tuple[int, int]]] = OrderedDict()
         self._begun: Counter[tuple[int, ...]] = Counter()  # beginnings of these keys
         self._alone: dict[int, tuple[int, ...]] = {}  # keys of documents alone with a first line
 
@@ -429,13 +430,11 @@ class Recurrences:
     def _learn_closing(self, seen: Seen, last: Place) -> None:
         """Record which short lines follow the last document; the most frequent ones are kept."""
         rest = hash(_masked(seen, last.line + 1, _after(seen.lines, last.nth)))
-        usual, times = self._closings.pop(seen.scope, (0, 0))
+        usual, times = self._closings.get(seen.scope, (0, 0))
         if usual == rest or not times:
             self._closings[seen.scope] = rest, min(times + 1, _SURE_TIMES)
         else:
             self._closings[seen.scope] = usual, times - 1
-        if len(self._closings) > MAX_FRAME:
-            self._closings.popitem(last=False)
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
         """Record a span between two breaks and its neighbours; return None if it is short."""
@@ -446,30 +445,25 @@ class Recurrences:
         whole = hash((seen.scope, seen.text[begin:end]))
         piece = self._pieces.get(whole)
         if piece is None:
-            piece = self._pieces[whole] = _Piece(before, after)
-            if len(self._pieces) > MAX_PIECES:
-                self._pieces.popitem(last=False)
+            piece = _Piece(before, after)
         else:
             piece.times += 1
-            self._pieces.move_to_end(whole)
             if piece.before != before:
                 piece.before = 0
             if piece.after != after:
                 piece.after = 0
+        self._pieces[whole] = piece
         if piece.is_document:
             line_end = seen.text.find("\n", begin)
             keys = self._key(seen.scope, seen.text, lines.keys[first], line_end, end)
             known = self._documents.pop(keys, None)
             if known is None:
-                known = {}
+                known = Latest(MAX_ALIKE)
                 self._begun.update(_beginnings(keys))
                 self._alone.pop(keys[0], None)
                 if self._begun[keys[:1]] == 1 < len(keys):
                     self._alone[keys[0]] = keys
-            known.pop(whole, None)
             known[whole] = end - begin, lines.last_keys[last]
-            if len(known) > MAX_ALIKE:
-                del known[next(iter(known))]
             self._documents[keys] = known
             if len(self._documents) > MAX_DOCUMENTS:
                 evicted, _ = self._documents.popitem(last=False)

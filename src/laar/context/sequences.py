@@ -7,10 +7,11 @@ after the same other one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+from laar.latest import Latest
 
 MAX_DOCUMENTS = 30_000
 """Maximum documents whose last position is remembered, 0.2 KB each; LRU eviction."""
@@ -29,7 +30,7 @@ class Sequences:
     """Last positions of documents; the scope (tenant, route and model) is part of the key."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[int, _Last] = OrderedDict()
+        self._last: Latest[int, _Last] = Latest(MAX_DOCUMENTS)
 
     def movable(self, scope: int, docs: Sequence[int]) -> tuple[int, int, bool]:
         """Return the longest run of documents that may be reordered, perhaps empty.
@@ -61,9 +62,6 @@ class Sequences:
         else:
             for place, (key, moves) in enumerate(zip(keys, free, strict=True)):
                 self._last[key] = _Last(whole, place, moves)
-                self._last.move_to_end(key)
-        while len(self._last) > MAX_DOCUMENTS:
-            self._last.popitem(last=False)
 
     def _compared(self, keys: Sequence[int]) -> tuple[list[bool], list[bool]]:
         """Return for each document whether it is free, and whether it was seen with others."""
@@ -108,7 +106,7 @@ class Openings:
     """
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[int, float] = OrderedDict()
+        self._seen: Latest[int, float] = Latest(MAX_OPENINGS)
 
     def is_alone(self, place: int, before: str) -> bool:
         """Record what precedes a text; return whether it is new and hardly any recur there.
@@ -118,9 +116,7 @@ class Openings:
             before: the previous text of the prompt.
         """
         opening = hash((place, before))
-        recurs, share = self._seen.pop(opening, 0.0), self._seen.pop(place, 1.0)
+        recurs, share = self._seen.get(opening, 0.0), self._seen.get(place, 1.0)
         self._seen[opening] = 1.0
         self._seen[place] = share = share + (recurs - share) * _GAIN
-        while len(self._seen) > MAX_OPENINGS:
-            self._seen.popitem(last=False)
         return not recurs and share < _RARELY

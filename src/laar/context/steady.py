@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from laar.context.bodies import Text, prompt_texts
-from laar.context.formats.jsonspans import Literal, Path, raw_of, splice
+from laar.context.formats.jsonspans import Literal, Path, raw_values, splice
 from laar.context.settings import ContextSettings
 
 _MARK = "cache_control"
@@ -71,7 +71,7 @@ def _sorted_tools(body: bytes, parsed: dict[str, Any]) -> dict[Path, str]:
     named = [(tool.get("name"), tool.get("type")) for tool in flat]
     names = [next((name for name in own if isinstance(name, str)), "") for own in named]
     paths: list[Path] = [("tools", at) for at in range(len(tools))]
-    written = raw_of(body)(paths) if len(tools) > 1 else []
+    written = raw_values(body, paths) if len(tools) > 1 else []
     order: list[int] = []
     for at, tool in enumerate([*flat, {_MARK: None}] if written else ()):
         if _MARK in tool:

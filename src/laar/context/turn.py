@@ -9,26 +9,24 @@ same body; candidates are found by hash, then compared.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import xxhash
 
-from laar.context.aligner import Alignment, OrderIndex
-from laar.context.blocks import Block, Refused
-from laar.context.bodies import Raw, Text, prompt_texts, said_before
-from laar.context.cache import DocCache
+from laar.context.aligner import Alignment
+from laar.context.blocks import MAX_DOCS, Block, Refused
+from laar.context.bodies import Text, prompt_texts, said_before
 from laar.context.citations import ids_of, numbered
-from laar.context.formats import MAX_DOCS, held, scan
+from laar.context.formats import held, scan
 from laar.context.formats.jsonspans import Literal, Path
-from laar.context.guard import GainGuard
-from laar.context.memo import Memo, Remembered
+from laar.context.memo import Remembered
 from laar.context.notes import WORTH_A_NOTE, head
-from laar.context.recurrence import NAME_CHARS, Recurrences, Seen
+from laar.context.recurrence import NAME_CHARS, Seen
 from laar.context.rewrite import (
     Change,
     as_received,
@@ -37,23 +35,45 @@ from laar.context.rewrite import (
     rewrite,
     verified,
 )
-from laar.context.sequences import Openings, Sequences
-from laar.context.settings import ContextSettings, Reason
+from laar.context.settings import Reason
+
+if TYPE_CHECKING:
+    from laar.context.hook import ContextHook
 
 
 @dataclass(slots=True)
 class TurnPlan:
-    """The changes to make to a body, and what to learn from it; see `HookResult` for the counts."""
+    """The changes to make to a body, and what to learn from it; for its scope see `Turn`.
 
-    scope: int
-    route: str
-    conversation: int = 0  # hash of the conversation's beginning
+    Args:
+        conversation: hash of the conversation's beginning.
+        held_out: its documents stay as received, for the guard or because it switched off.
+        deduplicated: whether notes replace repeated documents; None if none are repeated.
+        edits: new texts by path.
+        orders: the documents of each block as sent, with the seed that they follow.
+        received: the same as received.
+        seen: texts to learn documents from.
+        memos: what to remember of each text of the conversation.
+        reason: why no document moves, if none does.
+        permutation: received positions in sending order, for the first block of the last turn.
+        document_bytes: total bytes of the documents of the last turn.
+        predicted_bytes: bytes of the leading documents that match an order sent before, and so may
+            be cached; in the received order if the request is left unchanged.
+        baseline_bytes: the same if all requests had been sent as received; the difference is the
+            hook's gain.
+        removed_bytes: bytes of text replaced by notes, minus the notes.
+        shapes: number of documents by format of the blocks of the last turn.
+        numbers: the client's document numbers by the ids that replace them.
+    """
+
+    scope: int = 0
+    conversation: int = 0
     held_out: bool = False
-    deduplicated: bool | None = None  # None if nothing is repeated
+    deduplicated: bool | None = None
     body_bytes: int = 0
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    received: list[tuple[int, ...]] = field(default_factory=list)  # received orders
+    received: list[tuple[int, ...]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
@@ -63,11 +83,16 @@ class TurnPlan:
     baseline_bytes: int = 0
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
-    numbers: dict[str, str] = field(default_factory=dict)  # the client's numbers, by id
+    numbers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the blocks of the last turn."""
+        return sum([count for _, count in self.shapes])
 
     def for_outcome(self) -> TurnPlan:
         """Return a copy with what the guard needs once an outcome is reported."""
-        return TurnPlan(self.scope, self.route, self.conversation, self.held_out, self.deduplicated)
+        return TurnPlan(self.scope, self.conversation, self.held_out, self.deduplicated)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,34 +100,20 @@ class Turn:
     """Plans the changes to a request.
 
     Args:
-        settings: settings of the hook.
-        index: orders sent; only read.
-        memo: decisions of running conversations; read, and restored from other processes.
-        recurrences: learned documents; only read.
-        sequences: learned orders of documents; only read.
-        openings: beginnings of prompts.
-        guard: decides which requests are left unchanged; None for no guard.
-        received: simulated cache that gets all documents in the received order.
+        hook: settings, and what was learned; the plan says what to add to it.
         scope: hash of tenant, route and model.
-        route: name of the route, for the guard.
         now: seconds, monotonic.
-        check: called between steps; may raise to stop.
+        ends_at: time by the hook's clock after which the plan is dropped.
+        observes: nothing will be changed, so there is no guard.
         restores: whether ids in the answer can be replaced by numbers.
     """
 
-    settings: ContextSettings
-    index: OrderIndex
-    memo: Memo
-    recurrences: Recurrences
-    sequences: Sequences
-    openings: Openings
-    guard: GainGuard | None
-    received: DocCache
+    hook: ContextHook
     scope: int
-    route: str
     now: float
-    check: Callable[[], None]
-    restores: bool = False
+    ends_at: float
+    observes: bool
+    restores: bool
     _plan: TurnPlan = field(init=False)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
@@ -111,9 +122,9 @@ class Turn:
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # hashes of documents in `_sent`
 
-    def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
+    def plan(self, body: dict[str, object], api: str, raw: bytes) -> TurnPlan:
         """Return the plan for a body; `raw` is as for `prompt_texts`. Call it once."""
-        self._plan = plan = TurnPlan(self.scope, self.route)
+        self._plan = plan = TurnPlan(self.scope)
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
         moved: Path | None = None  # content whose blocks moved; their texts stay unchanged
@@ -124,7 +135,9 @@ class Turn:
             if moved is not None and text.path[: len(moved)] == moved:
                 self._sent.append(text.value)
                 continue
-            made = self._outgoing(body, text) if text.role in self.settings.roles else text.value
+            made = (
+                self._outgoing(body, text) if text.role in self.hook.settings.roles else text.value
+            )
             if made != text.value:
                 plan.edits[text.path] = Literal(made) if text.parts else made
                 moved = text.path if text.parts else moved
@@ -135,16 +148,16 @@ class Turn:
 
     def _outgoing(self, body: dict[str, object], text: Text) -> str:
         """Return the outgoing form of a text."""
-        least = 0 if self.settings.delimiters else _SHORT
+        least = 0 if self.hook.settings.delimiters else _SHORT
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
-        memo_key = self.memo.key(self.scope, text.value.encode())
-        known = self.memo.get(memo_key, self.now)
+        memo_key = self.hook.memo.key(self.scope, text.value.encode())
+        known = self.hook.memo.get(memo_key, self.now)
         if isinstance(known, bytes):
             data, known = known, Remembered()  # no changes if anything does not fit
             with suppress(ValueError, LookupError, RecursionError, Refused):
                 known = Remembered(tuple(self._checked(_read_changes(data), text)))
-            self.memo.put(memo_key, known, self.now)
+            self.hook.memo.put(memo_key, known, self.now)
         if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
@@ -182,10 +195,7 @@ class Turn:
                 made = numbered(text.value, replace(made, held=Reason.POSITIONAL_LABELS))
                 made = replace(made, end=block.end)
             elif block.items[0].label is not None:
-                found = scan(
-                    text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
-                )
-                names = {item.start: item.label for own in found for item in own.items}
+                names = {item.start: item.label for own in self._scan(text) for item in own.items}
                 items = [
                     x._replace(label=names.get(x[0]) or head(text.value[x[0] : x[1]])[:NAME_CHARS])
                     for x in block.items
@@ -209,7 +219,7 @@ class Turn:
         """Return the new form of a last-turn text, or of an older one that notes may refer to."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
-        self.check()
+        self._check()
         if not blocks:
             return text.value
         docs = [
@@ -236,17 +246,15 @@ class Turn:
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
-            blocks = scan(
-                text.value, self.settings, is_parts=text.parts, by_tool=text.role == "tool"
-            )
+            blocks = self._scan(text)
         except Refused as error:
             refused = error.reason
-        if not blocks and not text.parts and "recurring" in self.settings.formats:
-            block, seen = self.recurrences.find(self.scope, text.value)
+        if not blocks and not text.parts and "recurring" in self.hook.settings.formats:
+            block, seen = self.hook.recurrences.find(self.scope, text.value)
             if seen is not None and text.fresh:
                 self._plan.seen.append(seen)
-            if block is not None and self.settings.min_docs <= len(block.items) <= MAX_DOCS:
-                blocks = [held(block, self.settings)]
+            if block is not None and self.hook.settings.min_docs <= len(block.items) <= MAX_DOCS:
+                blocks = [held(block, self.hook.settings)]
         if self.restores:
             blocks = [numbered(text.value, block) for block in blocks]
         if not blocks and refused is not None:
@@ -258,12 +266,16 @@ class Turn:
             self._note(reason)
         return [] if reasons else blocks
 
+    def _scan(self, text: Text) -> list[Block]:
+        settings, by_tool = self.hook.settings, text.role == "tool"
+        return scan(text.value, settings, is_parts=text.parts, by_tool=by_tool)
+
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
         """Return the text with its changes applied; None if verification fails."""
         if not any(change.moved or change.repeated for change in changes):
             return text.value
         bare, annotated = rewrite(text.value, changes)
-        self.check()
+        self._check()
         if not verified(text.value, changes, bare, self._sent):
             self._plan.reason = Reason.CHECK_FAILED
             self._plan.orders.clear()
@@ -277,7 +289,7 @@ class Turn:
                 self._plan.numbers[own] = item.label or ""
         if any(change.repeated for change in changes):
             self._plan.removed_bytes += len(text.value) - len(bare)
-        return annotated if self.settings.annotate else bare
+        return annotated if self.hook.settings.annotate else bare
 
     def _remember(
         self,
@@ -320,8 +332,8 @@ class Turn:
         may_move = own is not None
         if own is None:
             self._plan.received.append(tuple(docs.live_keys))
-            first, stop, met = self.sequences.movable(self.scope, docs.live_keys)
-            may_move = stop - first >= self.settings.min_docs and (
+            first, stop, met = self.hook.sequences.movable(self.scope, docs.live_keys)
+            may_move = stop - first >= self.hook.settings.min_docs and (
                 not repeated or stop - first == len(live)
             )
             if met and not may_move:
@@ -337,7 +349,7 @@ class Turn:
         if not self._stays() and own:
             change = own
         elif not self._plan.held_out and may_move:
-            found = self.index.align(self.scope, seed, docs.live_keys, self.now)
+            found = self.hook.index.align(self.scope, seed, docs.live_keys, self.now)
             if self._is_worth_its_note(block, docs, found):
                 change = self._changed(block, docs, found, repeated) or left
         self._count(change, docs, seed)
@@ -356,7 +368,7 @@ class Turn:
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
         """Return whether the documents are distinct and worth ordering; note the reason."""
-        if is_too_small(block, sum(docs.sizes), self.settings):
+        if is_too_small(block, sum(docs.sizes), self.hook.settings):
             self._note(Reason.TOO_SMALL)
             return False
         if not docs.live:
@@ -367,7 +379,7 @@ class Turn:
 
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
         """Return whether an order saves more than its note costs, or may do so later."""
-        note = note_bytes(block, self.settings)
+        note = note_bytes(block, self.hook.settings)
         gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
@@ -376,8 +388,8 @@ class Turn:
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
         order = tuple([docs.keys[i] for i in sent])
-        matched = sent[: self.index.match(seed, order)]
-        baseline = max(0, self.received.put((seed, *docs.live_keys)) - 1)
+        matched = sent[: self.hook.index.match(seed, order)]
+        baseline = max(0, self.hook.received.put((seed, *docs.live_keys)) - 1)
         if not plan.orders:
             plan.permutation = change.order
         plan.orders.append((seed, order))
@@ -388,7 +400,7 @@ class Turn:
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
         """Return the items to replace by notes, since their text occurs earlier in the body."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
-        if self.settings.dedup == "off" or self._control or nothing_before:
+        if self.hook.settings.dedup == "off" or self._control or nothing_before:
             return frozenset()
         here: set[int] = set()
         repeated: set[int] = set()
@@ -407,17 +419,22 @@ class Turn:
 
     def _draw_groups(self) -> None:
         """Assign the conversation's groups: left unchanged or not, de-duplicated or not."""
-        settings, guard = self.settings, self.guard
+        settings, guard = self.hook.settings, self.hook.guard
         self._dedups = settings.dedup == "exact"
-        if guard is None or not self._texts:
+        if self.observes or not self._texts:
             return
         # All turns of a conversation begin with the same text.
         first = next((text for text in self._texts if text.role == "user"), self._texts[0])
         conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
-        self._control = guard.holds_out(self.route, conversation)
+        self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
-            self._dedups = guard.dedups(self.route, conversation)
+            self._dedups = guard.dedups(conversation)
+
+    def _check(self) -> None:
+        """Drop the plan if time is up; called between steps."""
+        if self.hook.clock() > self.ends_at:
+            raise Refused(Reason.OVER_BUDGET)
 
     def _is_alone(self, text: Text) -> bool:
         """Return whether no other prompt will share the documents of a text.
@@ -427,7 +444,7 @@ class Turn:
         """
         place, before = hash((self.scope, text.path)), "".join(self._sent[-1:])
         return (
-            self.openings.is_alone(place, before)
+            self.hook.openings.is_alone(place, before)
             and not self._dedups
             and self._plan.conversation % _LOOK_EVERY > 0
         )
@@ -437,7 +454,7 @@ class Turn:
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
-        elif self.guard is not None and self.guard.is_off(self.route):
+        elif not self.observes and self.hook.guard.off:
             plan.held_out, plan.reason = True, Reason.AUTO_OFF
         return plan.held_out
 

@@ -15,12 +15,13 @@ Memory: at most `MAX_KEPT` names per endpoint, only of adapters that the endpoin
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
+from laar.latest import Latest
 
 LOAD_S = 0.25
 """Seconds an engine takes to load an adapter: about 100 MB from a local disk."""
@@ -32,7 +33,7 @@ MAX_KEPT = 64
 @dataclass(slots=True)
 class _Endpoint:
     most: float = math.inf
-    last: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    last: Latest[str, None] = field(default_factory=lambda: Latest(MAX_KEPT))
     in_flight: Counter[str] = field(default_factory=Counter)
     seen: frozenset[str] = frozenset()
 
@@ -90,9 +91,6 @@ class Adapters:
         known = self._endpoints.setdefault(slot, _Endpoint())
         known.in_flight[name] += 1
         known.last[name] = None
-        known.last.move_to_end(name)
-        if len(known.last) > MAX_KEPT:
-            known.last.popitem(last=False)
 
     def ended(self, slot: int, name: str) -> None:
         """Record that the request ended, or moved to another endpoint."""

@@ -25,7 +25,7 @@ from laar.core.filters import (
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
-from laar.health import Health, Standing
+from laar.health import Health, Standing, set_apart, standing_of
 
 MAX_AGE_S = 1.0
 """Seconds a group is valid without new readings, which go stale as time passes."""
@@ -184,7 +184,7 @@ class Candidates:
         slots = slots[reachable(table, slots) & awake(table, slots, now)]
         slots = slots[unsaturated(table, slots, self._max_waiting, now)]
         if self._health is not None:
-            trials = self._health.set_apart(slots.tolist(), now)
+            trials = set_apart(self._health.records, slots.tolist(), now)
             group.until = min(group.until, trials.until)
             slots = slots if trials.kept is None else slots[trials.kept]
         return (slots, trials) if len(slots) or trials.trials else None
@@ -217,8 +217,9 @@ class Candidates:
     def _ask(self, health: Health, group: Group, now: float) -> None:
         """Drop the endpoints that health excludes; record the health of the others."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
-        standing = group.standing = health.standing(group.slots.tolist(), models, now)
-        group.health = health.records.version
+        records, slots = health.records, group.slots.tolist()
+        standing = group.standing = standing_of(records, slots, models, now)
+        group.health = records.version
         group.until = min(group.until, standing.until)
         kept = standing.kept
         if kept is not None:

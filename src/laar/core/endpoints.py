@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The values of one scrape of an endpoint's metrics page; NaN if the engine lacks one.
+    """The values of one scrape of an endpoint's metrics page; NaN where one is missing.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at

@@ -9,13 +9,13 @@ may share files.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from laar.core.names import is_among
 from laar.core.request import Request
 from laar.errors import RequestError
+from laar.latest import Latest
 
 MAX_STORED = 65_536
 """Ids remembered, about 20 MB; beyond that, the least recently used is forgotten."""
@@ -41,7 +41,7 @@ class StoredObjects:
     """Remembers which endpoint stores what, by its id, and the session of each object."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._kept: Latest[str, tuple[str, str]] = Latest(MAX_STORED)
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
         """Called with the arguments of each `note` that is new."""
 
@@ -58,9 +58,6 @@ class StoredObjects:
     def heard(self, object_id: str, address: str, session: str) -> None:
         """Record an object that another picker saw."""
         self._kept[object_id] = address, session or object_id
-        self._kept.move_to_end(object_id)
-        if len(self._kept) > MAX_STORED:
-            self._kept.popitem(last=False)
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
         """Return the most recently used ids, oldest first, each with its address and session."""

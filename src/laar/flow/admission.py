@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
+from laar.core.engine_model import EndpointConstants
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.core.stored import Context
@@ -44,6 +44,7 @@ from laar.flow.saturation import Loads
 from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
+from laar.latest import Latest
 from laar.prefix.index import Receipt
 
 Verdict = Decision | Exception
@@ -119,7 +120,7 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, Request] = {}
-        self._asked: OrderedDict[str, tuple[float, float]] = OrderedDict()  # first and last try
+        self._asked: Latest[str, tuple[float, float]] = Latest(_MAX_ASKED)  # first and last try
         self._turns: dict[str, Place] = {}  # by id of the decision
 
     def use(self, settings: FlowSettings) -> None:
@@ -213,10 +214,8 @@ class Admission:
         session, longest_s = _session(request), self._settings.limits.max_hold_s
         if not session:
             return 0.0
-        first, last = self._asked.pop(session, (now, now))
+        first, last = self._asked.get(session, (now, now))
         self._asked[session] = first if now - last <= 2.0 * longest_s else now, now
-        if len(self._asked) > _MAX_ASKED:
-            self._asked.popitem(last=False)
         own_s = longest_s if request.ttft_objective_s is None else request.ttft_objective_s
         return max(0.0, now - self._asked[session][0], longest_s - own_s)
 
@@ -326,7 +325,8 @@ class Admission:
             return {}
         own = self._own(decision.request, view)
         needs = own is None and _session(decision.request)
-        wait_s, price_s = self.sessions.wait_s(view, now) if needs else (0.0, 0.0)
+        turns = self._engines(view).turns
+        wait_s, price_s = self.sessions.wait_s(view, turns, now) if needs else (0.0, 0.0)
         longest_s = self._settings.limits.max_hold_s
         return {
             "has_place": own is not None,
@@ -428,8 +428,12 @@ class Admission:
         """Return the candidates with room for the context, or in `own`; all without a session."""
         if not _session(request):
             return np.ones(len(view.slots), np.bool_)
-        free = self.sessions.prices(view, now) <= 1.0
+        free = self.sessions.prices(view, self._engines(view).turns, now) <= 1.0
         return free if own is None else free | own
+
+    def _engines(self, view: View) -> EndpointConstants:
+        """Return the learned constants of the candidates' engines."""
+        return self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
 
     def _crowded(self, request: Request, view: View, free: Mask) -> Mask:
         """Return which `free` candidates get a turn that is let in without room for its context.
@@ -530,6 +534,7 @@ class Admission:
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)
         if place is not None and place.slot != slot:
+            self.sessions.full(place.slot)
             self._begin_turn(decision, slot, 0.0, place.reread_s, now)
             self.sessions.end(place, now)
 
@@ -537,8 +542,7 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        engine = self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
-        read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
+        read_s = self._engines(view).read[at] * view.seconds_per_token[at] * view.tokens[at]
         found, reread_s = view.cached_tokens.item(at), float(_OWN_READ * read_s)
         decision.flight.admitted = True
         self._asked.pop(_session(decision.request), None)

@@ -31,6 +31,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
+from laar.latest import Latest
 from laar.prefix.blocks import Chain
 
 _AGES_S = tuple(2.0**power for power in range(9))
@@ -43,18 +44,20 @@ _PRIOR = 0.5
 """Prior count of pauses that ended in each class, and of those that outlasted it: half of the
 sessions return in each doubling of the pause, at any scale."""
 
-_EVICTIONS = (2.0, 12.0)
-"""Prefills per evicted context: its own and, in full caches, that of the one it displaces. If the
-session is sure to come back, the delay of others counts too: some 5 turns that run or wait at each
-engine."""
+_EVICTIONS = 2.0
+"""Prefills per evicted context: its own and, in full caches, that of the one it displaces."""
+
+_DELAYED = 5.0
+"""Turns that an eviction delays, if the session is sure to come back: as many run or wait at an
+engine that prefills one prompt after the other."""
 
 _SURE_S = 32.0
 """Seconds for which a session that has returned twice is sure to come back. People pause for
 longer. The second time, it must have continued its prompt: a name may also be an application's, for
 all that its users ask one after another."""
 
-_MAX_RETURNED = 10_000
-"""Maximum sessions whose returns are remembered; the longest without one are dropped first."""
+_MAX_GONE = 10_000
+"""Maximum sessions without a place that are remembered; the longest without one are dropped."""
 
 _LEAST_TOKENS = 16.0
 """Minimum tokens of a place: one block. Bounds the number of places at an endpoint."""
@@ -76,12 +79,15 @@ class Place:
         tokens: its length without `shared`.
         reread_s: cost of prefilling it again, in seconds.
         shared: tokens that others had cached there before, such as a common system prompt.
+        visited: the endpoints where its own text may be cached.
         busy: turns in flight.
         idle_at: when the last turn ended.
         middle: the number of blocks up to the middle of its own text, and the hash of the last; 0
             blocks if unknown.
         is_session: whether it has a name or continued after an answer. A prompt sent once, or by
             many at once, is not a session and never worth its room.
+        has_returned: whether the session ever returned to a kept place.
+        is_sure: whether the last return was not the first, and continued its prompt.
     """
 
     key: Hashable
@@ -89,18 +95,25 @@ class Place:
     tokens: float
     reread_s: float
     shared: float = 0.0
+    visited: set[int] = field(default_factory=set)
     busy: int = 0
     idle_at: float = 0.0
     middle: tuple[int, int] = (0, 0)
     is_session: bool = False
+    has_returned: bool = False
+    is_sure: bool = False
 
 
 @dataclass(slots=True)
 class _Cache:
-    """The places of one endpoint, least recently used first, and their tokens."""
+    """The places of one endpoint, least recently used first, and their tokens.
+
+    `is_full` if it refused a turn, until another turn ends there.
+    """
 
     places: OrderedDict[Hashable, Place] = field(default_factory=OrderedDict)
     tokens: float = 0.0
+    is_full: bool = False
 
 
 class Sessions:
@@ -119,7 +132,7 @@ class Sessions:
         self._stayed = np.full(len(_AGES_S), _PRIOR)
         self._keeping_s: list[float] = []
         self._learned_at = -math.inf
-        self._returned_twice: OrderedDict[Hashable, bool] = OrderedDict()  # if at least once
+        self._gone: Latest[Hashable, Place] = Latest(_MAX_GONE)  # named, and without a place
 
     def __len__(self) -> int:
         return len(self._places)
@@ -131,25 +144,26 @@ class Sessions:
         known = (self._places.get(block) for block in reversed(chain.hashes))
         return next((place for place in known if place is not None), None)
 
-    def prices(self, view: View, now: float) -> Floats:
+    def prices(self, view: View, turns: Floats, now: float) -> Floats:
         """Return, by candidate, the seconds that a second's wait saves the session that gains most.
 
-        Above 1, the prompt should be held; infinite if turns in flight occupy the room.
+        Above 1, the prompt should be held; infinite if turns in flight occupy the room. `turns` is
+        the share of the prompts ahead that one waits for at each candidate (`laar.core.engines`).
         """
-        return np.array([self._price(leaving, now) for leaving in self._leaving_at(view)])
+        return np.array([self._price(*leaving, now) for leaving in self._leaving_at(view, turns)])
 
-    def wait_s(self, view: View, now: float) -> tuple[float, float]:
+    def wait_s(self, view: View, turns: Floats, now: float) -> tuple[float, float]:
         """Return how long a prompt is held if no session returns, and what that saves others."""
         found = [(math.inf, math.inf)]
-        for leaving in self._leaving_at(view):
-            first = self._price(leaving, now)
+        for leaving, waits in self._leaving_at(view, turns):
+            first = self._price(leaving, waits, now)
             ends_s = {
                 age_s - now + place.idle_at for place, _ in leaving or () for age_s in _AGES_S
             }
             found += [
                 (wait_s, first * wait_s)
                 for wait_s in (0.0, *ends_s)
-                if wait_s >= 0.0 and self._price(leaving, now, wait_s + _MOMENT_S) <= 1.0
+                if wait_s >= 0.0 and self._price(leaving, waits, now, wait_s + _MOMENT_S) <= 1.0
             ]
         return min(found)
 
@@ -165,7 +179,8 @@ class Sessions:
     ) -> Place | None:
         """Record the context of a turn that is sent; return its place, for `end`.
 
-        The tokens that a new context probably finds cached (`found`) are shared and take no room.
+        The tokens that a context probably finds cached (`found`) where it has not been before are
+        shared and take no room.
 
         Contexts that no longer fit are removed, least recently used first. Return None if the turn
         could not be recognized again, if it exceeds the cache, or if the endpoint has room for
@@ -180,22 +195,26 @@ class Sessions:
         if not tokens <= room:
             return None
         own = self.place(session, chain)
+        stays = own is not None and own.slot == slot
         if own is None:
-            own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
+            own = self._gone.pop(key, None) or Place(
+                key, slot, tokens, reread_s, is_session=bool(session)
+            )
         elif own.busy and tokens < own.tokens + own.shared:
             own.busy += 1  # in parallel with another turn, such as one that asks for a title
             return own
         else:
-            own.shared = own.shared if own.slot == slot else found
             self._remove(own)
             if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
-                again = self._returned_twice.pop(own.key, None) is not None
-                self._returned_twice[key] = again and _continues(own, chain)
-                if len(self._returned_twice) > _MAX_RETURNED:
-                    self._returned_twice.popitem(last=False)
+                own.is_sure = own.has_returned and _continues(own, chain)
+                own.has_returned = True
             own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
-            own.key, own.slot, own.reread_s = key, slot, reread_s
+        if not stays:
+            # Where it has been, some of what it finds is its own.
+            own.shared = min(found, own.shared) if slot in own.visited else found
+            own.visited.add(slot)
+        own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(_LEAST_TOKENS, tokens - own.shared)
         own.busy += 1
         own.middle = _middle(own, chain)
@@ -204,7 +223,7 @@ class Sessions:
             place = next((place for place in cache.places.values() if not place.busy), None)
             if place is None:
                 break
-            self._remove(place)
+            self._forget(place)
             if place.is_session:
                 self._learn(now - place.idle_at, returned=False)
         self._places[key] = cache.places[key] = own
@@ -212,19 +231,30 @@ class Sessions:
         return own
 
     def refused(self, place: Place) -> None:
-        """Handle a turn that its endpoint refused: it took no room.
+        """Handle a turn that its endpoint refused: it took no room, and there may be none.
 
         The sessions displaced by it still find their contexts, and go there at once.
         """
         if place.busy == 1 and self._places.get(place.key) is place:
-            self._remove(place)
+            self._forget(place)
+        self.full(place.slot)
+
+    def full(self, slot: int) -> None:
+        """Handle a refusal: while turns are in flight there, none is sent until one of them ends.
+
+        The engine counts more than is known here, such as the answers.
+        """
+        cache = self._caches.get(slot, _Cache())
+        cache.is_full = any(place.busy for place in cache.places.values())
 
     def end(self, place: Place, now: float) -> None:
         """Handle the end of a turn."""
         place.busy -= 1
         place.idle_at = now
         if self._places.get(place.key) is place:
-            self._caches[place.slot].places.move_to_end(place.key)
+            cache = self._caches[place.slot]
+            cache.places.move_to_end(place.key)
+            cache.is_full = False
 
     def shown(self, now: float, most: int) -> list[dict[str, object]]:
         """Return at most `most` places for display, next to be evicted first."""
@@ -245,6 +275,7 @@ class Sessions:
         """Forget an endpoint's places: it left, or its cache was emptied."""
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
+            self._remember(place)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
@@ -256,17 +287,36 @@ class Sessions:
         del cache.places[place.key]
         cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
 
-    def _leaving_at(self, view: View) -> Iterator[list[tuple[Place, float]] | None]:
-        """Yield what each candidate would evict for the prompt; None if turns in flight fill it.
+    def _forget(self, place: Place) -> None:
+        """Remove a place, but remember its session, which may come back."""
+        self._remove(place)
+        self._remember(place)
 
-        The places idle or of no session, least recently used first, each with the share evicted.
+    def _remember(self, place: Place) -> None:
+        if isinstance(place.key, str):
+            self._gone[place.key] = place
+
+    def _leaving_at(
+        self, view: View, turns: Floats
+    ) -> Iterator[tuple[list[tuple[Place, float]] | None, float]]:
+        """Yield what each candidate would evict for the prompt, with its share of `turns`.
+
+        Places idle or without a session, least recently used first, each with the share evicted;
+        None if turns in flight fill the cache.
         """
-        for slot, tokens, cached in zip(
-            view.slots.tolist(), view.tokens.tolist(), view.cached_tokens.tolist(), strict=True
+        for slot, tokens, cached, waits in zip(
+            view.slots.tolist(),
+            view.tokens.tolist(),
+            view.cached_tokens.tolist(),
+            turns.tolist(),
+            strict=True,
         ):
             cache, room = self._caches.get(slot), self._room(slot)
             if cache is None or not cache.places or not tokens <= room:
-                yield []
+                yield [], waits
+                continue
+            if cache.is_full:
+                yield None, waits
                 continue
             missing = cache.tokens + tokens - cached - room
             leaving = []
@@ -276,10 +326,14 @@ class Sessions:
                 if not place.busy or not place.is_session:
                     leaving.append((place, min(1.0, missing / max(1.0, place.tokens))))
                     missing -= place.tokens
-            yield leaving if missing <= 0.0 else None
+            yield leaving if missing <= 0.0 else None, waits
 
     def _price(
-        self, leaving: list[tuple[Place, float]] | None, now: float, later_s: float = 0.0
+        self,
+        leaving: list[tuple[Place, float]] | None,
+        waits: float,
+        now: float,
+        later_s: float = 0.0,
     ) -> float:
         if leaving is None:
             return math.inf
@@ -288,8 +342,9 @@ class Sessions:
         for place, share in leaving:
             if place.is_session:
                 idle_s = then - place.idle_at
-                is_sure = idle_s <= _SURE_S and self._returned_twice.get(place.key, False)
-                cost_s = share * _EVICTIONS[is_sure] * place.reread_s
+                is_sure = place.is_sure and idle_s <= _SURE_S
+                prefills = _EVICTIONS * (1.0 + is_sure * waits * _DELAYED)
+                cost_s = share * prefills * place.reread_s
                 price = max(price, cost_s / keeping_s[bisect_left(_AGES_S, idle_s)])
         return price
 

@@ -5,7 +5,7 @@ from laar.health.health import Health
 from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
 from laar.health.records import Word
 from laar.health.settings import HealthSettings
-from laar.health.standing import Standing
+from laar.health.standing import Standing, set_apart, standing_of
 
 __all__ = [
     "GOOD",
@@ -19,4 +19,6 @@ __all__ = [
     "Standing",
     "Word",
     "judge",
+    "set_apart",
+    "standing_of",
 ]

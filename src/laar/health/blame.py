@@ -11,10 +11,10 @@ fails, the failures are its own.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from laar.health.recent import Recent
+from laar.latest import Latest
 
 _MOST = 1024
 """Maximum traits remembered; the least recently seen are dropped. A tenant who varies the prompt
@@ -39,7 +39,7 @@ class Blame:
     """The records of traits. They are empty, at no cost, while no request fails everywhere."""
 
     def __init__(self) -> None:
-        self.records: OrderedDict[int, _Record] = OrderedDict()
+        self.records: Latest[int, _Record] = Latest(_MOST)
         """Records by trait."""
 
     def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
@@ -55,12 +55,8 @@ class Blame:
     def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
         """Record that these endpoints, all known to be healthy, failed a request."""
         for trait in traits:
-            record = self.records.get(trait)
-            if record is None:
-                record = self.records[trait] = _Record(next(iter(slots)))
-                if len(self.records) > _MOST:
-                    self.records.popitem(last=False)
-            self.records.move_to_end(trait)
+            record = self.records.get(trait) or _Record(next(iter(slots)))
+            self.records[trait] = record
             record.several = record.several or any(slot != record.slot for slot in slots)
             record.add(now, bad=1.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 
 from laar.health.attempt import Attempt, Stage
@@ -53,15 +53,8 @@ class Family:
 
     def __init__(self) -> None:
         self.members: dict[int, Endpoint] = {}
-        self.times: dict[bool, GroupTimes] = {}
+        self.times: dict[bool, GroupTimes] = defaultdict(GroupTimes)
         self.contested_until = float("-inf")
-
-    def times_of(self, attempt: Attempt) -> GroupTimes:
-        """Return the typical times for an attempt's kind: streamed or not."""
-        times = self.times.get(attempt.stream)
-        if times is None:
-            times = self.times[attempt.stream] = GroupTimes()
-        return times
 
     @property
     def typical_s(self) -> float:

@@ -17,7 +17,7 @@ one of the four kept, 98 % of the requests failed.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from laar.health.attempt import Attempt, Stage
 from laar.health.breaker import LONGEST_FULL_S, Rules, State
@@ -28,7 +28,7 @@ from laar.health.questions import Questions
 from laar.health.records import Records, Word
 from laar.health.settings import HealthSettings
 from laar.health.silence import compare, find_hang, silent_for_long
-from laar.health.standing import Standing, set_apart, standing_of
+from laar.health.standing import Standing
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
@@ -173,7 +173,7 @@ class Health:
         if attempt.stage >= Stage.ANSWERING or attempt.judged or attempt not in endpoint.attempts:
             return
         if attempt.timed:
-            times = endpoint.family.times_of(attempt)
+            times = endpoint.family.times[attempt.stream]
             times.saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ANSWERING, now)
 
@@ -300,14 +300,6 @@ class Health:
             compare(self.records, family, now)
 
     # -- for decisions -------------------------------------------------------------------------
-
-    def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
-        """Return the standing of some candidates, given the model that each serves."""
-        return standing_of(self.records, slots, models, now)
-
-    def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Return the standing of endpoints that no request depends on; exclude unhealthy ones."""
-        return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:
         """Return a slot whose trial is due now."""

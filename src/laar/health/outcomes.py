@@ -48,7 +48,7 @@ class Outcomes:
         """Record that the endpoint accepted the request."""
         endpoint = attempt.endpoint
         if attempt.timed and attempt.stream:  # without streaming, headers come at the end
-            times = endpoint.family.times_of(attempt)
+            times = endpoint.family.times[attempt.stream]
             times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
         endpoint.denied.note(now, happened=False)
@@ -79,7 +79,7 @@ class Outcomes:
     def whole(self, attempt: Attempt, now: float) -> None:
         """Record a complete answer."""
         endpoint = attempt.endpoint
-        times = endpoint.family.times_of(attempt)
+        times = endpoint.family.times[attempt.stream]
         seconds = now - attempt.at - attempt.rtt_s
         is_brief = seconds < times.brief_s and not attempt.read
         endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
@@ -239,7 +239,7 @@ class Outcomes:
         if attempt is not None:
             # The weight is small if only the heaviest requests fail: 1 up to the median size of
             # recent good requests, falling to a tenth beyond the largest.
-            times = endpoint.family.times_of(attempt)
+            times = endpoint.family.times[attempt.stream]
             weight = max(_LIGHTEST, min(1.0, 2.0 * times.lightness(attempt.tokens)))
         if kind is Kind.ERROR:
             return weight, None

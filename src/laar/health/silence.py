@@ -72,7 +72,7 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0
-    times = endpoint.family.times_of(attempt)
+    times = endpoint.family.times[attempt.stream]
     if silent_s <= times.limit_s(Stage.OVER if is_whole else waiting_for, attempt.predicted_s):
         return 0.0
     overtaken = 0

@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from laar.client.loop import Message
-from laar.errors import SettingError
+from laar.errors import SettingError, first_fault
 from laar.measuring.checks import CheckSpec
 
 _MAX_LINE_BYTES = 64 * 2**20  # maximum line of an evaluation set: a few million tokens
@@ -67,9 +67,7 @@ def _question(line: bytes, where: str) -> Question:
     try:
         question = _FileQuestion.model_validate(orjson.loads(line))
     except ValidationError as fault:
-        first = fault.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SettingError(f"{where}: {field}: {first['msg']}") from fault
+        raise SettingError(f"{where}: {first_fault(fault)}") from fault
     except ValueError as fault:
         raise SettingError(f"{where}: not JSON: {fault}") from fault
     messages = question.messages

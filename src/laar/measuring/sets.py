@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count, islice
+from collections.abc import Callable, Sequence
 
 from laar.client.loop import Message
 from laar.errors import SettingError, unknown
@@ -46,16 +45,14 @@ def made_questions(sets: Sequence[str], number: int, seed: int = 0) -> list[Ques
     for name in sets:
         if name not in SETS:
             raise SettingError(f"--set: {unknown('set', name, SETS)}")
-    in_turn = zip(*(SETS[name](seed) for name in dict.fromkeys(sets)), strict=False)
-    return list(islice(chain.from_iterable(in_turn), number))
+    made = [SETS[name] for name in dict.fromkeys(sets)]
+    return [made[at % len(made)](seed, at // len(made)) for at in range(number)]
 
 
-def _lookups(seed: int) -> Iterator[Question]:
-    for index in count():
-        yield from (_lookup(f"kv-{seed}-{index}-{tokens}", tokens) for tokens in LOOKUP_TOKENS)
-
-
-def _lookup(name: str, tokens: int) -> Question:
+def _lookup(seed: int, number: int) -> Question:
+    index, level = divmod(number, len(LOOKUP_TOKENS))
+    tokens = LOOKUP_TOKENS[level]
+    name = f"kv-{seed}-{index}-{tokens}"
     key, value = _ids(name, 2)
 
     def ask() -> Sequence[Message]:
@@ -75,54 +72,48 @@ def _ids(seed: str, count: int) -> list[str]:
     return [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(count)]
 
 
-def _arithmetic(seed: int) -> Iterator[Question]:
-    for index in count():
-        rng = random.Random(f"arithmetic-{seed}-{index}")
-        a, b, c, d = (rng.randint(12, 989) for _ in range(4))
-        text, value = (
-            (f"{a} + {b}", a + b),
-            (f"{a} * {b % 90 + 10} - {c}", a * (b % 90 + 10) - c),
-            (
-                f"({a} + {b}) * {c % 90 + 10} - {d} * {b % 9 + 2}",
-                (a + b) * (c % 90 + 10) - d * (b % 9 + 2),
-            ),
-        )[index % 3]
-        yield _question(
-            f"arithmetic-{seed}-{index}",
-            f"What is {text}? End your answer with the number, in digits.",
-            CheckSpec(number=value),
-        )
+def _arithmetic(seed: int, number: int) -> Question:
+    name = f"arithmetic-{seed}-{number}"
+    rng = random.Random(name)
+    a, b, c, d = (rng.randint(12, 989) for _ in range(4))
+    text, value = (
+        (f"{a} + {b}", a + b),
+        (f"{a} * {b % 90 + 10} - {c}", a * (b % 90 + 10) - c),
+        (
+            f"({a} + {b}) * {c % 90 + 10} - {d} * {b % 9 + 2}",
+            (a + b) * (c % 90 + 10) - d * (b % 9 + 2),
+        ),
+    )[number % 3]
+    asked = f"What is {text}? End your answer with the number, in digits."
+    return _question(name, asked, CheckSpec(number=value))
 
 
-def _formats(seed: int) -> Iterator[Question]:
-    for index in count():
-        rng = random.Random(f"formats-{seed}-{index}")
-        words = rng.sample(_WORDS, 4)
-        counts = {word: rng.randint(1, 99) for word in words}
-        listed = ", ".join(f"{word} {count}" for word, count in counts.items())
-        text, value = (
-            ("an object with each name as a key and its count as the value", counts),
-            ("a list of the names, sorted by the alphabet", sorted(words)),
-            (
-                'an object with the keys "largest" (the name with the largest count) and "total" '
-                "(the sum of the counts)",
-                {"largest": max(counts, key=counts.__getitem__), "total": sum(counts.values())},
-            ),
-        )[index % 3]
-        yield _question(
-            f"formats-{seed}-{index}",
-            f"Names and counts: {listed}. Answer with JSON and nothing else: {text}.",
-            CheckSpec.model_validate({"json": value}),
-        )
+def _formats(seed: int, number: int) -> Question:
+    name = f"formats-{seed}-{number}"
+    rng = random.Random(name)
+    words = rng.sample(_WORDS, 4)
+    counts = {word: rng.randint(1, 99) for word in words}
+    listed = ", ".join(f"{word} {count}" for word, count in counts.items())
+    text, value = (
+        ("an object with each name as a key and its count as the value", counts),
+        ("a list of the names, sorted by the alphabet", sorted(words)),
+        (
+            'an object with the keys "largest" (the name with the largest count) and "total" '
+            "(the sum of the counts)",
+            {"largest": max(counts, key=counts.__getitem__), "total": sum(counts.values())},
+        ),
+    )[number % 3]
+    asked = f"Names and counts: {listed}. Answer with JSON and nothing else: {text}."
+    return _question(name, asked, CheckSpec.model_validate({"json": value}))
 
 
 def _question(name: str, text: str, check: CheckSpec) -> Question:
     return Question(id=name, ask=lambda: [{"role": "user", "content": text}], check=check)
 
 
-SETS: dict[str, Callable[[int], Iterator[Question]]] = {
-    "lookups": _lookups,
+SETS: dict[str, Callable[[int, int], Question]] = {
+    "lookups": _lookup,
     "arithmetic": _arithmetic,
     "formats": _formats,
 }
-"""Generators of endless questions from a seed, by set name."""
+"""Functions of a seed and a number that make a question, by set name."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.policies.guarding import GuardedFilter, GuardedPicker, GuardedScorer, guarded
-from laar.policies.own import own
+from laar.policies.own import OWN
 from laar.policies.profile import FilterUse, PickerUse, Profile, ScorerUse
 from laar.policies.registry import Found, Kind, Parameters, Registry
 
@@ -24,9 +25,9 @@ __all__ = [
     "check_profile",
 ]
 
-_REGISTRY = Registry(own(CostWeights()))
+_REGISTRY = Registry(OWN)
 
-POLICY_NAMES = tuple(own(CostWeights())[Kind.POLICY])
+POLICY_NAMES = tuple(OWN[Kind.POLICY])
 """laar's own policies."""
 
 
@@ -38,7 +39,7 @@ def build_policies(
     """Create all of laar's policies, and the others by name, each with its own state.
 
     Args:
-        weights: weights of the policy ``laar``.
+        weights: weights of the policy and the scorer ``laar``, unless their parameters differ.
         given: parameters that differ from their defaults, by policy. A policy of an installed
             package is built if it is named here.
         profiles: policies composed of filters, scorers and a picker, by name.
@@ -49,36 +50,38 @@ def build_policies(
     """
     given = given or {}
     check_parameters(given)
-    registry = Registry(own(weights))
     policies = {
-        name: _policy(registry.find(Kind.POLICY, name), given.get(name, {}))
+        name: _policy(_REGISTRY.find(Kind.POLICY, name), given.get(name, {}), weights)
         for name in dict.fromkeys([*POLICY_NAMES, *given])
     }
     for name, profile in (profiles or {}).items():
         try:
             check_profile(name, profile)
-            policies[name] = _composed(name, profile, registry)
+            policies[name] = _composed(name, profile, weights)
         except SettingError as fault:
             raise SettingError(str(fault), setting=f"routing.policies.{name}") from fault
     return policies
 
 
-def _policy(found: Found, given: Parameters) -> Policy:
-    made = found.make(given)
-    if not found.origin:
-        assert isinstance(made, Policy)
-        return made
+def _made(found: Found, given: Parameters, weights: CostWeights) -> Any:
+    """Create a policy or a part; laar's own has the cost's weights."""
+    of_cost = asdict(weights) if found.name == "laar" and not found.origin else {}
+    return found.make(of_cost | dict(given))
+
+
+def _policy(found: Found, given: Parameters, weights: CostWeights) -> Policy:
+    made = _made(found, given, weights)
     if not isinstance(made, Policy):
         raise SettingError(
             f"{found.title}: makes a {type(made).__name__}; it must make a `laar.Policy`"
         )
-    return guarded(made, found.name)
+    return guarded(made, found.name) if found.origin else made
 
 
-def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
+def _composed(name: str, profile: Profile, weights: CostWeights) -> Policy:
     def made(kind: Kind, guard: type[Any], use: FilterUse | ScorerUse | PickerUse) -> Any:
-        found = registry.find(kind, use.name)
-        part = found.make(use.parameters)
+        found = _REGISTRY.find(kind, use.name)
+        part = _made(found, use.parameters, weights)
         return guard(part, use.name) if found.origin else part
 
     return Policy(

@@ -21,8 +21,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Mask
 from laar.core.interfaces import View
 from laar.core.policy import Policy
-from laar.policies.pickers import ShuffledMaxScore
-from laar.policies.ranking import least, ranks
+from laar.policies.pickers import ShuffledMaxScore, least, ranks
 
 
 class QueueDepth:

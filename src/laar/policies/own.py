@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 
 from laar.core.cost import CostWeights
@@ -33,41 +32,10 @@ from laar.policies.simple import (
 )
 
 
-def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
-    """Return the factories by kind and name.
-
-    Args:
-        weights: weights of the cost; parameters of the policy override them.
-    """
-
-    def outlook(
-        *,
-        k_rtt: float = weights.k_rtt,
-        k_queue: float = weights.k_queue,
-        k_delay: float = weights.k_delay,
-        retry_penalty: float = weights.retry_penalty,
-    ) -> Outlook:
-        return Outlook(
-            replace(
-                weights,
-                k_rtt=k_rtt,
-                k_queue=k_queue,
-                k_delay=k_delay,
-                retry_penalty=retry_penalty,
-            )
-        )
-
-    return {
-        Kind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
-        Kind.SCORER: {"laar": outlook, **_SCORERS},
-        Kind.PICKER: {
-            "max-score": MaxScore,
-            "shuffled-max-score": ShuffledMaxScore,
-            "weighted-random": WeightedRandom,
-            "random": RandomOrder,
-        },
-        Kind.POLICY: {"laar": _alone("laar", outlook, knows_retries=True), **_POLICIES},
-    }
+@wraps(CostWeights)
+def _laar(**weights: float) -> Outlook:
+    """Return the scorer of the default policy; its parameters are the weights of its cost."""
+    return Outlook(CostWeights(**weights))
 
 
 def _alone(
@@ -114,8 +82,11 @@ _RULES: dict[str, Callable[..., Scorer]] = {
 @wraps(StickyUntilSaturated)
 def _guide(**given: float) -> Policy:
     """Return the policy of llm-d's guide; its parameters are its filter's."""
-    sticky = StickyUntilSaturated(**given)
-    return Policy(name="llm-d-guide", filters=[sticky], scorers=[(FewestTokens(), 1.0)])
+    return Policy(
+        name="llm-d-guide",
+        filters=[StickyUntilSaturated(**given)],
+        scorers=[(FewestTokens(), 1.0)],
+    )
 
 
 _POLICIES: dict[str, Factory] = {
@@ -125,3 +96,16 @@ _POLICIES: dict[str, Factory] = {
     "llm-d-guide": _guide,
     **{name: _alone(name, make) for name, make in _RULES.items()},
 }
+
+OWN: dict[Kind, dict[str, Factory]] = {
+    Kind.FILTER: {"label": Label, "prefix-affinity": StickyUntilSaturated},
+    Kind.SCORER: {"laar": _laar, **_SCORERS},
+    Kind.PICKER: {
+        "max-score": MaxScore,
+        "shuffled-max-score": ShuffledMaxScore,
+        "weighted-random": WeightedRandom,
+        "random": RandomOrder,
+    },
+    Kind.POLICY: {"laar": _alone("laar", _laar, knows_retries=True), **_POLICIES},
+}
+"""laar's factories by kind and name."""

@@ -1,17 +1,21 @@
 """Pickers: the order of the candidates by their scores.
 
 The first serves, the next are the fallbacks for Envoy. `max-score` is laar's own. The others are
-llm-d's, for policies taken from llm-d.
+llm-d's, for policies taken from llm-d. `ranks` preserves a policy's own order, including its ties,
+through `max-score`, which breaks near-ties by load; other projects mostly break ties at random.
 """
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE, pick
-from laar.policies.ranking import least
 
 
 class MaxScore:
@@ -62,3 +66,16 @@ class RandomOrder:
         order = list(range(len(scores)))
         view.rng.shuffle(order)
         return order
+
+
+def ranks(order: Sequence[int]) -> Floats:
+    """Return scores of candidates given best first: 1, 1/2, 1/3 ..., so that none are near-ties."""
+    scores: Floats = np.empty(len(order))
+    scores[np.asarray(order, np.intp)] = 1.0 / np.arange(1, len(order) + 1)
+    return scores
+
+
+def least(values: Floats, rng: random.Random) -> list[int]:
+    """Return positions by ascending value, with equals in random order."""
+    draws = [rng.random() for _ in values]
+    return sorted(range(len(draws)), key=lambda i: (values[i], draws[i]))

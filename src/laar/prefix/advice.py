@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise, takewhile
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import orjson
 
+from laar.latest import Latest
 from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
@@ -72,10 +73,6 @@ _CAUSES = (
 """Kinds of words, the most telling first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
 _MAX_WORDS, _MAX_NAMED = 64, 8  # words kept where prompts differ, and words classified
-
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 class Advice(NamedTuple):
@@ -132,17 +129,17 @@ class _Agent:
 
     name: str
     counts: Counter[object] = field(default_factory=Counter)
-    breaks: OrderedDict[object, _Break] = field(default_factory=OrderedDict)
-    tools: OrderedDict[tuple[int, int], None] = field(default_factory=OrderedDict)
+    breaks: Latest[object, _Break] = field(default_factory=lambda: Latest(_MEMORY))
+    tools: Latest[tuple[int, int], None] = field(default_factory=lambda: Latest(_MEMORY // 2))
 
 
 class Advisor:
     """Samples prompts and reports what breaks their prefixes."""
 
     def __init__(self) -> None:
-        self._agents: OrderedDict[int, _Agent] = OrderedDict()
-        self._homes: OrderedDict[int, int] = OrderedDict()
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._agents: Latest[int, _Agent] = Latest(MAX_AGENTS)
+        self._homes: Latest[int, int] = Latest(MAX_HOMES)
+        self._cached: Latest[int, None] = Latest(MAX_CACHED)
 
     def look(
         self, model: str, salt: str, spans: Sequence[str], template: Template, body: bytes
@@ -192,13 +189,15 @@ class Advisor:
             if home in self._agents:
                 votes[home] += line.size
         best, size = max(votes.items(), key=itemgetter(1), default=(0, 0))
-        if size < _ALIKE * sum(min(line.size, _HEAD) for line in head):
+        agent = self._agents.get(best)
+        if agent is None or size < _ALIKE * sum(min(line.size, _HEAD) for line in head):
             best = keys[0]
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            self._agents[best] = _Agent(f"{model}, tools {shown}" if names else model)
+            agent = _Agent(f"{model}, tools {shown}" if names else model)
         for key in keys:
-            _keep(self._homes, key, best, MAX_HOMES)
-        return _keep(self._agents, best, self._agents[best], MAX_AGENTS)
+            self._homes[key] = best
+        self._agents[best] = agent
+        return agent
 
     def _pass(self, chain: int, parts: Sequence[tuple[int, int]]) -> int:
         """Pass a prompt through the simulated cache; return how much of it was cached."""
@@ -212,7 +211,7 @@ class Advisor:
                 since = 0
                 fresh = fresh or chain not in self._cached
                 found = found if fresh else done
-                _keep(self._cached, chain, None, MAX_CACHED)
+                self._cached[chain] = None
         return found
 
     def advice(self) -> list[Advice]:
@@ -222,15 +221,6 @@ class Advisor:
             for agent in reversed(self._agents.values())
             if agent.counts["judged"] >= ENOUGH
         ]
-
-
-def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
-    """Put a value last, and drop the first one if there are more than `most`."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)
-    return value
 
 
 def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
@@ -292,7 +282,7 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
         if is_break:
             moved.update(gap)
             key = (lines[before].unordered if before >= 0 else 0, role)
-            found = _keep(agent.breaks, key, agent.breaks.get(key) or _Break(role), _MEMORY)
+            found = agent.breaks[key] = agent.breaks.get(key) or _Break(role)
             _note(found, [lines[i] for i in gap])
             counts[key] += 1
     return moved
@@ -343,7 +333,7 @@ def _judge(
             counts["question" if is_asked else "order"] += known - max(now, could)
     for line in lines:
         if line.role == "tools":
-            _keep(agent.tools, (line.unordered, line.key), None, _MEMORY // 2)
+            agent.tools[line.unordered, line.key] = None
 
 
 def _thoughts(spans: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -44,35 +44,18 @@ would need more look-ups, and more would leave more blocks at the end to hash on
 MAX_KNOWN = 16_384
 """Runs remembered, 8 MB; beyond that the table is cleared."""
 
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The block boundaries; they depend only on the offset in the prompt.
-
-    Args:
-        tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` is a multiple of its block,
-            counted from the tier's start.
-    """
-
-    tiers: tuple[tuple[int, int], ...]
-    ends: list[int] = field(init=False, repr=False, compare=False)
-    slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        ends, start = [0], 0
-        for until, block in self.tiers:
-            ends += range(start + block, until + 1, block)
-            start = until
-        object.__setattr__(self, "ends", ends)
-        object.__setattr__(self, "slices", tuple(slice(a, b) for a, b in pairwise(ends)))
-
-    def blocks(self, total_bytes: int) -> int:
-        """Return the number of blocks in a prompt of this many bytes."""
-        return bisect_right(self.ends, total_bytes) - 1
+ENDS: list[int] = [
+    *range(0, 4 << 10, 64),
+    *range(4 << 10, 32 << 10, 256),
+    *range(32 << 10, MAX_HASHED_BYTES + 1, 1024),
+]
+"""The block boundaries; they depend only on the offset in the prompt. See above for the reasons."""
+_SLICES = [slice(start, end) for start, end in pairwise(ENDS)]
 
 
-GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
-"""The grid in use; the module's docstring has the reasons."""
+def blocks_in(total_bytes: int) -> int:
+    """Return the number of blocks in a prompt of this many bytes."""
+    return bisect_right(ENDS, total_bytes) - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +65,6 @@ class Chain:
     Args:
         hashes: one unsigned 64-bit integer per block; entry ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, including the partial last block.
-        grid: the grid used to cut it.
         weighed: how its length was estimated; None if there was no text for that.
         others: hashes of the same prompt in the arrangements of other chat templates, to learn
             the model's template.
@@ -91,7 +73,6 @@ class Chain:
 
     hashes: array[int]
     total_bytes: int
-    grid: Grid = GROWING
     weighed: Weighed | None = None
     others: tuple[array[int], ...] = ()
     tokens: int = 0
@@ -101,7 +82,7 @@ class Chain:
 
     def bytes_of(self, blocks: int) -> int:
         """Return the number of bytes in the first `blocks` blocks."""
-        return min(self.grid.ends[blocks], self.total_bytes)
+        return min(ENDS[blocks], self.total_bytes)
 
     def fraction(self, blocks: int) -> float:
         """Return the share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
@@ -116,14 +97,12 @@ class PromptHasher:
 
     Args:
         key: the secret, of any length. Pickers that share state share the key.
-        grid: the block boundaries.
     """
 
-    __slots__ = ("_grid", "_known", "_seed")
+    __slots__ = ("_known", "_seed")
 
-    def __init__(self, key: bytes, grid: Grid = GROWING) -> None:
+    def __init__(self, key: bytes) -> None:
         self._seed = int.from_bytes(blake2b(key, digest_size=8).digest())
-        self._grid = grid
         self._known: dict[int, array[int]] = {}
 
     def chain(self, spans: Sequence[str], salt: str = "") -> Chain:
@@ -140,21 +119,20 @@ class PromptHasher:
     def chain_of(self, text: bytes, salt: str = "", tokens: int = 0) -> Chain:
         """Hash a prompt that is already joined, with its length in tokens if known."""
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
-        slices, ends = self._grid.slices, self._grid.ends
-        count = bisect_right(ends, len(text)) - 1
+        count = bisect_right(ENDS, len(text)) - 1
         hashes, view, done = array("Q"), memoryview(text), 0
         while done + RUN <= count:
-            run = xxh3_64_intdigest(view[ends[done] : ends[done + RUN]], hash_)
+            run = xxh3_64_intdigest(view[ENDS[done] : ENDS[done + RUN]], hash_)
             known = self._known.get(run)
             if known is None:
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
-                places = slices[done : done + RUN]
+                places = _SLICES[done : done + RUN]
                 seeded = [hash_ := xxh3_64_intdigest(text[place], hash_) for place in places]
                 known = self._known[run] = array("Q", seeded)
             hashes += known
             hash_, done = known[-1], done + RUN
-        for place in slices[done:count]:
+        for place in _SLICES[done:count]:
             hash_ = xxh3_64_intdigest(text[place], hash_)
             hashes.append(hash_)
-        return Chain(hashes, len(text), self._grid, tokens=tokens)
+        return Chain(hashes, len(text), tokens=tokens)

@@ -12,12 +12,11 @@ about twenty look-ups at any length. Counts fade with `HORIZON_S`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 HORIZON_S = 60.0
 """Seconds that requests count for, and are expected for: about as long as a popular prefix stays in
@@ -29,9 +28,9 @@ MAX_PREFIXES = 65_536
 """Prefixes remembered, about 12 MB; beyond that the least recently requested one is forgotten."""
 
 _PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale in (2, 3)))
-PLACES = [bisect_right(GROWING.ends, place) - 1 for place in _PLACES_BYTES]
+PLACES = list(map(blocks_in, _PLACES_BYTES))
 """Prompt depths at which to count, in blocks, up to 1.5 MiB; each is 1.3 to 2 times the last."""
-_ENDS = np.array([GROWING.ends[block] for block in PLACES], np.float64)
+_ENDS = np.array([ENDS[block] for block in PLACES], np.float64)
 
 
 class PrefixDemand:
@@ -39,9 +38,6 @@ class PrefixDemand:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._seen)
 
     def note(self, chain: Chain, now: float) -> None:
         """Record that a request with this prompt was sent to some endpoint."""

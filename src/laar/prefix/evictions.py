@@ -57,9 +57,6 @@ class Evictions:
         self._next_at = -math.inf  # earliest time at which an entry changes class
         self._survival: npt.NDArray[np.float64] | None = None
 
-    def __len__(self) -> int:
-        return len(self._age_of)
-
     def note(self, chain: Chain, now: float) -> None:
         """Record that a prompt was sent to some endpoint."""
         known = bisect_right(PLACES, len(chain.hashes))

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from laar.errors import SettingError
-from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.blocks import ENDS, Chain
 from laar.prefix.segments import Segments, give, shared_blocks, shared_from
 
 MAX_BYTES = 128 << 20
@@ -140,19 +140,17 @@ class PrefixIndex:
         slots: number of slots; `resize` increases it.
         max_bytes: memory limit. The default, 128 MiB, holds at least 2 million blocks of chats,
             about the caches of 100 endpoints with 500k tokens each.
-        grid: the grid of the hasher that makes the chains.
 
     Raises:
         SettingError: ``max_bytes`` is under 1 MiB, which could not hold one long prompt.
     """
 
-    def __init__(self, slots: int, max_bytes: int = MAX_BYTES, grid: Grid = GROWING) -> None:
+    def __init__(self, slots: int, max_bytes: int = MAX_BYTES) -> None:
         if max_bytes < 1 << 20:
             raise SettingError(
                 f"prefix index: max_bytes is {max_bytes}, under 1 MiB (1048576); raise it"
             )
         self._max_bytes = max_bytes
-        self._ends = grid.ends
         self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
         self.held_bytes = np.zeros(slots, np.int64)
@@ -166,19 +164,11 @@ class PrefixIndex:
         self.forgotten_blocks = Counter(capacity=0, memory=0, disproved=0)
         """Blocks dropped since the start, by cause."""
 
-    def match(self, chain: Chain) -> npt.NDArray[np.int32]:
-        """Return the leading blocks that each slot probably holds, shape ``(slots,)``."""
-        holders, depths = self._segments.walk(chain.hashes)
-        found = np.zeros(len(self._caches), np.int32)
-        give(found, holders, depths)
-        return found
-
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
         """Return the share of the prompt, in 0..1, that each slot probably holds."""
         holders, depths = self._segments.walk(chain.hashes)
-        ends, total = self._ends, chain.total_bytes
-        found = np.zeros(len(self._caches))
-        give(found, holders, [min(ends[depth], total) / total for depth in depths])
+        total, found = chain.total_bytes, np.zeros(len(self._caches))
+        give(found, holders, [min(ENDS[depth], total) / total for depth in depths])
         return found
 
     def insert(self, slot: int, chain: Chain, now: float = 0.0) -> Receipt:
@@ -272,7 +262,7 @@ class PrefixIndex:
     def set_first_block(self, slot: int, first_bytes: float) -> None:
         """Set how much prompt text a first block of the slot's engine holds."""
         cache = self._caches[slot]
-        cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
+        cache.root_blocks = max(1, bisect_left(ENDS, first_bytes))
         for use in cache.by_age.values():  # a branch does not know the blocks before it
             use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
 
@@ -354,7 +344,7 @@ class PrefixIndex:
         end = len(use.hashes)
         if not (0 <= use.slot < len(self._caches) and end > 0 and use.start >= 0):
             return False
-        if sum(use.sizes) != end or min(use.sizes) < 1 or use.start + end >= len(self._ends):
+        if sum(use.sizes) != end or min(use.sizes) < 1 or use.start + end >= len(ENDS):
             return False
         if use.hashes[0] in self._caches[use.slot].by_head:
             return False
@@ -371,7 +361,7 @@ class PrefixIndex:
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self.uses += 1
         self._use_blocks += end
-        self.held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
+        self.held_bytes[kept.slot] += ENDS[kept.start + end] - ENDS[kept.start]
 
     def resize(self, slots: int) -> None:
         """Grow to `slots` slots; never shrink."""
@@ -428,15 +418,15 @@ class PrefixIndex:
         self.uses += 1
         self._use_blocks += end
         self._segments.tag(1 << cache.slot, hashes, held, edge)
-        self.held_bytes[cache.slot] += self._ends[end] - self._ends[held]
+        self.held_bytes[cache.slot] += ENDS[end] - ENDS[held]
         return held, proven, witness
 
     def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
         """Truncate a use to its first `keep` blocks; return the number removed."""
         hashes, end = use.hashes, len(use.hashes)
         self._segments.untag(1 << cache.slot, hashes, keep)
-        ends, start = self._ends, use.start
-        self.held_bytes[cache.slot] -= ends[start + end] - ends[start + keep]
+        start = use.start
+        self.held_bytes[cache.slot] -= ENDS[start + end] - ENDS[start + keep]
         self._use_blocks -= end - keep
         if keep:
             use.hashes = hashes[:keep]
@@ -461,8 +451,8 @@ class PrefixIndex:
                 held = claimed[: use.start + len(use.hashes)]
                 self._use(cache, held, settled=False, claim=use.claim)
                 continue
-            limit_bytes = self._ends[use.start + len(use.hashes)] - excess
-            keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
+            limit_bytes = ENDS[use.start + len(use.hashes)] - excess
+            keep = max(bisect_right(ENDS, limit_bytes) - 1 - use.start, 0)
             self.forgotten_blocks["capacity"] += self._cut(cache, use, keep)
         while self.size_bytes > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]

@@ -22,12 +22,13 @@ bytes of UTF-8, as in `laar.prefix.blocks`.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from laar.latest import Latest
 
 if TYPE_CHECKING:
     from laar.prefix.blocks import Chain
@@ -177,7 +178,7 @@ class PromptLengths:
     """Estimates and learns prompt lengths in tokens."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, dict[str, _Known]] = OrderedDict()
+        self._known: Latest[int, dict[str, _Known]] = Latest(MAX_KNOWN)
         self._models: dict[str, _Weights] = {}
 
     def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
@@ -233,12 +234,9 @@ class PromptLengths:
         expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
         if len(chain):
             end = chain.hashes[-1]
-            known = self._known.setdefault(end, {})
-            self._known.move_to_end(end)
+            known = self._known[end] = self._known.get(end, {})
             if len(known) < 8 or model in known:
                 known[model] = _Known(reported, expected, total)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
         if reported - before >= max(1.0, _LEAST * (total - known_bytes)):
             weights.learn(counts, reported - before)
 

@@ -8,7 +8,7 @@ compares the cached tokens that answers report with what each arrangement would 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from laar.latest import Latest
 from laar.prefix.blocks import Chain
 from laar.prefix.lengths import MESSAGE
 
@@ -112,7 +113,7 @@ class Templates:
         self._learned: dict[str, Template] = {}
         self._errors: dict[str, npt.NDArray[np.float64]] = {}
         self._compared = Counter[str]()
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._seen: Latest[int, None] = Latest(MAX_SEEN)
 
     def of(self, name: str, models: Sequence[str]) -> Template:
         """Return the template of a model; for an alias, one that all share but for weights."""
@@ -151,6 +152,3 @@ class Templates:
         for own in keys:
             for key in own:
                 seen[key] = None
-                seen.move_to_end(key)
-        while len(seen) > MAX_SEEN:
-            seen.popitem(last=False)

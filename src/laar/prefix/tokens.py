@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from laar.latest import Latest
 from laar.prefix.blocks import Chain
 from laar.prefix.segments import shared_blocks
 from laar.prefix.tiers import Tiers
@@ -157,7 +158,7 @@ class TokenBlocks:
         self._parents: dict[int, int] = {}  # the parent of a prompt's first block is 0
         self._known: dict[str, dict[int, _Text]] = {}  # texts by model, then by block
         self._order: OrderedDict[_Text, str] = OrderedDict()
-        self._expected: OrderedDict[str, _Expected] = OrderedDict()
+        self._expected: Latest[str, _Expected] = Latest(MAX_EXPECTED)
         self.tiers = Tiers()
         self.blocks = self.texts = 0
 
@@ -312,8 +313,6 @@ class TokenBlocks:
         if held is None or not held.size or held.left_out or not len(chain):
             return ""
         self._expected[session] = _Expected(slot, chain, tokens)
-        if len(self._expected) > MAX_EXPECTED:
-            self._expected.popitem(last=False)
         return session
 
     def answered(self, session: str, model: str, tokens: int) -> None:

@@ -18,10 +18,10 @@ from hashlib import blake2b
 from laar.core.request import MAX_OBJECTIVE_S
 from laar.protocol.sessions import (
     AGENT_HEADERS,
-    NAME,
     NAMING,
     SESSION,
     SESSION_HEADERS,
+    name_of,
     session_of_headers,
 )
 
@@ -187,9 +187,6 @@ SIGNATURES = frozenset(
 _NAMED_ATTRIBUTES = {"request.path": ":path", "request.id": REQUEST_ID}
 _ATTRIBUTE_START, _ATTRIBUTE_END = "request.headers['", "']"
 
-MAX_VALUE_CHARS = 256
-"""Maximum length of a header value used as a name; longer ones are ignored."""
-
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
@@ -278,11 +275,11 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
             return get(LLM_D.get(name, ""), "") or get(name, "")
 
         head.tried = get(TRIED, "")
-        head.task = _name(get(TASK, ""))
-        head.policy = _name(get(POLICY, ""))
-        head.rewrite = _name(either(REWRITE))
-        head.objective = _name(either(OBJECTIVE))
-        head.context = _name(get(CONTEXT, ""))
+        head.task = name_of(get(TASK, ""))
+        head.policy = name_of(get(POLICY, ""))
+        head.rewrite = name_of(either(REWRITE))
+        head.objective = name_of(either(OBJECTIVE))
+        head.context = name_of(get(CONTEXT, ""))
         head.ttft_objective_s = _milliseconds(either(TTFT_OBJECTIVE))
     return head
 
@@ -333,20 +330,13 @@ def text_of(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _name(value: str) -> str:
-    if not value:
-        return ""
-    value = value.strip()
-    return value if len(value) <= MAX_VALUE_CHARS and NAME.fullmatch(value) else ""
-
-
 def _tenant(value: str) -> str:
-    """Return a tenant's name, or a digest if it is not a valid `_name` (a long token, accents).
+    """Return a tenant's name, or a digest if it is not a valid name (a long token, accents).
 
     If these were ignored, the tenants would share a turn in the queue, and prefixes.
     """
     value = value.strip()
-    return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")
+    return name_of(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")
 
 
 def _milliseconds(value: str) -> float | None:

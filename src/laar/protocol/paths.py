@@ -116,12 +116,6 @@ class DeniedPaths:
         self._lengths = {len(path) for path in self._paths}
         self._last = frozenset(path[-1] for path in self._paths)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DeniedPaths) and self._paths == other._paths
-
-    def __hash__(self) -> int:
-        return hash(self._paths)
-
     def __contains__(self, path: str) -> bool:
         if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
             return False  # nearly every request ends here

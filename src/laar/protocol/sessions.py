@@ -42,11 +42,11 @@ NAMING = frozenset({SESSION, *SESSION_HEADERS})
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
 """Headers that name a sub-agent of the session; the parent's id alone is used too."""
 
-MAX_SESSION_CHARS = 256
-"""Maximum length of a session name; longer ones are ignored."""
+MAX_NAME_CHARS = 256
+"""Maximum length of a session's or another name; longer ones are ignored."""
 
-NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""Matches header values usable as a name: printable, without surrounding spaces."""
+_NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""Matches values usable as a name: printable, without surrounding spaces."""
 
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
@@ -58,15 +58,13 @@ SESSION_MEMBERS = frozenset(("session_id", "prompt_cache_key", "metadata", "vllm
 def session_of_headers(headers: Mapping[str, str]) -> str:
     """Return the session named in a request's headers; empty if none."""
     get = headers.get
-    own = get(SESSION)
-    if own and (own := _checked(own)):
+    if own := name_of(get(SESSION, "")):
         return own
     for name in SESSION_HEADERS:
-        value = get(name)
-        if value and (value := _checked(value)):
+        if value := name_of(get(name, "")):
             for agent in AGENT_HEADERS:
-                if part := _checked(get(agent, "")):
-                    return f"{value}/{part}"[:MAX_SESSION_CHARS]
+                if part := name_of(get(agent, "")):
+                    return f"{value}/{part}"[:MAX_NAME_CHARS]
             return value
     return ""
 
@@ -75,7 +73,7 @@ def session_of_body(document: Mapping[str, Any]) -> str:
     """Return the session named in a body that continues no conversation; empty if none."""
     for member in ("session_id", "prompt_cache_key"):
         key = document.get(member)
-        if isinstance(key, str) and (key := _checked(key)):
+        if isinstance(key, str) and (key := name_of(key)):
             return key
     if session := _session_of_agent(document.get("vllm_xargs")):
         return session
@@ -89,7 +87,7 @@ def conversation_of(document: Mapping[str, Any]) -> str:
     conversation = document.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    return _checked(conversation) if isinstance(conversation, str) else ""
+    return name_of(conversation) if isinstance(conversation, str) else ""
 
 
 def _session_of_agent(xargs: object) -> str:
@@ -97,27 +95,30 @@ def _session_of_agent(xargs: object) -> str:
     context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
     if not isinstance(context, dict):
         return ""
-    names = {key: _checked(value) for key, value in context.items() if isinstance(value, str)}
+    names = {key: name_of(value) for key, value in context.items() if isinstance(value, str)}
     if program := names.get("program_id"):
         return program
     session, agent = names.get("session_id") or names.get("task_id"), names.get("agent_id")
-    return f"{session}/{agent}"[:MAX_SESSION_CHARS] if session and agent else session or ""
+    return f"{session}/{agent}"[:MAX_NAME_CHARS] if session and agent else session or ""
 
 
 def _session_of_user(user: str) -> str:
     """Return the session in a user id; empty if it names only a user, who may have many."""
-    if len(user) > 4 * MAX_SESSION_CHARS:
+    if len(user) > 4 * MAX_NAME_CHARS:
         return ""
     if found := _SESSION_IN_USER.search(user):
-        return _checked(found[1])
+        return name_of(found[1])
     try:
         inner = orjson.loads(user)
     except orjson.JSONDecodeError:
         return ""
     session = inner.get("session_id") if isinstance(inner, dict) else None
-    return _checked(session) if isinstance(session, str) else ""
+    return name_of(session) if isinstance(session, str) else ""
 
 
-def _checked(value: str) -> str:
+def name_of(value: str) -> str:
+    """Return a value without surrounding spaces if it is usable as a name; else an empty one."""
+    if not value:
+        return ""
     value = value.strip()
-    return value if len(value) <= MAX_SESSION_CHARS and NAME.fullmatch(value) else ""
+    return value if len(value) <= MAX_NAME_CHARS and _NAME.fullmatch(value) else ""

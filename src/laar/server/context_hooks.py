@@ -11,13 +11,14 @@ Tenants are identified by the header in `flow.tenant_header`, and share no order
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from laar.context.settings import Mode, Reason
 from laar.core.request import Api
+from laar.latest import Latest
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.protocol.ports import Restorer
@@ -44,7 +45,7 @@ class Ordering:
         from laar.context.hook import ContextHook  # imported lazily: most pickers have no route
 
         self.rule = rule
-        self.hook = ContextHook(rule.hook, clock=clock, memo=memo)
+        self.hook = ContextHook(rule.hook, clock=clock, memo=memo, route=rule.name)
         self.name = rule.name
         self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
@@ -64,8 +65,7 @@ class Ordering:
     @property
     def is_off(self) -> bool:
         """Return whether the hook has disabled itself for the route."""
-        gain = self.hook.gains().get(self.name)
-        return gain is not None and gain.off
+        return self.hook.guard.off
 
     @property
     def is_on(self) -> bool:
@@ -113,7 +113,7 @@ class _Reworked:
 
     def refused(self) -> None:
         if self._noted:
-            self._hooks.guarded(self._ordering.hook.retract, self._noted)
+            self._hooks.guarded(self._ordering.hook.index.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
         """Record that `endpoint` accepted the body."""
@@ -152,7 +152,7 @@ class ContextHooks:
         self.later: Callable[[Callable[[], None]], object] = lambda call: call()
         # Learning deferred within an iteration of the event loop.
         self._due: deque[Callable[[], None]] = deque()
-        self._answered: OrderedDict[str, tuple[Ordering, TurnPlan]] = OrderedDict()
+        self._answered: Latest[str, tuple[Ordering, TurnPlan]] = Latest(MAX_ANSWERED)
         self.apply_settings(picker.settings)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -256,7 +256,6 @@ class ContextHooks:
             body,
             api=api,
             tenant=head.tenant,
-            route=ordering.name,
             now=now,
             mode=mode,
             document=document,
@@ -264,7 +263,7 @@ class ContextHooks:
         )
         ordering.added_s.observe(self._clock() - began)
         ordering.reasons[result.reason.value] += 1
-        ordering.shapes.update(shape for shape, _ in result.shapes)
+        ordering.shapes.update(shape for shape, _ in result.plan.shapes)
         if result.reason is Reason.ERROR:
             self._picker.director.degraded[_WHAT] += 1
         receipt = result.receipt
@@ -272,9 +271,9 @@ class ContextHooks:
             return None  # otherwise its response may show that responses pass through here
         if receipt is not None and receipt.orders:
             ordering.eligible += 1
-            ordering.document_bytes += result.document_bytes
-            ordering.expected_bytes += result.predicted_hit_bytes
-            ordering.received_bytes += result.baseline_hit_bytes
+            ordering.document_bytes += receipt.document_bytes
+            ordering.expected_bytes += receipt.predicted_bytes
+            ordering.received_bytes += receipt.baseline_bytes
         return _Reworked(self, ordering, result, observes=mode == "observe")
 
     def after(self, call: Callable[[], None]) -> None:
@@ -300,15 +299,16 @@ class ContextHooks:
 
     def judge(self, ordering: Ordering) -> None:
         """Report once if a route has switched itself off."""
-        if ordering.reported_off or not ordering.is_off or ordering not in self.orderings:
+        guard = ordering.hook.guard
+        if ordering.reported_off or not guard.off or ordering not in self.orderings:
             return
         ordering.reported_off = True
-        gain = ordering.hook.gains()[ordering.name]
-        why = f"reordering does not pay here: {gain.gain:+.3f} of the prompt cached due to the hook"
-        if gain.harm:
+        gain, _ = guard.gain()
+        why = f"reordering does not pay here: {gain:+.3f} of the prompt cached due to the hook"
+        if guard.harm:
             why = (
                 "answers are worse where documents were moved. Correct "
-                f"{gain.treated_correct:.3f} with the hook, {gain.left_alone_correct:.3f} without"
+                f"{guard.moved.changed.mean:.3f} with the hook, {guard.moved.left.mean:.3f} without"
             )
         text = f"switched itself off: {why}; POST /context/reset switches it on again"
         self._picker.problems.report(f"context {ordering.name}", text)
@@ -316,8 +316,6 @@ class ContextHooks:
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: TurnPlan) -> None:
         """Keep a receipt until the outcome of its decision is reported."""
         self._answered[decision] = ordering, receipt.for_outcome()
-        if len(self._answered) > MAX_ANSWERED:
-            self._answered.popitem(last=False)
 
     def reported(self, decision: str, correct: bool) -> None:
         """Record the outcome of a decision; only the first one counts."""
@@ -333,7 +331,7 @@ class ContextHooks:
         """Forget an endpoint's orders: all, or only those not sent since `before` (seconds)."""
         self._catch_up()
         for ordering in self.orderings:
-            ordering.hook.forget(endpoint, before=before)
+            ordering.hook.index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of the endpoints' caches; None if unknown."""
@@ -344,6 +342,6 @@ class ContextHooks:
 
     def reset(self, ordering: Ordering) -> None:
         """Forget the measurements of a route and switch it on again."""
-        ordering.hook.reset_guard(ordering.name)
+        ordering.hook.guard.reset()
         ordering.forget_gains()
         self._picker.problems.report(f"context {ordering.name}", None)

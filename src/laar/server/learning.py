@@ -70,7 +70,6 @@ class Learning:
         capability = artifact_of(settings)
         online = OnlineOutcomes(
             capability,
-            kappa=KAPPA,
             half_life_s=settings.half_life_s,
             cap_per_hour=settings.cap_per_hour,
         )
@@ -124,7 +123,7 @@ class Learning:
     def calibrated(self, served: Collection[str]) -> bool:
         """Return whether the accuracy of any served model is known, by artifact or outcomes."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
-        return known or (self.online is not None and len(self.online) > 0)
+        return known or (self.online is not None and bool(self.online.cells))
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
         """Return a problem if the artifact lacks all served models, or a reliable speed for one."""

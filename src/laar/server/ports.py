@@ -68,7 +68,7 @@ def cannot_listen(name: str, address: str) -> SettingError:
     """Return the error for the address of `listen.<name>`."""
     return SettingError(
         f"can't listen on {address}; is another picker running there, or is the address not this "
-        "machine's? Stop the other, or choose another address (laar check --no-ports beside one)",
+        "machine's? Stop it or choose another address (laar check --no-ports while it runs)",
         setting=f"listen.{name}",
     )
 

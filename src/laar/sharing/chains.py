@@ -8,7 +8,8 @@ blocks after it. So a turn of a conversation sends only its new part, not the wh
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+
+from laar.latest import Latest
 
 MAX_ANCHORS = 131_072
 """Positions remembered by hash: some 20 MB for chats, some 120 MB for agents with 400 KB prompts.
@@ -23,8 +24,8 @@ class Chains:
     """The chains sent or received so far, by their anchors."""
 
     def __init__(self) -> None:
-        self._anchors: OrderedDict[int, tuple[array[int], int]] = OrderedDict()
-        self._named: OrderedDict[int, None] = OrderedDict()
+        self._anchors: Latest[int, tuple[array[int], int]] = Latest(MAX_ANCHORS)
+        self._named: Latest[int, None] = Latest(MAX_ANCHORS // 2)
 
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
         """Return the number of blocks the others know, the hash of the last, and the new blocks.
@@ -63,13 +64,7 @@ class Chains:
             if place:
                 at = hashes[place - 1]
                 self._anchors[at] = hashes, place
-                self._anchors.move_to_end(at)
                 self._named[at] = None
-                self._named.move_to_end(at)
-        while len(self._anchors) > MAX_ANCHORS:
-            self._anchors.popitem(last=False)
-        while len(self._named) > MAX_ANCHORS // 2:
-            self._named.popitem(last=False)
 
     def forget_sent(self) -> None:
         """Send complete chains again: some picker has not seen them."""

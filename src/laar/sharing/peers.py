@@ -105,10 +105,8 @@ class Peers:
                 peer.loads.pop(address, None)
             else:
                 peer.loads[address] = load
-            slot = self._table.slot_counted(address)
-            if slot >= 0:
-                first = before is None and not peer.synced  # earlier traffic is not new
-                self._apply(slot, address, now, load, load if first else before or NO_LOAD)
+            first = before is None and not peer.synced  # earlier traffic is not new
+            self._apply(address, now, load, load if first else before or NO_LOAD)
         peer.synced |= full
 
     def leave(self, peer: Peer, now: float) -> None:
@@ -116,9 +114,7 @@ class Peers:
         peer.gone, peer.synced = True, False
         loads, peer.loads = peer.loads, {}
         for address in loads:
-            slot = self._table.slot_counted(address)
-            if slot >= 0:
-                self._apply(slot, address, now, NO_LOAD, NO_LOAD)
+            self._apply(address, now)
         if peer.entries is not None:
             peer.entries.leave()
 
@@ -138,13 +134,14 @@ class Peers:
         if self._table.version != self._version:
             self._version = self._table.version
             for address in {address for peer in self._peers.values() for address in peer.loads}:
-                slot = self._table.slot_counted(address)
-                if slot >= 0:
-                    self._apply(slot, address, now, NO_LOAD, NO_LOAD)
+                self._apply(address, now)
         return ended
 
-    def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
+    def _apply(self, address: str, now: float, load: Load = NO_LOAD, since: Load = NO_LOAD) -> None:
         """Set the sums at an endpoint, and add a peer's traffic from `since` to `load`."""
+        slot = self._table.slot_counted(address)
+        if slot < 0:
+            return
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else Load(*map(sum, zip(*there, strict=True)))
         theirs = Elsewhere(

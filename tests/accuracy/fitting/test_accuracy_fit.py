@@ -1,4 +1,4 @@
-"""Fitting: it recovers what produced the outcomes, reports limits, and survives bad files."""
+"""Fitting recovers the parameters behind the outcomes, reports limits, and survives bad files."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_a_lead_counts_only_up_to_its_lower_bound() -> None:
     assert best(0.2, 0.0, 0.0) == 0  # an unknown task is more likely
     assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
     tasks[0, 1] = 0.6
-    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four are no evidence of a tenth's lead
+    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four answers can't show a lead of a tenth
         few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
@@ -217,7 +217,7 @@ def test_questions_of_the_fit_are_excluded_from_the_evaluation() -> None:
     assert asked.excluded + len(asked.tasks) == 200
     assert 25 < len(asked.tasks) < 75
     fit_on_all = fitted(records).artifact
-    with pytest.raises(SettingError, match="200 of the questions"):
+    with pytest.raises(SettingError, match="fitted to 200 of them"):
         questions_of(fit_on_all, read.outcomes)
 
 
@@ -342,7 +342,7 @@ def test_no_figure_is_truncated_in_a_narrow_terminal_whatever_the_names(
 
 
 def test_a_long_task_name_is_truncated() -> None:
-    """The fit failed on it with a request for fewer tasks."""
+    """Such a name once made the fit fail and ask for fewer tasks."""
     records = world(["sums", "code"], 60)
     for record in records:
         record["task"] += " and nothing else" * 20

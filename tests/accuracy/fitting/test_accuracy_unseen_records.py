@@ -251,7 +251,7 @@ def test_a_few_answers_of_the_fit_are_excluded_from_the_evaluation() -> None:
         }
     )
     some = b"".join(one.splitlines(keepends=True)[:1])
-    with pytest.raises(SettingError, match="nothing to judge by"):
+    with pytest.raises(SettingError, match="no questions to judge"):
         questions_of(fitted, parse_records([(some, "x")]).outcomes)
 
 

@@ -23,8 +23,7 @@ def evaluate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the calibration, and the accuracy against the cost, to this file (.svg, "
-            ".png)."
+            help="Plot calibration, and accuracy against cost, to this file (.svg, .png)."
         ),
     ] = None,
 ) -> None:

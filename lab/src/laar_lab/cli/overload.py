@@ -33,7 +33,9 @@ def overload(
     ] = 120,
     time_scale: Annotated[
         float,
-        typer.Option(help="Real seconds per simulated second; less needs more cores.", min=0.01),
+        typer.Option(
+            help="Real seconds per simulated second; smaller values need more cores.", min=0.01
+        ),
     ] = 1.0,
     sample_answers: Annotated[
         float | None,

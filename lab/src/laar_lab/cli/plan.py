@@ -37,16 +37,16 @@ def plan(
     min_docs: Annotated[int, typer.Option(min=2, help="Ignore lists with fewer documents.")] = 3,
     annotate: Annotated[
         bool,
-        typer.Option(help="After documents that were moved, add a note with their received order."),
+        typer.Option(help="Add a note with the original order after documents that were moved."),
     ] = True,
     relabel: Annotated[
-        bool, typer.Option(help="Move texts below numbered labels, which keep their places.")
+        bool, typer.Option(help="Move only the texts; numbered labels keep their places.")
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Order a batch's documents and requests so that prefixes repeat, and estimate the hits.
+    """Order a batch's documents and requests so that prefixes repeat, and estimate the cache hits.
 
-    Lines are written in sending order. Give each line a `custom_id`, to match the answers with.
+    Lines are written in sending order. Give each line a `custom_id` to match answers to requests.
     """
     import orjson
 
@@ -59,7 +59,7 @@ def plan(
         if out.resolve() == requests.resolve():
             raise SettingError(f"--out {out} is the input; name another file")
         report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
-    cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "a cache without limit"
+    cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "an unlimited cache"
     typer.echo(f"{report.requests:,} requests, {report.planned:,} of them planned ", nl=False)
     typer.echo(f"({report.documents:,} documents), {report.reordered:,} reordered")
     typer.echo(

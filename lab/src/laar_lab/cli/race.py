@@ -19,7 +19,7 @@ def race(
             "caches are emptied before each turn. Default: simulated engines."
         ),
     ] = None,
-    beside: Annotated[
+    rivals: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
@@ -106,7 +106,7 @@ def race(
         from laar_lab.race.routers import OURS, named
         from laar_lab.race.run import Race, Simulated
 
-        others = beside if beside is not None else ["least-loaded", "round-robin"]
+        others = rivals if rivals is not None else ["least-loaded", "round-robin"]
         fleet = engines or Simulated(
             profile=profile, count=simulate, time_scale=time_scale, fault=fault
         )

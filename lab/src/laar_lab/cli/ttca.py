@@ -56,7 +56,7 @@ def ttca(
         Path | None, typer.Option(help="Draw the figures to this file (.svg, .png).")
     ] = None,
 ) -> None:
-    """Ask held-out questions, with retries, and report each policy's time to correct answer."""
+    """Send held-out questions with retries, and report each policy's time to correct answer."""
     with report_errors():
         from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
         from laar_lab.live.ttca import Ttca, run_ttca

@@ -149,7 +149,7 @@ def _show(found: Mapping[str, object], title: str, json: Path | None, plot: Path
     console = Console()
     show(report, console if console.is_terminal else Console(width=200))
     if found["cost_s"] is None:
-        typer.echo("no window was measured yet: these weights are those it began with", err=True)
+        typer.echo("no window has been measured yet: these are the initial weights", err=True)
     typer.echo(f"# for laar.yaml\n{yaml.safe_dump({'routing': found['weights']}, sort_keys=False)}")
     if json:
         json.write_bytes(dump(report, **found))

@@ -1,11 +1,11 @@
-"""More agents than fit in the caches: turns, times and fairness by rule, as load grows.
+"""More agents than fit in the caches: throughput, times and fairness by rule, as load grows.
 
 Real sessions of coding agents run as a closed loop on engines with small caches. The number of
 sessions that fit is the fleet's KV divided by `SESSION_TOKENS`; the loads are multiples of it. All
-rules get the same sessions, laar's prefix index and the engines' sizes, and the rules that hold
+rules get the same sessions, laar's prefix index and the engines' cache sizes. Rules that hold
 sessions back place them as laar does.
 
-One half of the sessions is for choosing, the other for the verdict, by position in the file.
+Rules were chosen on one half of the sessions and are judged on the other, by position in the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JUDGED_FROM = 70_000
 
 _UNTIL_S = 480.0
 _UNCOUNTED_S = 0.2 * _UNTIL_S
-_SHARE_DELAY_S = 0.015  # as a store's (`python -m bench sharing`)
+_SHARE_DELAY_S = 0.015  # that of a store (`python -m bench sharing`)
 _CROWD = 0.9  # share of the fleet's KV that the crude gate fills
 _CROWD_IDLE_S = 20.0  # the best of 1, 5, 20 and 65 s
 
@@ -149,7 +149,7 @@ def _evidence(
 ) -> Evidence:
     parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
 
-    def beside_own_best(load: float) -> dict[str, Seen]:
+    def against_own_best(load: float) -> dict[str, Seen]:
         seen = {}
         for count in engines if load in loads else ():
             at = {each: runs[count, each, "laar, gate"] for each in loads}
@@ -157,7 +157,7 @@ def _evidence(
             seen[f"{count} engines, best at {best}"] = paired(at[load], at[best], "turns_per_s")
         return seen
 
-    def beside(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
+    def compared(metric: str, least: float, most: float, *others: str) -> dict[str, Seen]:
         seen = {}
         for part, case in parts.items():
             if least <= case[1] <= most:
@@ -168,14 +168,14 @@ def _evidence(
 
     only_place = [rule for rule, (_, way) in RULES.items() if not way]
     return {
-        "turns-past": beside("turns_per_s", 1.5, 2.0, "laar"),
-        "turns-below": beside("turns_per_s", 0.0, 1.0, "laar"),
-        "turns-far": beside("turns_per_s", 3.0, 3.0, "laar"),
-        "turn-time": beside("turn_s", 2.0, 3.0, "laar"),
-        "tail": beside("ttft_p95_s", 2.0, 3.0, "laar"),
-        "own-best": beside_own_best(2.0),
-        "own-best-far": beside_own_best(3.0),
-        "beside-best": beside("turns_per_s", 1.5, 2.0, *only_place),
+        "turns-past": compared("turns_per_s", 1.5, 2.0, "laar"),
+        "turns-below": compared("turns_per_s", 0.0, 1.0, "laar"),
+        "turns-far": compared("turns_per_s", 3.0, 3.0, "laar"),
+        "turn-time": compared("turn_s", 2.0, 3.0, "laar"),
+        "tail": compared("ttft_p95_s", 2.0, 3.0, "laar"),
+        "own-best": against_own_best(2.0),
+        "own-best-far": against_own_best(3.0),
+        "beside-best": compared("turns_per_s", 1.5, 2.0, *only_place),
         "longest-hold": {
             part: level(runs[*case, "laar, gate"], "held_s") for part, case in parts.items()
         },

@@ -3,8 +3,8 @@
 Real sessions of coding agents run as a closed loop on engines of llm-d's simulator, which answer
 500 if a prompt finds no room in the KV cache. Envoy tries the next endpoint of the picker's list,
 or none. A refused client retries every second until it is answered. Turns are counted by their
-answers. laar runs as it is by default, without its gate for sessions, and also without retries;
-llm-d's picker names one endpoint, so nothing is retried.
+answers. laar runs with its defaults, without its gate for sessions, and without both the gate and
+retries. llm-d's picker names one endpoint, so nothing is retried.
 """
 
 from __future__ import annotations
@@ -126,15 +126,15 @@ def run(scope: Scope) -> Report:
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
     table = means_table("turns on engines that refuse", ("sessions", "rule"), runs, _SHOWN)
 
-    def beside(ours: str, theirs: str, number: str) -> dict[str, Seen]:
+    def compared(ours: str, theirs: str, number: str) -> dict[str, Seen]:
         return {str(at): paired(runs[at, ours], runs[at, theirs], number) for at in loads}
 
     evidence = {
-        "turns-moved": beside("laar, no gate", "laar, no gate, no retries", "turns"),
+        "turns-moved": compared("laar, no gate", "laar, no gate, no retries", "turns"),
         "gate-refusals": {str(at): level(runs[at, "laar"], "refused_per_turn") for at in loads},
-        "gate-turns": beside("laar", "laar, no gate", "turns"),
-        "gate-turn-time": beside("laar", "laar, no gate", "turn_s"),
-        "llm-d-turns": beside("laar", "llm-d", "turns"),
+        "gate-turns": compared("laar", "laar, no gate", "turns"),
+        "gate-turn-time": compared("laar", "laar, no gate", "turn_s"),
+        "llm-d-turns": compared("laar", "llm-d", "turns"),
     }
     return Report(tables=[table], evidence=evidence)
 

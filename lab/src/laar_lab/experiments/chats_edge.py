@@ -1,4 +1,4 @@
-"""Chats at the edge of saturation: the load a rule carries, and its recovery from a burst.
+"""Chats near saturation: the load that a rule can carry, and its recovery from a burst.
 
 Conversations run in an open loop. A rule's edge is the load at which p95 E2E reaches three times
 that of the best rule at the lightest load, interpolated between the loads sent. The burst is half a
@@ -98,17 +98,17 @@ def _evidence(runs: Mapping[tuple[str, str, str], Runs]) -> Evidence:
     evidence: dict[str, dict[str, Seen]] = {"edge": {}, "first-tokens": {}, "past": {}, "burst": {}}
     for (fleet, (_, loads)), rival in product(FLEETS.items(), RULES[1:]):
 
-        def beside(sent: str, name: str, fleet: str = fleet, rival: str = rival) -> Seen:
+        def compared(sent: str, name: str, fleet: str = fleet, rival: str = rival) -> Seen:
             return paired(runs[fleet, sent, "laar"], runs[fleet, sent, rival], name)
 
         part = f"{fleet}, {rival}"
         evidence["edge"][part] = Seen(_edges(runs, fleet, "laar"), _edges(runs, fleet, rival))
-        evidence["burst"][part] = beside("after a burst", "e2e_mean_s")
+        evidence["burst"][part] = compared("after a burst", "e2e_mean_s")
         for load in loads[1:]:
             claim, name = ("first-tokens", "ttft_mean_s")
             if load > loads[-3]:
                 claim, name = ("past", "e2e_mean_s")
-            evidence[claim][f"{part}, {load:g}/s"] = beside(f"{load:g}/s", name)
+            evidence[claim][f"{part}, {load:g}/s"] = compared(f"{load:g}/s", name)
     return evidence
 
 

@@ -1,8 +1,8 @@
 """Prefill throughput with 3 to 15 documents per prompt (ContextPilot, figure 9).
 
-The backlog of `context-prefill` on four engines. A topic has two documents more than a prompt
-holds, and one in five documents of a prompt is not of its topic. The paper has 1.5 to 2.0 times on
-MultihopRAG and 1.3 to 1.6 on NarrativeQA, at every length.
+It runs the backlog of `context-prefill` on four engines. A topic has two documents more than a
+prompt holds, and one in five documents of a prompt is off topic. The paper reports 1.5 to 2.0 times
+the throughput on MultihopRAG and 1.3 to 1.6 times on NarrativeQA, at every length.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The hook over a long run in which topics come and go (ContextPilot, appendix C.1).
 
-A longer backlog of `context-prefill`, in fifths: every 20 requests one of fifty topics is replaced
-by a new one with unseen documents. At the end hardly any document of the beginning is requested, so
-the hook's index has to follow. The paper's load does not drift: it finds 34 % cached where the
-baseline finds 7 %, from the beginning to the end.
+It runs a longer backlog of `context-prefill`, reported in fifths: every 20 requests one of fifty
+topics is replaced by a new one with unseen documents. At the end hardly any document of the
+beginning is requested, so the hook's index has to follow. The paper's load does not drift:
+throughout, 34 % is found cached against the baseline's 7 %.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reordering and routing need each other: the same loads on 4 and 8 document caches.
 
-There is one index of orders for the whole fleet (ContextPilot, section 4), with and without routing
-by prefix. Under round-robin each endpoint sees every order and caches it, so it has less room for
-the others.
+One index of orders serves the whole fleet (ContextPilot, section 4), with and without routing by
+prefix. Under round-robin every endpoint caches every order, which leaves less room for distinct
+ones.
 """
 
 from __future__ import annotations

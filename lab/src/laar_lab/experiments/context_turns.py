@@ -1,13 +1,14 @@
 """ContextPilot over several turns, and with memories: TTFT as received and with the hook.
 
 `context-turns`: conversations of five turns with eight documents of 1,024 tokens each, 40 % of them
-seen in earlier turns, in LangChain's format. The paper has half the TTFT of RadixCache on MT-RAG
+seen in earlier turns, in LangChain's format. The paper reports half of RadixCache's TTFT on MT-RAG
 (table 3a). "order" is the hook without de-duplication, "order and notes" with it. Both rows route
 by cached prefix, as does the row without the hook. With 40 % of the documents removed from four of
-five turns, prefill falls to 0.68 at best, 1.47 times as fast; any further gain is less queueing.
+five turns, prefill work falls to 0.68 at best, 1.47 times as fast; any further gain comes from less
+queueing.
 
 `context-memories`: questions with 20 or 100 memories of about 25 tokens (Mem0 on LoCoMo), as
-bullets in the system prompt. The paper has 1.23 and 1.83 times (0.101 to 0.055 s with 100).
+bullets in the system prompt. The paper is 1.23 and 1.83 times as fast (0.101 to 0.055 s with 100).
 """
 
 from __future__ import annotations

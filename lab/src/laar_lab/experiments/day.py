@@ -3,15 +3,15 @@
 Twenty-four hours are each compressed into a minute at that hour's rate (`laar_lab.workloads.day`),
 after an initial hour that fills the caches and does not count. Endpoints join and leave with the
 load by a timetable that is the same for every rule. Four endpoints crash, and from the forenoon on
-all are replaced one after the other. Durations of seconds are not compressed: a crashed engine is
-away for 30 s, half of an hour's minute. So the day has far more trouble than a real one.
+all are replaced one after the other. Outages are not compressed: a crashed engine is down for 30 s,
+which is half an hour of the day. So this day has far more trouble than a real one.
 
-Every rule has the same picker around it: two fallbacks named to Envoy, health learned from
-outcomes, restarted engines noticed. Only the choice differs.
+Every rule runs in the same picker, which names two fallbacks to Envoy, learns health from outcomes
+and notices restarted engines. Only the choice differs.
 
 *Endpoints needed* is a separate run: the busiest hour, without incidents, on fewer and fewer
 endpoints until p95 TTFT exceeds `OBJECTIVE_S`. A binary search finds it, assuming that an
-additional endpoint never hurts.
+additional endpoint does no harm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The default policy against all baselines: conversations at three loads, and a load without reuse.
 
-Both sides have the product's settings: scrapes every second, probes every five, which favours
-baselines that rely on scraped numbers (GORGO's proxy reads every 30 s). True session affinity gets
-the session's name, and `lmetric` has nothing to tune. Runs last half an hour, like GORGO's windows:
-on shorter traces a 95th percentile says little about differences of a few per cent.
+Both sides have the product's settings, a scrape every second and a probe every five, which favours
+baselines that rely on scraped numbers (GORGO's proxy scrapes every 30 s). True session affinity
+gets the session's name, and `lmetric` has nothing to tune. Runs last half an hour, like GORGO's
+windows: on shorter traces a 95th percentile can't show differences of a few per cent.
 """
 
 from __future__ import annotations

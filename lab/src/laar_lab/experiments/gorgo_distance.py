@@ -1,8 +1,9 @@
 """Gains and costs of the weight of the round trip, from an idle fleet to a busy one.
 
-1 is physical, and the default since decision 0014: its form charges a moving conversation for all
-that it costs, so the distance need not be weighed down. It is compared with lower weights on the
-same seeds, on the traffic that favoured those for the earlier cost (decision 0007).
+1 is physical, and the default since decision 0014: that cost charges a conversation for everything
+that moving it costs, so the distance no longer needs a lower weight. It is compared with lower
+weights on the same seeds, on the traffic for which the earlier cost did better with them (decision
+0007).
 """
 
 from __future__ import annotations

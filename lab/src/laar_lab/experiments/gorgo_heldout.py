@@ -1,8 +1,8 @@
 """GORGO's tables: weights tuned on one trace, frozen, and measured on others.
 
 Each seed tunes on one trace and is measured on a second one that the climb never saw. The setup is
-GORGO's (its baselines, its box and starting weights, readings every 30 s), to look for the
-published gains. `gorgo-baselines` has the product's defaults.
+GORGO's (its baselines, bounds and starting weights, and readings every 30 s), to look for the
+published gains. `gorgo-baselines` uses the product's defaults.
 
 Published gains over the best baseline of each column: p95 TTFT 7 to 12 %, p95 E2E 14 to 18 %; over
 simple session affinity 7 to 16 % and 14 to 31 %.

@@ -1,9 +1,9 @@
-"""Freezing is a safety property: a climb on live traffic worsens the tail for its users.
+"""Why weights are frozen: a climb on live traffic worsens the tail for its users.
 
 On each held-out trace, weights tuned elsewhere and frozen are compared with climbs that continue
-while serving: the published one in its box, which the claim is about; and, to see the value of
-bounds and guard rails, the published one and the product's without bounds.
-Published p99 TTFT: 7.2 s live against 2.1 s static.
+while serving: the published one within its bounds, which the claim is about; and, to show what
+bounds and guard rails are worth, the published one and the product's without bounds. Published p99
+TTFT: 7.2 s live against 2.1 s static.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from laar_lab.sim.fleet import VirtualFleet
 from laar_lab.sweep import sweep
 
 _WIDE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-4, 10.0)}
-"""Bounds of a climb without a hint of where to search."""
+"""Bounds wide enough not to hint at where to search."""
 
 
 _AS_RUN = "live, published"

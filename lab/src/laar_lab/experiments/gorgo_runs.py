@@ -121,8 +121,8 @@ def arrivals_of(run: Run) -> list[Arrival]:
 def policies_of(run: Run) -> dict[str, Policy]:
     """Return laar's policies and the run's, with the run's weights for GORGO's."""
     policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
-    # As published, the smallest score wins outright; our picker's near-ties would go to the less
-    # loaded and hide the effect of a zero load weight.
+    # As published, the smallest score wins outright. Our picker gives near-ties to the less loaded
+    # endpoint, which would hide the effect of a zero load weight.
     score = Gorgo(**dict(run.gorgo))
     policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
     return policies
@@ -203,7 +203,7 @@ def below(
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """Format by how many per cent ours exceeds theirs."""
+    """Format the difference of ours from theirs in per cent."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 

@@ -1,7 +1,7 @@
 """GORGO on a saturated fleet: affinity keeps TTFT short while whole answers get slow.
 
-Published, with time not stretched: p95 E2E 8.9 s against 13.7 s of the best baseline, p95 TTFT a
-little above affinity's. Weights are tuned on a separate trace, as in `gorgo-heldout`.
+Published, without stretching time: a p95 E2E of 8.9 s against 13.7 s for the best baseline, and a
+p95 TTFT slightly above affinity's. Weights are tuned on a separate trace, as in `gorgo-heldout`.
 """
 
 from __future__ import annotations

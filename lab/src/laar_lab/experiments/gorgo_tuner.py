@@ -1,8 +1,8 @@
 """The climb on a known cost: a bowl in the logarithms of two weights.
 
-Without noise it should arrive; it should still if every window is off by a tenth, where the
-published climb, which looks once and keeps its luckiest score, should not. The noise is per window,
-not per request, because it stands for differing traffic.
+It should reach the optimum without noise, and also if every window is off by a tenth. The published
+climb, which evaluates once and keeps its luckiest score, should not. The noise is per window, not
+per request, because it stands for differing traffic.
 """
 
 from __future__ import annotations

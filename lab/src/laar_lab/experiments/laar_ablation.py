@@ -1,11 +1,11 @@
 """The contribution of each part of the cost, and the effect of a wrong artifact.
 
 There are three tables. The first leaves out or adds one part at a time on the paper's cells. The
-second asks four questions about each document, so that a cache can help at all. The third gives the
-picker artifacts in which every model has another's accuracies, and lets reported outcomes correct
-them, with a prior whose weight is learned and, for comparison, with a fixed weight. It has two
-users: with eight, every endpoint is busy whatever the picker estimates, and a wrong artifact costs
-less (a remark shows how much).
+second asks four questions about each document, so that a cache can help. The third gives the picker
+artifacts in which every model has another model's accuracies, and lets reported outcomes correct
+them: with a prior whose weight is learned and, for comparison, with a fixed weight. It has two
+users, because with eight every endpoint is busy whatever the picker estimates, and a wrong artifact
+costs less (a remark shows how much).
 
 `SHARES` of `laar.accuracy.trust` and their use were chosen on seeds from 1100; none is run here.
 """
@@ -262,7 +262,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     def of_all(arm: str) -> Floats:
         return np.asarray(np.sum([gained(arm, way) for way in ways], axis=0))
 
-    # Relative to the mean loss, since a seed's may be near zero. Without a loss there is no share.
+    # Relative to the mean loss, since a single seed's may be near zero; undefined without a loss.
     lost = {way: float(gained(_RIGHT, way).mean()) or float("nan") for way in ways}
     total = of_all(_RIGHT).mean() or float("nan")
     rows: list[tuple[Value, ...]] = [

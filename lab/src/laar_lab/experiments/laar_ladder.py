@@ -3,20 +3,21 @@
     a balancer as shipped -> + the retry rule and the stop -> + own time and queue -> + cache
     -> + P(correct) by class -> (+ by request) -> the oracle by cell -> the oracle by question
 
-Cells are shuffled, like real traffic; there are 1 to 16 users; engines cache prompts, or do not.
-From the second step on, all have the same retry and stop rule: none is rewarded for giving up.
+Cells are shuffled, like real traffic. There are 1 to 16 users, and engines that cache prompts or do
+not. From the second step on, all have the same retry and stop rule, so that none is rewarded for
+giving up.
 
 Mean time to correct answer rewards giving up. The measure here is the restricted mean time: a
-question's time to its correct answer, at most T, and T without one. T is twice the time that an
-idle fleet needs to put the question to every model once, the same for every contestant. Times are
-shares of it. PAR-10 counts a failure as ten times T.
+question's time to its correct answer, or T if there is none by then. T is twice the time that an
+idle fleet needs to ask every model once, and is the same for every contestant. Times are shares of
+T. PAR-10 counts a failure as ten times T.
 
 The claims compare all of laar with a baseline. The contribution of P(correct) is the difference
 between the step "and cache", which assumes every model correct, and "Q by class" or "Q by request".
 The last table shows how much of the way from the best baseline to the oracle each step closes.
 
 With `--records` the questions are real, with verdicts of real models: one half, chosen by a hash,
-is fitted to, the other is asked; speeds follow the models' sizes.
+is used for the fit, the other is asked; speeds follow the models' sizes.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ from laar_lab.workloads.kv_questions import as_questions
 
 USERS = (1, 2, 4, 8, 16)
 FEW = 4
-"""Up to this many users are few: endpoints are idle, so there is a choice."""
+"""Up to this many users, some endpoints are idle, so there is a choice."""
 PER_CELL = 8
 _PER_RUN = 120  # real questions
 _TIMES = np.geomspace(0.02, 1.0, 25)
-_FROM = 0.05  # of T; earlier, a curve shows who answers easy questions first
+_FROM = 0.05  # of T; before that, curves only show who answers easy questions first
 
 _SHIPPED = ("load-aware", "session-affinity", "least-loaded")
 _RULE = tuple(f"{name}, retry rule" for name in _SHIPPED)

@@ -1,17 +1,17 @@
-"""llm-router's headline: how the median latency grows from 4 to 24 sessions, by policy.
+"""llm-router's main result: how the median latency grows from 4 to 24 sessions, by policy.
 
 The published latency is called TTFT but is that of whole answers (see `router_sessions`), so whole
-answers are used to check the claim. The TTFT that a streaming client would see is shown too: there
-round-robin is flatter than prefix-aware and no slower, because these engines prefill first and
-recomputed tokens delay the decoding of others. At 4 sessions least-loaded has the best median, here
-as in the publication.
+answers are used to check the claim. The TTFT that a streaming client would see is shown too. By
+that measure round-robin is flatter than prefix-aware and no slower, because these engines prefill
+first and recomputed tokens delay the decoding of others. At 4 sessions least-loaded has the best
+median, as published.
 
-Hit rates agree with the published ones to about half a point, prefix-aware's slope to a quarter;
-the other slopes are up to two and a half times as steep here, as the model's engines suffer more
-from load. p95 is that of first turns, one request in eight: prefix-aware puts up to four of them on
+Hit rates agree with the published ones to about half a point, prefix-aware's slope to a quarter.
+The other slopes are up to two and a half times as steep here, as the model's engines suffer more
+from load. First turns, one request in eight, determine p95: prefix-aware puts up to four of them on
 one worker before its valve opens, least-loaded one on each. Over 40 seeds that costs it 3.9 % (+/-
-1.6) for 7B and 2.4 % for 14B: within the limit of 5 %, but the first 10 seeds are at 5.1 % for 7B.
-Every other part of the claim holds at 10 seeds, and all of it at 40.
+1.6) for 7B and 2.4 % for 14B. That is within the limit of 5 %, but on the first 10 seeds it is 5.1
+% for 7B. Every other part of the claim holds with 10 seeds, and all of it with 40.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _tables(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Table]:
             digits=1,
         ),
         Table(
-            title=f"{size}: slope in ms and cached tokens in %, beside what was published",
+            title=f"{size}: slope in ms and cached tokens in %, here and as published",
             columns=(
                 *("policy", "slope", "published"),
                 *(f"cached at {fewest}", "published", f"at {most}", "published"),

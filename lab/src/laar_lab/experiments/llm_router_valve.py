@@ -1,10 +1,10 @@
-"""llm-router's valve: the trade-off of its threshold.
+"""The trade-off in the threshold of llm-router's valve.
 
 This is its local benchmark: three small workers on one machine, 12 sessions of 3 turns. Published
 for thresholds 1, 4, 8 and off: hit rate 11, 92, 94, 97 %; requests per second 1.59, 1.30, 1.22,
-0.94. Latency is that of whole answers, as there (see `router_sessions`). Its laptop was about half
-as fast as this one and kept prefixes by slot; here threshold 1, which routes nothing by prefix,
-still finds them cached, so it loses nothing to 4.
+0.94. Latency is that of whole answers, as published (see `router_sessions`). The published laptop
+was about half as fast as the one modelled here and kept prefixes by slot. Here threshold 1, which
+routes nothing by prefix, still finds prefixes cached, so it loses nothing to 4.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORKERS = 3
 
 LAPTOP = EngineProfile(
     name="laptop",
-    # 1.5B in 4 bits with llama.cpp, three on one chip: some 300 prefill tokens per second each, and
-    # decoding that gains little from batches. Two slots.
+    # A 1.5B model in 4 bits with llama.cpp, three on one chip with two slots each: some 300 prefill
+    # tokens per second each, and decoding that gains little from batches.
     cost=LinearCost(seconds_per_token=3e-3, decode_s_per_token=0.02, decode_s_per_sequence=0.02),
     settings=EngineSettings(
         num_blocks=4096, max_num_seqs=2, max_num_batched_tokens=2048, scheduler="prefill-first"

@@ -6,8 +6,8 @@ the memory that an A100 has left with a 7B model.
 
 There are two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In
 `cached` engines cache prompts (vLLM's default), so asking the model that was just wrong costs only
-the decoding of the same wrong answer: policies that do so give up fast, which the paper's measure
-rewards with its censored times. Both are shown; see `laar_ttca`.
+the decoding of the same wrong answer. Policies that do so give up fast, which the paper's censored
+times reward. Both are shown; see `laar_ttca`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ BASELINES = (
 )
 CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
 BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
-"""`laar` with more knowledge: each cell's true accuracies; which models are correct, but not if
-none is, so such a question is put to every model; and both."""
+"""`laar` with more knowledge: each cell's true accuracies; which models are correct (a question
+that none answers correctly still goes to every model); and which, if any, are correct."""
 
 _BLOCK_TOKENS = 128
 """Coarser than vLLM's 16; prompts here share all or nothing, and it is eight times faster."""

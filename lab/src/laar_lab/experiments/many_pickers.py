@@ -4,12 +4,13 @@ The production directors and their sharing are joined by a channel that delays e
 batching, plus the transfer. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
 the age of a record, and stands for a busy store.
 
-The reference is one picker that knows all. Requests go to a random picker, so a session's turns go
-to all of them. Two pickers that decide within the delay may choose the same idle endpoint: that is
-the price, not a difference in learned estimates. If nothing is shared, prefixes are lost as well.
+The reference is one picker that decides everything. Requests go to a random picker, so a session's
+turns go to all of them. Two pickers that decide within the delay may choose the same idle endpoint:
+that is the cost measured here, not a difference in learned estimates. If nothing is shared,
+prefixes are lost as well.
 
-A p95 of a few thousand requests differs by some 4 % between two runs that differ in a tie alone, so
-it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
+The p95 of a few thousand requests changes by some 4 % if a single tie falls differently, so it
+takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests and
 needs few.
 """
 
@@ -99,7 +100,7 @@ def _table(name: str, found: Results) -> Table:
         (way, *means(runs, _SHOWN), sum(run["ttft_p95_s"] for run in runs) / one)
         for way, runs in found.items()
     ]
-    columns = ("pickers", *_SHOWN.values(), "p95 beside one")
+    columns = ("pickers", *_SHOWN.values(), "p95 / that of one")
     return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 
 

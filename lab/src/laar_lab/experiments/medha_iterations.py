@@ -1,9 +1,8 @@
 """How long decodes wait during a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
 A few conversations decode while one prompt of 1M tokens is prefilled, on 16 A100. Medha's chunks
-shrink so that an iteration keeps to its target; static chunks of 512 and 2,048 tokens take longer
-and longer as the context before them grows. All three have the stream pipeline, so that only the
-chunk differs.
+shrink so that an iteration meets its target; static chunks of 512 and 2,048 tokens take longer and
+longer as the context grows. All three use the stream pipeline, so that only the chunks differ.
 
 The paper gives no factor for this setup. It reports decode latencies of up to a second with static
 chunks, and 250 ms for 512 tokens at 1M on 8 H100.
@@ -82,7 +81,7 @@ def run_iterations(scope: Scope) -> Report:
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
     cases = {row: (row, prompt_tokens) for row in _ROWS}
     runs = grid(gaps, cases, scope.seeds, label="medha-iterations")
-    title = f"ms between tokens beside {prompt_tokens:,} tokens of prefill; its seconds"
+    title = f"ms between tokens during a prefill of {prompt_tokens:,} tokens, and its seconds"
     return Report(
         tables=[means_table(title, "chunks", runs, _SHOWN, digits=1)],
         evidence={

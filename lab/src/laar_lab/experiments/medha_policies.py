@@ -8,9 +8,9 @@ does not publish its deadlines; here they are one second plus five times the pre
 From 1 request/s on, long prompts alone bring more work than the engine can do (26 s each), so their
 share within the objective falls with every policy, and that of all requests with most. The table
 shows how LARS handles this: a late long request stays more urgent than a short one with time left,
-so short ones wait until they are late in the same proportion, and half of them narrowly miss their
-objective. `medha, late yields` is ours: a long prefill that has missed its objective leaves short
-ones the same share of an iteration as one with slack (the paper's reason for that share, "without
+so short ones wait until they are equally late, and half of them narrowly miss their objective.
+`medha, late yields` is ours: a long prefill that has missed its objective leaves short ones the
+same share of an iteration as one with slack (the paper's reason for that share, "without
 jeopardizing the long request's deadline", applies all the more).
 
 Arrivals last 15 minutes, the paper's an hour, so queues are shorter. On two of ten seeds hardly any

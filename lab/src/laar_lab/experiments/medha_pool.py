@@ -1,13 +1,13 @@
-"""Figure 14 of Medha: the cost for long prompts of reserving devices for short ones.
+"""Figure 14 of Medha: what reserving devices for short prompts costs the long ones.
 
 Eight instances of two A100 each serve whole prompts without preemption. Shared, all eight work on
 one prompt after the other; reserved, two of them serve the short requests (up to 8K) and six the
 long. An instance group is one engine over its devices, which favours it over the paper's groups:
-joining and splitting them costs nothing here. Medha has the same 16 devices as TP-8, SPP-2.
+joining and splitting devices costs nothing here. Medha uses the same 16 devices as TP-8, SPP-2.
 
-The count is of long requests with a first token when arrivals end, under a load that none of the
-three carries, since systems that keep up complete the same number. Counting finished answers would
-be unfair: the paper's baseline decodes on separate devices, while here whole prompts go before all
+Counted are the long requests that have a first token when arrivals end, under a load too heavy for
+all three, since systems that keep up complete the same number. Counting finished answers would be
+unfair: the paper's baseline decodes on separate devices, while here whole prompts go before all
 decodes.
 """
 

@@ -1,11 +1,11 @@
 """One model on fast and slow devices, without labels to distinguish them.
 
-Half of the endpoints need three times as long for everything, under the same model name and without
-labels, as after a second batch of older accelerators. The oracle is the same policy on the same
-load with the two kinds as two models, either of which may answer, whose speeds were measured: it
-prices each endpoint by its true speed from the first request on. The difference between the two is
-therefore only what the picker has to learn while serving. The first fifth, some 300 requests, does
-not count.
+Half of the endpoints take three times as long for everything, under the same model name and without
+labels, as if a batch of older accelerators had been added. The oracle is the same policy on the
+same load with the two kinds as two models, either of which may answer and whose speeds were
+measured, so it prices each endpoint by its true speed from the first request on. The difference
+between the two is therefore only what the picker has to learn while serving. The first fifth, some
+300 requests, does not count.
 """
 
 from __future__ import annotations

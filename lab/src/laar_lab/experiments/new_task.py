@@ -1,4 +1,4 @@
-"""What reports, and signs instead of reports, teach about a task that nobody graded.
+"""What reports, or signs in answers instead, teach the picker about a task that nobody graded.
 
 A fleet serves real questions for a day, without a header; each is answered by the model with the
 highest P(correct), one in ten by a random model. It learns from a report of each answer, or from
@@ -8,7 +8,8 @@ have no such signs, so these are drawn at random.
 
 There are two kinds of fleet: with an artifact fitted to all tasks but one, which gets that task's
 questions, and without an artifact, which gets the questions of all tasks. Half of the questions are
-asked; the other half judges P(correct) of every model and the choice. Seeds divide the questions.
+asked; on the other half, P(correct) of every model and the choice are judged. Each seed splits the
+questions differently.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def run(scope: Scope) -> Report:
     """
     path = (scope.data or Path()) / RECORDS
     if not path.is_file():
-        raise SettingError(f"{path} is not there: it holds the graded answers")
+        raise SettingError(f"{path}: the file of graded answers is missing")
     tasks = sorted({outcome.task for outcome in _read(path).outcomes})
     fleets = [*(tasks[:2] if scope.quick else tasks), ALL]
     seeds = tuple(scope.seeds)

@@ -1,9 +1,9 @@
 """Is the default ever worse than the best policy for the given traffic?
 
-`suite` runs any policies on any workloads and judges nothing; it is for shaping policies, on
+`suite` runs any policies on any workloads and judges nothing. It is for developing policies, on
 separate seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
 workloads, with margins, tests and seeds as in docs/decisions/0013. The leads over the best single
-baseline, plain means in the decision, are tested as well, which is stricter. `agents` and
+baseline, plain means in the decision, are tested here, which is stricter. `agents` and
 `conversations` are the same on real traffic alone.
 """
 
@@ -38,7 +38,7 @@ _CALLED = {
     "e2e_p95_s": "p95 E2E",
 }
 _LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
-"""Metrics in which to lead the best single baseline over all workloads."""
+"""Metrics in which laar should beat the best single baseline over all workloads."""
 
 
 def run_suite(scope: Scope) -> Report:
@@ -153,7 +153,7 @@ def _slug(metric: str) -> str:
 
 
 _Lead = tuple[str, str, Estimate, Seen]
-"""Claim, best single baseline, reduction over the workloads, and the same by seed."""
+"""Claim, best single baseline, mean reduction over the workloads, and the reduction by seed."""
 
 
 def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:

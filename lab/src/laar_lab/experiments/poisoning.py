@@ -1,4 +1,4 @@
-"""The loss caused by inverted reports in the choice of a model.
+"""How much inverted reports harm the choice of a model.
 
 An artifact is fitted to some questions. Outcomes of every model are reported for others, a tenth of
 them inverted: at random over all reporters, or all those of one reporter in ten. The choice, the
@@ -6,8 +6,9 @@ model with the highest P(correct), is judged on a third set and compared with th
 reports. The hourly cap is lifted, so that it hides nothing.
 
 Without `--records` the models are the lab's, with the packaged artifact, and their true accuracies
-judge the choice. With `--records` the questions are real: 70 % are fitted to, half of the others
-are reported and half are judged, divided differently for each seed; the task is named.
+judge the choice. With `--records` the questions are real: the artifact is fitted to 70 %, half of
+the others are reported, and the choice is judged on the rest, split differently for each seed.
+Requests name their task.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _Report = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Lots:
-    """The artifact, the reported questions, and those that the choice is judged on."""
+    """The artifact, the reported questions, and the questions for judging the choice."""
 
     capability: Capability
     reported: Sequence[tuple[Features, _Scores]]
@@ -72,7 +73,7 @@ def run(scope: Scope) -> Report:
         lost = [100.0 * (result[way] - result[_TRUE]) for result in results]
         rows.append((way, estimate(shares), estimate(lost)))
     table = Table(
-        title="Right at the first attempt",
+        title="Correct at the first attempt",
         columns=("reports", "% right", "points against true reports"),
         rows=rows,
     )

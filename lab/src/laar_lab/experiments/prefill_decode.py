@@ -1,18 +1,19 @@
 """Disaggregated prefill, decided by cost: against always, never, and a threshold.
 
-There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). Some only prefill for
-the others: then `never` leaves them idle, and `always` leaves the others idle between two tokens,
-so the two bound any rule. Or all of them may do both. The loads mix conversations, whose prompts
-are mostly cached, with documents of some 8,000 tokens that are read once.
+There are eight endpoints of one model (8B on an A100 each, vLLM's scheduler). On some loads a part
+of them only prefills for the others: `never` leaves that part idle, and `always` leaves the others
+only decoding, so the two bound any rule. On other loads every endpoint may do both. The traffic
+mixes conversations, whose prompts are mostly cached, with documents of some 8,000 tokens that are
+read once.
 
-All arms choose endpoints by the same cost and only differ in the rule whether there are two. That
-favours the thresholds, which count the tokens that the answering endpoint lacks: llm-d chooses the
-two by separate scores. KV is transferred at 100,000 tokens per second, regardless of concurrent
-transfers.
+All contestants choose endpoints by the same cost and differ only in the rule for using a separate
+prefill endpoint. That favours the thresholds, which count the tokens that the answering endpoint
+has not cached; llm-d chooses the two endpoints by separate scores. KV is transferred at 100,000
+tokens per second, regardless of concurrent transfers.
 
-The better of always and never is the one with the lower mean E2E, as the TTFT of one and the TPOT
-of the other can't be had together. The loads were chosen on seed 100, such that always is not
-overloaded in all of them.
+The better of always and never is the one with the lower mean E2E, as no rule has the TTFT of one
+and the TPOT of the other. The loads were chosen on seed 100, so that always is not overloaded on
+all of them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _DOCUMENTS = replace(
     output_log=(4.6, 0.5),
     max_output_tokens=256,
     template_share=0.0,
-    templates=1_000_000,  # unused, but texts are numbered from there, apart from talks
+    templates=1_000_000,  # none is used; documents get numbers of their own
 )
 
 _METRICS = {"ttft_p95_s": "TTFT p95 s", "tpot_p95_s": "TPOT p95 s"}
@@ -78,8 +79,8 @@ class Load:
         prefill: number of endpoints that only prefill.
         decode: number of endpoints that only decode.
         both: number of endpoints that do both.
-        talks_per_s: rate of conversation requests.
-        documents_per_s: rate of requests with a document.
+        talks_per_s: requests per second of conversations.
+        documents_per_s: requests per second with a document.
     """
 
     prefill: int
@@ -162,7 +163,7 @@ def run(scope: Scope) -> Report:
     found = grid(run_one, cases, scope.seeds, label="prefill-decode")
     results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
     tables = [
-        means_table(f"{name}; apart is a share of the requests", "rule", runs, _SHOWN, digits=3)
+        means_table(f"{name}; apart: share of requests", "rule", runs, _SHOWN, digits=3)
         for name, runs in results.items()
     ]
     return Report(tables=tables, evidence=_evidence(results))

@@ -1,7 +1,7 @@
-"""Real questions with verdicts of real models, as a world of the lab.
+"""Real questions, with recorded verdicts of real models, for the lab.
 
-Records give question, task and each model's score; a score of at least a half is correct. They have
-no speeds; these follow the models' sizes, like decoding on one kind of hardware.
+Records have the question, the task and each model's score; a score of at least a half is correct.
+They have no speeds, so these are derived from the models' sizes, as on one kind of hardware.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def records_world(path: Path) -> RecordsWorld:
     whole = [id_ for id_, right in verdicts.items() if right.keys() == models.keys()]
     if not whole:
         raise SettingError(
-            f"{path}: no question was put to every model: the lab needs all verdicts"
+            f"{path}: no question was answered by every model; the lab needs all verdicts"
         )
     return RecordsWorld(
         surface=AccuracySurface(

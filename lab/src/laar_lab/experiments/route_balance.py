@@ -1,10 +1,10 @@
 """RouteBalance's scenario: thirteen engines with models of several sizes, one answer per question.
 
 The paper compares a router that chooses the model, followed by a balancer that chooses the engine,
-with a joint choice of both. Its models, prompts and judge are not available here: the models are
+with a joint choice of both. Its models, prompts and judge are not available here, so the models are
 those of the lab's fleet, assigned to the engines from the fastest on, and questions are KV look-ups
-with right or wrong answers. Routers have laar's P(correct), and prices are the seconds that a model
-takes alone, so the only difference is who knows the load, and when.
+with right or wrong answers. Routers have laar's P(correct), and a model's price is the seconds that
+it takes on an idle engine. Contestants therefore differ only in who knows the load, and when.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from laar_lab.workloads.kv_questions import as_questions
 
 ENGINES = 13
 LOADS = (0.3, 0.6, 0.9)
-"""Request rates as shares of what all engines together can prefill."""
+"""Request rates, as shares of the rate that all engines together can prefill."""
 
 _LENGTHS = (4096, 8192, 16384)
 _PER_CELL = 30
@@ -48,7 +48,7 @@ _SUMS = {
     "sum, balanced": (1 / 3, 1 / 3, 1 / 3),
     "sum, price": (0.1, 0.1, 0.8),
 }
-"""Weights of quality, time and price in one sum of shares, as traded by RouteBalance."""
+"""Weights of quality, time and price in RouteBalance's sum."""
 _BY_QUALITY, _BY_PRICE, _BY_TIME = ("router by quality", "router by price", "router by idle time")
 _ROUTERS = (_BY_QUALITY, _BY_PRICE, _BY_TIME)
 CONTESTANTS = (OURS, "laar, all right", *_SUMS, *_ROUTERS, "balancer alone")
@@ -60,7 +60,8 @@ _FIGURES = {
     "per_right_s": "s a right answer",
     "price_s": "price, s alone",
 }
-"""Means of a run; time over the share right is that of a client who asks until it is right."""
+"""Means of a run. Time divided by the share of correct answers is the time of a client that asks
+until the answer is correct."""
 
 
 class WeightedSum:
@@ -167,7 +168,7 @@ def _pace(world: World, model: str) -> float:
 
 
 def _capacity(world: World, asked: Sequence[Question]) -> float:
-    """Return the requests per second that the engines can prefill together."""
+    """Return the requests per second that all engines together can prefill."""
     tokens = np.mean([question.prompt.prompt_tokens for question in asked])
     return float(sum(1 / (_pace(world, site.model) * tokens) for site in _sites(world)))
 
@@ -196,7 +197,7 @@ _Results = Mapping[tuple[str, float], Sequence[Mapping[str, float]]]
 
 
 def _table(results: _Results, load: float) -> Table:
-    title = f"{ENGINES} engines at {load:g} of what they can read"
+    title = f"{ENGINES} engines at {load:g} of their prefill capacity"
     runs = {name: results[name, load] for name in CONTESTANTS}
     return means_table(title, "", runs, _FIGURES, digits=3)
 

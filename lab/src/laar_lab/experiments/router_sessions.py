@@ -1,7 +1,7 @@
 """llm-router's cloud benchmark in the lab: four A100, sessions with one long system prompt.
 
-Each policy and seed has a fresh fleet and the same workload; caches start filled with other
-prompts, so cold for these. Nothing is learned from answers, which its router does not read.
+Each policy and seed has a fresh fleet and the same workload. Caches start full of other prompts,
+and are therefore cold for these. Nothing is learned from answers, which its router does not read.
 
 Its TTFT is the time to an answer's last token: for real engines its `cmd/bench` requests answers
 without streaming, because only those report cached tokens, and the first byte of such an answer
@@ -21,7 +21,7 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies import build_policies
-from laar.policies.ranking import ranks
+from laar.policies.pickers import ranks
 from laar_lab.policies.llm_router import LONGEST, REASONS, PrefixAware
 from laar_lab.sim.engine import EngineProfile, load_profile
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, converse, generator

@@ -1,10 +1,10 @@
-"""Does admitting sessions by the price of room harm traffic whose contexts fit in the caches?
+"""Does admitting sessions by the price of cache room harm traffic whose contexts fit?
 
-Every workload of `no-regret` runs with the default policy: without flow control, with only the gate
-for sessions, which is what a picker does without flow control, and in quick runs with default flow
-control, which is much slower even there. All get the same load and network for each seed. The real
-chats, whose requests name no session, run a second time with a name for each conversation: sessions
-that pause for minutes and rarely return.
+Every workload of `no-regret` runs with the default policy: with neither gate nor flow control, with
+only the gate for sessions (a picker's default), and in quick runs also with default flow control,
+which is much slower even there. All get the same load and network for each seed. The real chats,
+whose requests name no session, run a second time with a name for each conversation: sessions that
+pause for minutes and rarely return.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAST_THE_CLIFF = "agents-short"
 """Its sessions need 2.2 million tokens, and the caches have room for 2 million (decision 14)."""
 
 _OWN_BLOCK = 40
-"""A block at which prompts of different conversations differ, as system prompts are shorter."""
+"""Index of a block that tells conversations apart, since system prompts are shorter."""
 
 
 def _named(case: Case) -> Case:
@@ -89,7 +89,7 @@ def run(scope: Scope) -> Report:
         for case in picked
         for way in ways[1:]
     ]
-    title = "per cent more than without flow control (less is better, but for requests)"
+    title = "per cent more than without flow control (less is better, except for requests)"
     table = Table(
         title=title, columns=("workload", "way", *_SHOWN.values(), "failed"), rows=rows, digits=1
     )

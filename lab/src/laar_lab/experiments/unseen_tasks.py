@@ -5,9 +5,9 @@ tasks; the other questions of these (known tasks) and every question of the task
 are then judged, without a header. A second artifact is fitted to all questions of the other tasks,
 as by `laar fit --hold-out 0`, and judged on the task left out. Each fit's estimate for unseen tasks
 is compared with the result. The best single model is the one with the highest base rate in the
-artifact, as an operator would choose it. Seeds divide the questions. A gain on unseen tasks may be
-due to the records' models, so random parts of these are judged in the same way, with everything
-learned.
+artifact, as an operator would choose it. Each seed splits the questions differently. A gain on
+unseen tasks may be due to the choice of models, so random subsets of them are judged in the same
+way, with a fit to all questions.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ FITTED = 0.8
 """Share of the known tasks' questions to fit, as in `laar fit` by default."""
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
-"""Bounds: mean and worst gain on unseen tasks (of 1), share of told gain, share of known unlike."""
+"""Bounds: mean and worst gain on unseen tasks (of 1), share of the gain with the task named, and
+share of known questions called unlike."""
 
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
 """Bounds: the fit's estimate minus the actual gain, and calibration errors."""
 
 PARTS = (3, 5, 7)
-"""Numbers of models in the random parts."""
+"""Numbers of models in the random subsets."""
 
 _DRAWS = 200
 
 _LEAST_TASK = 100
-"""Fewest questions of a task for its individual gain not to be chance."""
+"""Fewest questions of a task for which its individual gain is more than chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def run(scope: Scope) -> Report:
     """
     path = (scope.data or Path()) / RECORDS
     if not path.is_file():
-        raise SettingError(f"{path} is not there: it holds the graded answers")
+        raise SettingError(f"{path}: the file of graded answers is missing")
     tasks = sorted({outcome.task for outcome in _read(path).outcomes})
     cases = {task: (path, task) for task in (tasks[:2] if scope.quick else tasks)}
     by_task = grid(run_one, cases, scope.seeds, label="unseen-tasks")
@@ -143,7 +144,7 @@ def run_one(path: Path, left_out: str, seed: int) -> Run:
 
 
 def run_everything(path: Path, left_out: str, models: Sequence[str] = ()) -> Strange:
-    """Leave a task out and fit to all questions of the others, and to these models if any."""
+    """Leave a task out and fit to all questions of the others, for these models if given."""
     known, unseen = (
         [outcome for outcome in outcomes if not models or outcome.model in models]
         for outcomes in _parted(path, left_out)
@@ -242,7 +243,7 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
 
     return Table(
         title="A task that was not graded: points of right answers beyond the best single model, "
-        "and what the fit printed of such tasks",
+        "and the fit's estimate for such tasks",
         columns=(
             "task left out",
             "questions",
@@ -271,7 +272,7 @@ def _of_parts(parts: Sequence[Sequence[str]], of_parts: Sequence[Strange]) -> Ta
         printed = 100 * float(np.mean([each.printed[0] for each in strange]))
         rows.append((", ".join(sorted(part)), float(np.mean(gains)), min(gains), printed))
     return Table(
-        title="Parts of the models, all learned: points beyond the part's best single model on "
+        title="Subsets of the models, fit to all questions: points beyond the best single model on "
         "tasks that were not graded",
         columns=("models", "gain: mean", "worst", "printed"),
         rows=rows,
@@ -295,7 +296,7 @@ def _calibration(judged: Sequence[Judged]) -> float:
 def _by_means(runs: Sequence[Run], seed: int) -> float:
     """Return the calibration error of each model's mean over all tasks, averaged over draws.
 
-    Without predicting a task's difficulty, no method does better than these means.
+    No method that does not predict a task's difficulty does better than these means.
     """
     tasks = [each.strange.judged.observed for each in runs]
     means = np.mean([observed.mean(axis=0) for observed in tasks], axis=0)
@@ -312,7 +313,7 @@ def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
         "gain on known tasks, points": [
             100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
         ],
-        "share of the told task's gain": [_told_share(seed) for seed in by_seed],
+        "share of the gain with named tasks": [_told_share(seed) for seed in by_seed],
         "known questions called unlike, share": [
             float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
         ],

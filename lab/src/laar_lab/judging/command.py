@@ -71,18 +71,18 @@ def run_evaluate(
 def _show(console: Console, figures: Mapping[str, Any]) -> None:
     console.print(
         f"{figures['questions']} questions, {figures['answers']} answers; the artifact was fitted "
-        f"to {figures['excluded_fitted']} more questions, which are left out."
+        f"to {figures['excluded_fitted']} others in these files, which are left out."
     )
     if figures["alike_fitted"]:
         console.print(
-            f"{figures['alike_fitted']} answers are like some of the fit (question, length, model "
-            "and verdict). They count as others: the file has answers that the fit had not, and "
-            "lacks some that it had."
+            f"{figures['alike_fitted']} answers look like answers of the fit (same question, "
+            "length, model and verdict). They are judged: the file has answers that the fit did "
+            "not have, and lacks some that it had."
         )
     if figures["ignored_models"]:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
-    table = Table(title="Right at the first attempt, every model at the same cost")
+    table = Table(title="Correct at the first attempt, every model at the same cost")
     table.add_column("task", overflow="fold")  # wrap long names, never cut numbers
     columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
     for name in ("questions", *columns):
@@ -100,7 +100,7 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         f"{100 * (figures['laar'] - figures['best_single']):+.1f} points, 95 % interval "
         f"{100 * low:+.1f} to {100 * high:+.1f}. Regret against the oracle: "
         f"{100 * figures['regret']:.1f} points. {figures['unlike']:.0%} of the questions are "
-        "unlike anything it was fitted to: these got mostly the base rates.",
+        "unlike anything it was fitted to; for these it mostly uses the base rates.",
         markup=False,
     )
     _show_attempts(console, figures["attempts"])
@@ -109,8 +109,8 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         saved = [f"{edge:.3g}" for edge in found["cost_at_same_accuracy_interval"]]
         console.print(
             f"At the best single model's cost ({found['best_single_cost']:.3g} {_UNITS[unit]} a "
-            f"question): {found['accuracy_at_same_cost']:.1%} right ({' to '.join(at_cost)}) "
-            f"against {found['best_single_accuracy']:.1%}. As often right as that model: "
+            f"question): {found['accuracy_at_same_cost']:.1%} correct ({' to '.join(at_cost)}) "
+            f"against {found['best_single_accuracy']:.1%}. The same accuracy as that model costs "
             f"{found['cost_at_same_accuracy']:.3g} ({' to '.join(saved)}) {_UNITS[unit]}."
         )
 
@@ -120,7 +120,7 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
         return
     within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
     console.print(
-        f"Right within 1 to {len(attempts['laar'])} attempts: {within}, of the "
+        f"Correct within 1 to {len(attempts['laar'])} attempts: {within}, of the "
         f"{attempts['questions']} questions that {attempts['models']} models or more answered, "
         "each once."
     )

@@ -276,10 +276,10 @@ def _order(
 def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
     """Return by unit the accuracy at the best single model's cost, and the cost at its accuracy.
 
-    A question goes to the model with the largest P(correct) minus its cost times a price. The price
-    for the same cost depends on the costs alone. The one for the same accuracy is chosen on one
-    half of the questions and its cost measured on the other, because the best of many prices would
-    look too good where it was chosen. Two adjacent prices may share the questions.
+    A question goes to the model with the largest P(correct) minus price times cost. The price for
+    the same cost depends on the costs alone. The price for the same accuracy is chosen on one half
+    of the questions and its cost measured on the other, because the best of many prices would look
+    too good on the half that chose it. Questions may be split between two adjacent prices.
     """
     rows = np.arange(len(asked.tasks))
     found: dict[str, object] = {}

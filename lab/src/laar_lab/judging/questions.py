@@ -32,8 +32,8 @@ class Asked:
         tasks: task of each question.
         buckets: length bucket of each question, in tokens.
         scores: scores in 0..1.
-        answers: number of answers behind each score: 1, or more for answers that only their place
-            in a file distinguishes, which are grouped by task and length.
+        answers: number of answers behind each score. It is 1, except for answers that only their
+            place in a file distinguishes, which are grouped by task and length.
         squares: mean of the squared scores.
         untold: P(correct) from the question alone.
         told: P(correct) with the task given.
@@ -41,7 +41,8 @@ class Asked:
         costs: costs by unit, for units in which the cost of every model is known.
         excluded: number of questions left out because the artifact was fitted to them.
         alike: number of answers that only look like one in the fit: same question, length, model
-            and verdict. They count, because the file has other answers and lacks some of the fit.
+            and verdict. They are judged, because the file has other answers and lacks some of the
+            fit.
         ignored: models that the artifact does not know.
     """
 
@@ -104,7 +105,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
             fresh[_question_of(outcome)].append(outcome)
     if not fresh:
         raise SettingError(
-            f"nothing to judge by: the artifact was fitted to {len(excluded)} of the questions and "
+            f"no questions to judge: the artifact was fitted to {len(excluded)} of them and "
             f"{len(ignored)} models are not in it; fit with --hold-out, or give other records"
         )
     models = tuple(sorted({o.model for answers in fresh.values() for o in answers}))

@@ -4,8 +4,8 @@ Chance matters even on the same questions: the order in which users send them, t
 session hashes to, ties, and packet delays. A run through Envoy is one draw. The lab draws the same
 questions many times, each time with another order, other sessions and other jitter, and an interval
 around its draws shows where one more draw should lie (Student's t for a new observation). As there
-are several figures, each interval is widened until all of them hold together with 95 %
-(Bonferroni): without a difference, one comparison in twenty would fail.
+are several figures, each interval is widened so that all of them hold together with 95 %
+(Bonferroni): if there is no difference, one comparison in twenty fails.
 
 Envoy, the picker and the endpoints take real time that the lab does not model. A time scale
 magnifies it: at 0.1, ten milliseconds count as a tenth of a second.
@@ -185,7 +185,7 @@ _COLUMNS = {"success_rate": "success", "attempts": "attempts", "ttca_s": "mean T
 
 def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
     """Print the table and a verdict."""
-    table = Table(title="Through Envoy, and in the lab on the same questions")
+    table = Table(title="The same questions through Envoy and in the lab")
     table.add_column("policy", no_wrap=True)
     for column in _COLUMNS.values():
         table.add_column(column, justify="right")
@@ -199,11 +199,11 @@ def show(console: Console, found: Sequence[Agreement], *, runs: int) -> None:
     console.print(table)
     outside_count = sum(not one.agrees for one in found)
     console.print(
-        f"In the lab: the mean of {runs} runs, and where one more run lies; all intervals together "
-        f"hold with {CONFIDENCE:.0%}. "
+        f"In the lab: the mean of {runs} runs, and where one more run should lie; all intervals "
+        f"together hold with {CONFIDENCE:.0%}. "
         + (
             f"NOT in agreement: {outside_count} of {len(found)} figures lie outside. A busy "
-            "machine does that too, most at short prompts: try a larger --time-scale."
+            "machine causes that too, mostly at short prompts: try a larger --time-scale."
             if outside_count
             else f"In agreement: all {len(found)} figures lie inside."
         )

@@ -174,7 +174,7 @@ def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
     best = max(others, key=lambda one: one.within(mark))
     gain, low, high = more_within(ours, best, mark, comparisons=len(others))
     text = (
-        f"Within {mark:g} s {ours.name} has {ours.within(mark):.0%} right and {best.name}, the "
+        f"Within {mark:g} s {ours.name} has {ours.within(mark):.0%} correct and {best.name}, the "
         f"best of the others, {best.within(mark):.0%}: {100 * gain:+.0f} points, 95 % interval "
         f"{100 * low:+.0f} to {100 * high:+.0f}"
     )
@@ -183,7 +183,7 @@ def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
     if gain < 0 and ours.par2_s < best.par2_s:
         text += (
             f". By PAR-2 it is ahead, {ours.par2_s:.1f} s against {best.par2_s:.1f} s: it takes "
-            "the least expected time to a correct answer, not the most answers by one moment"
+            "the least expected time to a correct answer, but does not have the most by this moment"
         )
     return f"{text}."
 

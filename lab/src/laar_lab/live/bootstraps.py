@@ -1,4 +1,4 @@
-"""Bootstraps of the shapes that laar renders, and of gateways that others configure."""
+"""Envoy bootstraps: those that laar renders, and one like those of Gateway API gateways."""
 
 from __future__ import annotations
 

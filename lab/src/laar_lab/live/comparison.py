@@ -144,7 +144,7 @@ def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
     """Print the first contract violations; return `BROKEN` if there are any, else 0."""
     faults = [fault for tally in tallies for fault in tally.faults]
     for fault in faults[:_FAULTS_SHOWN]:
-        console.print(f"[red]not as the contract says:[/red] {fault}")
+        console.print(f"[red]contract violated:[/red] {fault}")
     return BROKEN if faults else 0
 
 

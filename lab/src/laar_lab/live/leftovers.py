@@ -1,4 +1,4 @@
-"""Find what a run left behind in the picker, Envoy and the endpoints; normally nothing.
+"""Check that a run leaves nothing behind in the picker, Envoy and the endpoints.
 
 Everything is read from outside, as an operator would: metrics pages, Envoy's statistics, `/proc`.
 """
@@ -44,7 +44,7 @@ class Rest:
 
 
 def kept_files(endpoints: int) -> int:
-    """Return the connections a picker keeps open: readings and probes per endpoint, and Envoy's.
+    """Return the number of connections a picker keeps open: for scrapes and probes, and Envoy's.
 
     If each request, or each refused one, leaked a file, there would be many times as many.
     """

@@ -1,4 +1,4 @@
-"""Open-loop clients: send requests at given times, however the others fare.
+"""Open-loop clients: send each request at its time, whatever happens to the others.
 
 TTFT counts from the time a request was due, so a delayed client hides nothing; its delay is
 recorded separately. An answer is complete if its stream ends with the final event.
@@ -128,7 +128,7 @@ async def _send(
         reason=reason,
         ttft_s=first - due if first is not None else None,
         late_s=late_s,
-        fault="" if whole else "an answer that ends early",
+        fault="" if whole else "the answer ended early",
     )
 
 

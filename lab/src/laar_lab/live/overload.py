@@ -2,8 +2,9 @@
 
 The load of `laar_lab.workloads.overload` meets four simulated endpoints with vLLM's scheduler, a
 picker that knows their speed, and Envoy. Their capacity is known from virtual time, so a seed gives
-the same load on any machine. First the same requests, sent all at once in both, measure whether
-this machine reaches that capacity. Then the load meets a fresh fleet per order of the queue:
+the same load on any machine. First, requests sent all at once, here and in virtual time, measure
+whether this machine reaches that capacity. Then the load meets a fresh fleet per order of the
+queue:
 
 * `slack`, the default of `flow`;
 * `arrival, kept apart`: in order of arrival, with the same rules for long prompts;

@@ -1,4 +1,4 @@
-"""Child processes of `laar up`: started together, awaited, and never left behind.
+"""Child processes of `laar up`: start them together, wait for them, and leave none behind.
 
 A command stops them when it ends; if it is killed, the kernel does (`dying_with_us`).
 """

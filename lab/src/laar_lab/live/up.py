@@ -64,9 +64,8 @@ class Demo:
         if slow > _MOST_MACHINE_S:
             scale = self.time_scale * math.ceil(slow / _MOST_MACHINE_S)
             said.append(
-                f"This machine was busy or slow: up to {slow:.1f} s of an attempt (machine s) are "
-                "not the fleet's, and all times above include them. They are fewer with "
-                f"--time-scale {scale:g}."
+                f"This machine was busy or slow: it added up to {slow:.1f} s to an attempt "
+                f"(machine s), which all times above include. --time-scale {scale:g} reduces it."
             )
         return said
 
@@ -162,7 +161,7 @@ def _questions(requests: int) -> list[Query]:
     cells = len(LANGUAGES) * len(LENGTHS_TOKENS)
     per_cell = math.ceil(requests / cells)
     drawn = queries(per_cell=per_cell, split="evaluate")
-    # Going round the cells keeps the spread if fewer than drawn are wanted.
+    # Taking the cells in turn keeps them even if fewer questions are wanted than drawn.
     order = sorted(range(len(drawn)), key=lambda i: (i % per_cell, i))
     return [drawn[i] for i in order[:requests]]
 
@@ -188,7 +187,7 @@ def _row(tally: Tally, contestant: Contestant) -> dict[str, object]:
 
 def show(console: Console, demo: Demo) -> None:
     """Print the sentences, the shares by time, and the costs, without cutting names."""
-    shares = Table(title="Questions answered correctly within ... seconds of the fleet's own")
+    shares = Table(title="Questions answered correctly, by seconds of the fleet's time")
     shares.add_column("policy", no_wrap=True)
     for mark in MARKS_S:
         shares.add_column(f"{mark:g} s", no_wrap=True)
@@ -219,7 +218,7 @@ def show(console: Console, demo: Demo) -> None:
         f"{LIMIT_S:g} s counts {2 * LIMIT_S:g} s.",
         "Engine s: time in engines for each correct answer. Machine s: time of an attempt outside "
         f"its engine (clients, Envoy, picker), times {1 / demo.time_scale:g}: the fleet runs that "
-        "much faster than real.",
+        "much faster than real time.",
         f"The engines here {kept if demo.keep_prompts else dropped}; "
         f"--{'drop' if demo.keep_prompts else 'keep'}-prompts shows the other case.",
     ):

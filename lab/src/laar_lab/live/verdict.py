@@ -18,10 +18,10 @@ _BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds of `medha-picker`'s claims in virtual time."""
 _MIN_SPEED = 0.9
-"""A slower fleet does not model its hardware."""
+"""A slower fleet does not behave like its hardware."""
 _MAX_GROWTH_BYTES = 32 << 20
-"""Five times the growth measured in a minute: allocators, prefixes and remembered decisions, all
-of which are capped."""
+"""Five times the growth measured in a minute. Allocators, prefixes and remembered decisions cause
+it, and all of these are capped."""
 DEADLINE_S = 240.0
 """Deadline in the fleet's seconds: four times the queue's longest hold, so that an answer that has
 started can end."""
@@ -152,10 +152,10 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
         Check(
             claim="no request hangs",
             held=not hung,
-            seen=f"{hung} of {len(answers)} without a whole answer after {DEADLINE_S:g} s",
+            seen=f"{hung} of {len(answers)} without a complete answer after {DEADLINE_S:g} s",
         ),
         Check(
-            claim="each is answered by a whole 200, or by a 429 or 503 that says when to come back",
+            claim="each gets a complete answer with 200, or a 429 or 503 with a valid retry-after",
             held=not faults,
             seen=", ".join(f"{n} x {status}" for status, n in statuses.most_common())
             + "".join(f"; {n} x {fault}" for fault, n in faults.most_common(3)),
@@ -166,10 +166,10 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             seen=f"{sum(run.served for run in every)} served, {sum(whole.values())} received",
         ),
         Check(
-            claim="nothing is left in picker, Envoy and endpoints",
+            claim="nothing is left behind in picker, Envoy and endpoints",
             held=not left and max(files) <= kept,
-            seen=f"{', '.join(left) or 'all at 0'}; open files of the picker {max(files):+d} at "
-            f"most, and it keeps up to {kept} connections",
+            seen=f"{', '.join(left) or 'all at 0'}; the picker's open files changed by "
+            f"{max(files):+d} at most, and it keeps up to {kept} connections",
         ),
         Check(
             claim=f"the picker grows by at most {_MAX_GROWTH_BYTES >> 20} MiB",
@@ -194,7 +194,7 @@ def _shares(shares: Mapping[str, Sequence[_Shares]]) -> list[Check]:
             claim=f"the share within the objective is >= {100 * (_GAIN - 1.0):.0f} % higher "
             "than in order of arrival",
             held=min(gains("arrival")) >= _GAIN,
-            seen=f"{told('arrival')} times; {told('arrival, kept apart')} times with like rules "
+            seen=f"{told('arrival')} times; {told('arrival, kept apart')} times with equal rules "
             f"for long prompts, {told('no queue')} times that of no queue",
         )
     ]

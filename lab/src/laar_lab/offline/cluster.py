@@ -1,12 +1,12 @@
 """Offline construction of the context index (ContextPilot, algorithm 4).
 
-All contexts are known. Clustering pairs the nearest; each merge becomes a node with the documents
-shared by its two sides; from the root down, every node puts its parent's documents first. Similar
-contexts therefore get a long common prefix.
+All contexts are known. Clustering pairs the nearest, and each merge becomes a node with the
+documents that its two sides share. From the root down, every node puts its parent's documents
+first. Similar contexts therefore get a long common prefix.
 
-The order within a node is a choice. `by="id"` (ascending ids) is that of the paper's examples.
-`by="frequency"` puts the documents of most contexts first: hashed ids have no meaning, and frequent
-first nests better.
+There are two orders within a node. `by="id"` (ascending ids) is that of the paper's examples.
+`by="frequency"` puts the documents of most contexts first, which gives longer common prefixes than
+hashed ids, whose order is arbitrary.
 
 Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that similar
 contexts fall into one block; nodes of different blocks only meet in the root.

@@ -6,9 +6,9 @@ common documents and, with a small weight, with the similarity of their position
     d(A, B) = 1 - |S| / max(|A|, |B|) + alpha * mean over S of |posA - posB|       S = A and B
 
 It is 1 if nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
-Overlap dominates while alpha * k < 1 / k, which the default satisfies up to some 30 documents; for
-more use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in any
-order of summation.
+Overlap dominates while alpha * k < 1 / k. The default satisfies that up to some 30 documents; for
+more, use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in
+any order of summation.
 """
 
 from __future__ import annotations

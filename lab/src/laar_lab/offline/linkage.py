@@ -1,12 +1,12 @@
 """Average-linkage clustering by the nearest-neighbour chain, O(N^2).
 
 The paper says to merge the closest pair repeatedly and does not name the linkage; its published
-figures fit average linkage. This uses numpy rows, because SciPy is not a dependency of the serving
-path and the build is part of the product.
+figures fit average linkage. This uses NumPy instead of SciPy, which is not a dependency of the
+product.
 
-The chain finds merges out of order; average linkage is monotone, so a stable sort by distance
-restores it. Ties are deterministic: the chain starts at the lowest remaining cluster, prefers the
-cluster it came from, then the lowest index.
+The chain finds merges out of order. Average linkage is monotone, so a stable sort by distance
+restores the order. Ties are deterministic: the chain starts at the lowest remaining cluster,
+prefers the cluster it came from, then the lowest index.
 """
 
 from __future__ import annotations

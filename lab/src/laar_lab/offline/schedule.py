@@ -2,7 +2,7 @@
 
 Requests whose search paths start alike share a region of the cache. Each such group is sent as a
 whole, the largest first, and within it longer paths first, because they fill what shorter ones
-reuse. It takes O(N log N) and all requests beforehand, so it suits batches only.
+reuse. It takes O(N log N) time and needs all requests beforehand, so it suits batches only.
 """
 
 from __future__ import annotations

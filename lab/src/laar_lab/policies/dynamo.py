@@ -11,7 +11,7 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.ranking import least, ranks
+from laar.policies.pickers import least, ranks
 
 
 class Dynamo:

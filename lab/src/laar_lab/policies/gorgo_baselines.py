@@ -7,7 +7,7 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.ranking import least, ranks
+from laar.policies.pickers import least, ranks
 from laar.policies.simple import PREFIX_CHARS
 
 
@@ -36,7 +36,7 @@ class SimpleSessionAffinity:
     """
 
     def score(self, view: View) -> Floats:
-        """Rank the endpoint that the beginning hashes to first, then those after it."""
+        """Rank first the endpoint that the beginning hashes to, then those after it in the list."""
         start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count

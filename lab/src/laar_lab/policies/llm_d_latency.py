@@ -32,7 +32,7 @@ class PredictedLatency:
     For each of the `thresholds` in turn, it keeps only the endpoints that hold at least that share
     of the prompt, if there are any, unless the best of them is predicted to answer
     `max_ttft_penalty_ms` later than the best of the others. If some of those kept are idle, only
-    these score. The shortest prediction scores best; equal predictions have no weight.
+    the idle ones are scored. The shortest prediction scores best; equal predictions have no weight.
     """
 
     def __init__(

@@ -27,9 +27,9 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
 HELD_UP = 32.0
-"""Most requests in flight that a prefill delays: those being decoded; any others wait ahead of it.
-Without a bound, hundreds of prompts that arrive at once are spread by their delays instead of by
-the tokens ahead, and one endpoint gets most of them."""
+"""Most requests in flight that a prefill delays. Only those being decoded are delayed; the others
+wait ahead of it. Without this bound, hundreds of prompts that arrive at once are spread by their
+delays instead of by the tokens ahead, and one endpoint gets most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ExpectedTime:
             for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
         strict_retries: put candidates whose model was tried less often first, regardless of cost;
-            off for LAAR as published, where a penalty of 100 can be outbid.
+            off for LAAR as published, where other terms can exceed a penalty of 100.
     """
 
     def __init__(

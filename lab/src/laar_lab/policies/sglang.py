@@ -19,7 +19,7 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer, View
-from laar.policies.ranking import least, ranks
+from laar.policies.pickers import least, ranks
 
 _SESSION_S = 3600.0
 """Seconds for which an idle session is kept."""

@@ -142,7 +142,7 @@ class Clients:
         await asyncio.sleep(max(0.0, (moment_s - self.now()) * self._scale))
 
     async def send_open(self, arrivals: Iterable[Arrival]) -> None:
-        """Send each request at its time, however the others fare."""
+        """Send each request at its time, whatever happens to the others."""
         async with asyncio.TaskGroup() as group:
             for arrival in arrivals:
                 await self.until(arrival.at_s)
@@ -173,7 +173,7 @@ class Clients:
                 async with asyncio.timeout(self._asking.deadline_s):
                     await self._read(prompt, session, answer)
             except TimeoutError:
-                fault = f"no whole answer within {self._asking.deadline_s:g} s"
+                fault = f"no complete answer within {self._asking.deadline_s:g} s"
             except aiohttp.ClientError as error:
                 fault = f"{type(error).__name__}: {error}"[:200]
         ended_s = self.now()
@@ -214,7 +214,7 @@ def _fault(answer: _Answer) -> str:
     if answer.status != 200:
         return f"status {answer.status}: {answer.error.decode(errors='replace')}"
     if not answer.tail.startswith(_DONE):
-        return "an answer that ends early"
+        return "the answer ended early"
     return ""
 
 

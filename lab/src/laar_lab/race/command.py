@@ -122,8 +122,8 @@ def _engines(race: Race) -> str:
 def _not_emptied(ended: Ended) -> str:
     return (
         f"CACHES NOT EMPTIED at {', '.join(ended.kept)}: vLLM needs VLLM_SERVER_DEV_MODE=1 for "
-        "/reset_prefix_cache. Prompts of different turns share no text, so none finds what "
-        "another left, but each turn has to push it out first."
+        "/reset_prefix_cache. Prompts of different turns share no text, so no turn profits from "
+        "an earlier one, but each has to evict what that left."
     )
 
 
@@ -131,18 +131,19 @@ def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
     remarks = [_not_emptied(ended[0])] if ended[0].kept else []
     left_out = max(turn.left_out for turn in ended)
     if left_out:
-        remarks.append(f"up to {left_out} requests a turn were longer than the engines take")
+        remarks.append(f"up to {left_out} requests a turn were too long for the engines")
     if not any(ended_turn.turn.numbers["requests"] for ended_turn in ended):
         remarks.append("NO REQUEST WAS COUNTED: more --seconds, less --warm-up, or another file")
     late = max(ended, key=lambda ended_turn: ended_turn.turn.numbers["late_p95_s"]).turn
     if late.numbers["late_p95_s"] > _MUCH * late.numbers["ttft_mean_s"]:
         remarks.append(
             f"requests were sent late, by {late.numbers['late_p95_s']:.2f} s at p95 "
-            f"({late.router}): this machine is busy or --in-flight low, which is part of all times"
+            f"({late.router}): this machine is busy, or --in-flight is too low; all times include "
+            "the delay"
         )
     if race.time_scale != 1.0:
         remarks.append(
             f"seconds are the simulated fleet's, {race.time_scale:g} real ones each; on a busy "
-            "machine its engines fall behind, and all routers with them"
+            "machine its engines fall behind, whatever the router"
         )
     return [*remarks, f"every request is in {rows_file.name}"]

@@ -90,7 +90,9 @@ async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
             if answer.status in {401, 403}:
-                raise SettingError(f"--engines {url} wants a key: name its variable, --key-env")
+                raise SettingError(
+                    f"--engines {url} needs a key: name its environment variable, --key-env"
+                )
             page = orjson.loads(await answer.read())
         return {entry["id"]: int(entry.get("max_model_len") or 0) for entry in page["data"]}
     except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
@@ -166,8 +168,8 @@ async def _idle(session: aiohttp.ClientSession, url: str) -> None:
             return
         if time.monotonic() > ends_s:
             raise LaarError(
-                f"{url} was still busy after {_IDLE_S:g} s without a request of the race: give it "
-                "engines that nobody else uses"
+                f"{url} was still busy after {_IDLE_S:g} s without a request of the race: use "
+                "engines that serve nobody else"
             )
         await asyncio.sleep(0.2)
 

@@ -170,15 +170,15 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
         (router, *(_mean(turns, router, name) for name in columns)) for router in routers
     ]
     ours, *others = routers
-    beside = [(other, *map(str, ratios(turns, ours, other).values())) for other in others]
+    compared = [(other, *map(str, ratios(turns, ours, other).values())) for other in others]
     over = f", 95 % interval over {repetitions} repetitions" if repetitions > 1 else ""
     tables = [Table(title=title, columns=("router", *columns.values()), rows=means, digits=3)]
-    if beside:
+    if compared:
         tables.append(
             Table(
                 title=f"{ours} by each other router{over}",
                 columns=("router", *METRICS.values()),
-                rows=beside,
+                rows=compared,
             )
         )
     few = [] if repetitions > 1 else ["One repetition has no intervals: nothing is shown."]

@@ -74,7 +74,7 @@ def generated(
 
 
 def _shorter(shape: ChatShape, most_tokens: int) -> ChatShape:
-    """Return chats with all lengths scaled by one factor, so that as many of them fit."""
+    """Return chats with all lengths scaled by one factor, so that the same share of them fits."""
     output = min(shape.max_output_tokens, most_tokens // 8)
     most = min(shape.max_prompt_tokens, most_tokens - output)
     share = most / shape.max_prompt_tokens

@@ -1,10 +1,10 @@
 """Answers of the simulated models: correct or not by an accuracy surface, and reproducible.
 
 A fleet file gives each model its accuracy by language and length. Whether a model solves a query is
-a fact about the pair, as at temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query,
-correct if Phi(latent) < accuracy, where r is the share of difficulty common to all models and both
-z come from hashes of names. Failures of two models on a query are therefore correlated, and some
-long queries are solvable by none (LAAR, section 6.2).
+fixed for the pair, as at temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query, correct
+if Phi(latent) < accuracy, where r is the share of difficulty common to all models and both z come
+from hashes of names. Failures of two models on a query are therefore correlated, and some long
+queries are solvable by none (LAAR, section 6.2).
 
 The surface and the picker know nothing of each other.
 """
@@ -83,8 +83,8 @@ class AccuracySurface(BaseModel):
             described = parse_yaml(text)
             if isinstance(described, dict) and "endpoints" in described:
                 raise SettingError(
-                    f"{path}: a fleet of endpoints, as `laar lab replay` reads it; here a fleet "
-                    "has `models`, each with its accuracy by language and length"
+                    f"{path}: this is a fleet of endpoints, for `laar lab replay`; the fleet "
+                    "needed here has `models`, each with its accuracy by language and length"
                 )
             return cls.model_validate(described)
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as fault:

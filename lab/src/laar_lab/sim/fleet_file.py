@@ -37,7 +37,7 @@ MAX_FILE_BYTES = 4 << 20
 """Enough for thousands of endpoints."""
 
 _COARSE_TOKENS = 128
-_BESIDE = "directory of the fleet file"
+_DIRECTORY = "directory of the fleet file"
 _Times = Annotated[float, Field(ge=0, le=60_000)]
 _Interval = Annotated[float, Field(gt=0, le=3600)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -61,8 +61,8 @@ class _Endpoint(BaseModel):
     @field_validator("profile")
     @classmethod
     def _own_file(cls, profile: str, info: ValidationInfo) -> str:
-        beside = (info.context or {}).get(_BESIDE, Path())
-        return str(beside / profile) if profile.endswith(".yaml") else profile
+        directory = (info.context or {}).get(_DIRECTORY, Path())
+        return str(directory / profile) if profile.endswith(".yaml") else profile
 
 
 class FleetFile(BaseModel):
@@ -124,7 +124,7 @@ def read_fleet(path: Path) -> FleetFile:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SettingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a fleet?")
         described = parse_yaml(path.read_text("utf-8"))
-        fleet = FleetFile.model_validate(described, context={_BESIDE: path.parent})
+        fleet = FleetFile.model_validate(described, context={_DIRECTORY: path.parent})
         fleet.sites()
     except ValidationError as fault:
         lines = [
@@ -154,7 +154,7 @@ def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
             slowdown = float(slower or 1)
         except ValueError:
             raise SettingError(
-                f"engine `{profile}@{slower}`: the part after @ is not a number"
+                f"engine `{profile}@{slower}`: the factor after @ is not a number"
             ) from None
         own = load_profile(profile).settings
         # The same memory in large blocks: an eighth of the work, half a block lost per prefix.

@@ -45,7 +45,7 @@ class Open:
         cap: limit of the client's requests in flight.
         from_dispatch: count times from when a request is sent, not from when it was due: for a
             client that its cap holds back.
-        strangers: share of the sessions (of the requests, without sessions) that come through
+        strangers: share of the sessions (or requests, if there are no sessions) that come through
             another picker, which keeps each on one endpoint.
     """
 
@@ -57,7 +57,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """A closed loop: sessions wait for each answer, so a faster policy gets further in them.
+    """A closed loop: sessions wait for each answer, so a faster policy completes more of them.
 
     Args:
         draw: draws the sessions in the order in which they begin; may be endless.

@@ -35,14 +35,14 @@ DAY_TURNS = 25
 """Turns of a session in a day of 25 minutes; real sessions go on for hours."""
 
 MAX_PAUSE_S = 60.0
-"""Limit of pauses; a run of minutes would never reach the turn after a longer one."""
+"""Limit of pauses; a run of minutes would not reach the turn after a longer pause."""
 
 
 def _file(data: Path, name: str) -> Path:
     for path in (data / name, data / f"{name}.gz"):
         if path.is_file():
             return path
-    raise SettingError(f"--data {data}: there is no {name} or {name}.gz")
+    raise SettingError(f"--data {data}: has no {name} or {name}.gz")
 
 
 @lru_cache(maxsize=2)

@@ -1,7 +1,7 @@
 """Count the cases in which laar is within the margins of the best rule, from stored numbers.
 
 Workloads that shaped the policies, others of the same generators, and real traces are counted
-separately; a single figure over all of them would hide the difference.
+separately, because a single figure over all of them would hide differences.
 """
 
 from __future__ import annotations

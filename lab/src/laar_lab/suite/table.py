@@ -1,8 +1,9 @@
 """The suite: every workload on which the default policy has to hold its own.
 
-A policy is shaped on the workloads to choose on; the others are for the verdict, with other seeds.
-The split is by family and not only by seed, because new seeds of one generator are no new workload.
-Loads are as heavy as a good policy carries without saturation, unless overload is the subject.
+Policies are developed on the workloads to choose on; the others are for the verdict, with other
+seeds. The split is by family and not only by seed, because new seeds of the same generator are not
+a new workload. Loads are as heavy as a good policy can carry without saturation, unless overload is
+the subject.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ MARGINS = {
 """The judged metrics, and by what share each may exceed the best baseline's."""
 
 FAR = 0.15
-"""A baseline this far behind another in every metric does not run on further seeds."""
+"""A baseline this far behind another in every metric is not run on further seeds."""
 
 Runs = Mapping[str, Sequence[Numbers]]
 """Numbers by policy, one per seed; a baseline that was dropped early has only the first ones."""
@@ -167,7 +167,7 @@ def regrets(results: Mapping[str, Runs], policies: Sequence[str]) -> dict[str, l
     """Return each policy's distances from the best of all, as log-ratios of means.
 
     There is one per workload and metric, in the order of the workloads and of `MARGINS`, over the
-    seeds that every policy has and without a test: they show which values no policy reaches.
+    seeds that every policy has. They are not tested.
     """
     found: dict[str, list[float]] = {policy: [] for policy in policies}
     for runs in results.values():

@@ -2,8 +2,8 @@
 
 Each hour of the day is compressed into a minute at that hour's rate, so caches, sessions and
 restarts run at their real speed while the day passes faster. A chat that lasts six minutes
-therefore sees the rates of six hours. The hour sets the share of chats that are awake: each chat
-has a random number and is active while it is below that share; agents begin as a Poisson process.
+therefore sees the rates of six hours. The hour sets the share of chats that are active: each chat
+has a random number and is active while that is below the share. Agents begin as a Poisson process.
 
 Real agents and chats can replace the generated ones; the other traffic stays.
 """

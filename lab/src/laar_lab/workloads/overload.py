@@ -1,9 +1,9 @@
-"""A load that exceeds a small fleet: conversations, and documents that hold them up.
+"""A load beyond a small fleet's capacity: conversations, and documents that delay them.
 
-It is for four endpoints of one A100 with an 8B model under vLLM's scheduler. 9 in 10 requests are
-conversations of up to 8K tokens, 1 in 10 documents of 24K to 64K; there are two tenants; arrivals
-are Poisson and wait for no answer. The objectives are the defaults of the picker's settings: one
-second plus five times the prefill on an idle engine. Prompts share nothing.
+It is for four endpoints of one A100 each, with an 8B model under vLLM's scheduler. 9 in 10 requests
+are conversations of up to 8K tokens, 1 in 10 are documents of 24K to 64K. There are two tenants.
+Arrivals are Poisson and wait for no answer. The objectives are the defaults of the picker's
+settings: one second plus five times the prefill on an idle engine. Prompts share nothing.
 
 `medha-picker` serves it in virtual time and `laar overload` through a real Envoy.
 """
@@ -91,7 +91,7 @@ def assessor() -> MeasuredAssessor:
 
 
 def weight(ask: Ask) -> float:
-    """Return the cost of a prompt in tokens of a short one; attention makes long ones dearer."""
+    """Return the cost of a prompt in tokens of a short one; attention makes long ones cost more."""
     return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
 
 

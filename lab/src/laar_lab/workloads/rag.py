@@ -1,4 +1,4 @@
-"""Retrieval loads and a fleet of document caches, to measure the gain of the context hook.
+"""Retrieval loads and a fleet of document caches, to measure what the context hook gains.
 
 There are four seeded loads: `topic` (documents of one topic together, with some noise; the top
 fifth of documents gets 57 % of accesses, as for NarrativeQA in the paper's Figure 3), `drifting`

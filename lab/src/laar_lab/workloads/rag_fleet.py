@@ -101,11 +101,11 @@ class RagClient:
             {"role": "user", "content": text},
         ]
         body = orjson.dumps({"model": "model", "messages": messages})
-        result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")
+        result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
         self._receipts[number] = result.receipt
         self._hook.note(result.receipt, now, request=str(number))
         note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
-        ordered = [docs[place] for place in result.permutation or range(len(docs))]
+        ordered = [docs[place] for place in result.plan.permutation or range(len(docs))]
         prompt = prompt_of(
             ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
         )

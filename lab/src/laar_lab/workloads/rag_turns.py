@@ -142,7 +142,7 @@ class HookedBodies:
         """Return the prompt of a request, and remember it for `accepted` by its name."""
         body = orjson.dumps({"model": "model", "messages": messages})
         if self._hook is not None:
-            result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")
+            result = self._hook.apply(body, api="chat", tenant="", now=now, mode="on")
             self._receipts[name] = result.receipt
             messages = orjson.loads(result.body)["messages"]
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages).encode()

@@ -2,9 +2,9 @@
 
 `ChatShape` draws conversations like those of GORGO's traces: Poisson starts, a share of single
 questions, a geometric number of turns otherwise, log-normal pauses, lengths and growth. Two details
-are easily forgotten and decide how good baselines look: conversations share a few system prompts,
-so a hash of a prompt's first 256 tokens puts a third of them on one endpoint; and every prompt
-begins with the chat template's header, so each has a match.
+decide how good baselines look. Conversations share a few system prompts, so a hash of a prompt's
+first 256 tokens puts a third of them on one endpoint. And every prompt begins with the chat
+template's header, so each has a match.
 
 Times are the trace's schedule (an open loop): a turn does not wait for the previous answer.
 
@@ -178,8 +178,8 @@ class RouterShape:
         system_tokens: length of the shared system prompt, 6,144 characters of one letter.
         user_tokens: length of a turn, some 88 random characters and a frame.
         reply_tokens: length of the scripted reply.
-        first_output_tokens: length of a session's first answer, `max_tokens`: nothing yet shows the
-            model that replies are short.
+        first_output_tokens: length of a session's first answer, `max_tokens`, because nothing has
+            shown the model yet that replies are short.
         output_tokens: length of the other answers, which follow the script's example.
         long_share: share of the other answers that are as long as the first.
         gap_s: seconds between the due times of two turns of a session.

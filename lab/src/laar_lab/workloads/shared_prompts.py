@@ -62,7 +62,7 @@ def _ranked(rng: random.Random, count: int, skew: float) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """Single questions that may follow one of some shared texts: documents, or tenants' prompts.
+    """Single questions, which may follow a shared text: a document, or a tenant's prompt.
 
     Args:
         requests_per_s: rate of the Poisson arrivals.

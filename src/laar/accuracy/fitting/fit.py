@@ -42,7 +42,7 @@ from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
 from laar.accuracy.fitting.retry import fit_difficulty
 from laar.accuracy.fitting.speed import first_token_ratios, fit_speed, rounded
 from laar.accuracy.fitting.text import fit_text
-from laar.errors import SettingError
+from laar.errors import SettingError, first_fault
 
 _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2 penalty
 _FOLDS = 5
@@ -110,11 +110,9 @@ def fit(
     try:
         return _fit(judged, created, data_sha256, hold_out)
     except ValidationError as fault:
-        wrong = fault.errors(include_url=False, include_input=False)[0]
-        where = ".".join([fault.title, *(str(part) for part in wrong["loc"])])
         raise SettingError(
-            f"too large for an artifact: {where}: {wrong['msg']}; fit fewer languages, tasks or "
-            "queries at once"
+            f"too large for an artifact: {fault.title}.{first_fault(fault)}; fit fewer languages, "
+            "tasks or queries at once"
         ) from None
 
 

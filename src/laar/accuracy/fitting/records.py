@@ -33,13 +33,20 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import orjson
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
 from laar.accuracy.features import GENERIC, bucket_of_estimate, language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import sample_of
-from laar.errors import SettingError
+from laar.errors import SettingError, first_fault
 
 MAX_BYTES = 4 << 30
 """Maximum unpacked size of a file: a small compressed file must not exhaust the memory."""
@@ -164,7 +171,8 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 outcomes, is_measured = _outcomes(raw)
             except (ValueError, TypeError) as fault:
                 bad += 1
-                said = f"{source}:{line}: {_said(fault)}"
+                what = first_fault(fault) if isinstance(fault, ValidationError) else fault
+                said = f"{source}:{line}: {what}"
                 first = first or said
                 if len(read.faults) < MAX_FAULTS_NAMED:
                     read.faults.append(said)
@@ -442,11 +450,3 @@ def texts_of(message: Mapping[str, Any]) -> list[str]:
 
 def _hash(text: str) -> str:
     return blake2b(text.strip().encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-def _said(fault: Exception) -> str:
-    errors = getattr(fault, "errors", None)
-    if errors is None:
-        return str(fault)
-    first = errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

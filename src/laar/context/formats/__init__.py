@@ -14,10 +14,7 @@ from laar.context.blocks import Block
 from laar.context.formats import declared, lists, parts, xml
 from laar.context.settings import ContextSettings, Reason
 
-__all__ = ["MAX_DOCS", "held", "scan"]
-
-MAX_DOCS = 256
-"""Maximum documents of a list to reorder; bounds the search for an order."""
+__all__ = ["held", "scan"]
 
 
 def scan(
@@ -49,15 +46,15 @@ def _found(
     families = settings.formats
     least = settings.min_docs
     if is_parts:
-        yield parts.scan(text, most=MAX_DOCS, by_tool=by_tool) if "json" in families else []
+        yield parts.scan(text, by_tool=by_tool) if "json" in families else []
         return
     if settings.delimiters:
-        yield declared.scan(text, settings.delimiters, MAX_DOCS)
+        yield declared.scan(text, settings.delimiters)
     if "json" in families:
-        yield lists.scan(text, least, MAX_DOCS) or lists.within(text, least, MAX_DOCS)
-        yield lists.written_by_python(text, least, MAX_DOCS)
+        yield lists.scan(text, least) or lists.within(text, least)
+        yield lists.written_by_python(text, least)
     if "xml" in families:
-        yield xml.scan(text, least, MAX_DOCS)
+        yield xml.scan(text, least)
 
 
 def held(block: Block, settings: ContextSettings) -> Block:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 
-from laar.context.blocks import Block, Item, Refused
+from laar.context.blocks import MAX_DOCS, Block, Item, Refused
 from laar.context.settings import Delimiters, Reason
 
 
@@ -15,20 +16,17 @@ def _pattern(item: str) -> re.Pattern[str]:
     return re.compile(re.escape(item).replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1))
 
 
-def scan(text: str, declared: Sequence[Delimiters], most: int) -> list[Block]:
+def scan(text: str, declared: Sequence[Delimiters]) -> list[Block]:
     """Return the block of the first matching delimiters.
 
     Raises:
-        Refused: there are more than `most` documents.
+        Refused: there are more than `MAX_DOCS` documents.
     """
-    for delimiters in declared:
-        block = _block(text, delimiters, most)
-        if block is not None:
-            return [block]
-    return []
+    found = (_block(text, delimiters) for delimiters in declared)
+    return list(islice(filter(None, found), 1))
 
 
-def _block(text: str, given: Delimiters, most: int) -> Block | None:
+def _block(text: str, given: Delimiters) -> Block | None:
     start = text.find(given.before) + len(given.before)
     end = text.find(given.after, start) if given.after else len(text)
     if given.before not in text or end < 0:
@@ -46,7 +44,7 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
         spans = [(a, b) for a, b in spans if a < b]
     if len(spans) < 2 or any(a >= b for a, b in spans):
         return None
-    if len(spans) > most:
+    if len(spans) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
     names = [mark["n"] for mark in marks] if numbered else [None] * len(spans)
     items = tuple(Item(a, b, a, b, name) for (a, b), name in zip(spans, names, strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import orjson
@@ -94,18 +94,11 @@ class Literal(str):
     __slots__ = ()
 
 
-def raw_of(body: bytes) -> Callable[[Sequence[Path]], list[str]]:
-    """Return a function that returns the raw JSON of values in a body.
-
-    It walks the body once, however many values are requested, and raises like `spans_of`.
-    """
-
-    def raw(paths: Sequence[Path]) -> list[str]:
-        text = body.decode()
-        spans = spans_of(text, paths)
-        return [text[slice(*spans[path])] for path in paths]
-
-    return raw
+def raw_values(body: bytes, paths: Sequence[Path]) -> list[str]:
+    """Return the raw JSON of values in a body, in one walk; raise like `spans_of`."""
+    text = body.decode()
+    spans = spans_of(text, paths)
+    return [text[slice(*spans[path])] for path in paths]
 
 
 def splice(body: bytes, edits: Mapping[Path, str]) -> bytes:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, Block, Refused, Span, block_of
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -38,21 +38,20 @@ _MOST_LISTS = 64
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
-def scan(text: str, least: int, most: int) -> list[Block]:
+def scan(text: str, least: int) -> list[Block]:
     """Find the list in a text that is JSON.
 
     Args:
         text: the whole text.
         least: minimum elements of a list of documents.
-        most: maximum elements.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.
     """
-    return _blocks(text, least, most) if text.lstrip()[:1] in {"{", "["} else []
+    return _blocks(text, least) if text.lstrip()[:1] in {"{", "["} else []
 
 
-def within(text: str, least: int, most: int) -> list[Block]:
+def within(text: str, least: int) -> list[Block]:
     """Find a list that consists of whole lines within other text.
 
     Raises:
@@ -65,10 +64,10 @@ def within(text: str, least: int, most: int) -> list[Block]:
     end = text.rfind("}" if text[begin] == "{" else "]") + 1
     if text[end : end + 1].strip():
         return []
-    return [block.shifted(begin) for block in _blocks(text[begin:end], least, most)]
+    return [block.shifted(begin) for block in _blocks(text[begin:end], least)]
 
 
-def written_by_python(text: str, least: int, most: int) -> list[Block]:
+def written_by_python(text: str, least: int) -> list[Block]:
     """Find the first list in the form of Python's `str`, on one line.
 
     Raises:
@@ -89,7 +88,7 @@ def written_by_python(text: str, least: int, most: int) -> list[Block]:
         return []
     if not isinstance(written, ast.List) or len(values) < least:
         return []
-    if len(values) > most:
+    if len(values) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
     if len({type(value) for value in values}) > 1 or not all(_text(value)[0] for value in values):
         return []
@@ -106,7 +105,7 @@ def written_by_python(text: str, least: int, most: int) -> list[Block]:
     return [block.shifted(start.start())]
 
 
-def _blocks(text: str, least: int, most: int) -> list[Block]:
+def _blocks(text: str, least: int) -> list[Block]:
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -114,14 +113,14 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
     best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
     lists = list(islice(_lists(value, ()), _MOST_LISTS))
     for path, elements in lists:
-        texts = list(map(_text, elements[: most + 1]))
+        texts = list(map(_text, elements[: MAX_DOCS + 1]))
         size = sum(length for length, _ in texts)
         if len(elements) >= least and all(length for length, _ in texts) and size > best[0]:
             best = size, path, elements, [own for _, own in texts]
     _, path, elements, own = best
     if not own:
         return []
-    if len(elements) > most:
+    if len(elements) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
     objects = [element for element in elements if isinstance(element, dict)]
     block = block_of(

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from laar.context.blocks import DOCUMENT_BLOCKS, Block, Item, Refused, count_up
+from laar.context.blocks import DOCUMENT_BLOCKS, MAX_DOCS, Block, Item, Refused, count_up
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -24,12 +24,11 @@ _Run = list[tuple[int, Path]]
 """Indices of blocks in the content, each with the path of its text."""
 
 
-def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
+def scan(text: str, *, by_tool: bool) -> list[Block]:
     """Return the longest run of blocks that are documents.
 
     Args:
         text: JSON of the content.
-        most: maximum documents.
         by_tool: a tool returned the content.
 
     Raises:
@@ -42,18 +41,18 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
     if len(run) > 1:
         cited = any(_cited(parts[i]) for i, _ in run)
         held = Reason.POSITIONAL_LABELS if cited else None
-        return [_block(_items(text, parts, run), most, held=held)]
-    return _of_texts(text, parts, most) if by_tool else []
+        return [_block(_items(text, parts, run), held)]
+    return _of_texts(text, parts) if by_tool else []
 
 
-def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
+def _of_texts(text: str, parts: Sequence[Any]) -> list[Block]:
     """Return the blocks of a tool's result, if all are text; held if labels number them."""
     own = [_own_text(part) for part in parts]
     if len(own) < _LEAST or not all(own):
         return []
     numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
     held = Reason.POSITIONAL_LABELS if count_up(numbers) else None
-    block = _block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), most, held=held)
+    block = _block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), held)
     # Templates number the objects in `documents`, which have no type; answers cite the numbers.
     return [replace(block, labels_stay="type" not in parts[0])]
 
@@ -71,21 +70,10 @@ _COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
 """A label with a number at the start of a text."""
 
 
-def _block(
-    items: Sequence[Item],
-    most: int,
-    *,
-    held: Reason | None = None,
-) -> Block:
-    if len(items) > most:
+def _block(items: Sequence[Item], held: Reason | None) -> Block:
+    if len(items) > MAX_DOCS:
         raise Refused(Reason.TOO_MANY)
-    return Block(
-        tuple(items),
-        items[-1].end,
-        quoted=True,
-        shape="parts",
-        held=held,
-    )
+    return Block(tuple(items), items[-1].end, quoted=True, shape="parts", held=held)
 
 
 def _text_of(part: Any) -> Path:

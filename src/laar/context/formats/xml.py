@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_DOCS, MAX_MARKS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
 
 _ITEMS = (
@@ -39,19 +39,18 @@ _BREAKS = frozenset("\n>")
 """Characters that never precede a tag in a sentence."""
 
 
-def scan(text: str, least: int, most: int) -> list[Block]:
+def scan(text: str, least: int) -> list[Block]:
     """Find all blocks of at least `least` items.
 
     Raises:
-        Refused: the markup is not clearly a list of documents, or a block has more than `most`.
+        Refused: the markup is not clearly a list of documents, or a block has more than `MAX_DOCS`.
     """
-    return _Scan(text, least, most).run() if "<" in text else []
+    return _Scan(text, least).run() if "<" in text else []
 
 
 class _Scan:
-    def __init__(self, text: str, least: int, most: int) -> None:
-        self.text = text
-        self.least, self.most = least, most
+    def __init__(self, text: str, least: int) -> None:
+        self.text, self.least = text, least
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
         # The run of items with the same tag, in progress.
@@ -63,7 +62,7 @@ class _Scan:
         """Return the blocks, found in one pass over known tags."""
         opened: tuple[int, int] | None = None
         for seen, match in enumerate(_TAG.finditer(self.text)):
-            if seen > MAX_MARKS * self.most:
+            if seen > MAX_MARKS * MAX_DOCS:
                 raise Refused(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
             if opened is None:
@@ -115,7 +114,7 @@ class _Scan:
                 self.names.pop()
                 return
         self.spans.append((start, match.end(), inside, match.start()))
-        if len(self.spans) > self.most:
+        if len(self.spans) > MAX_DOCS:
             raise Refused(Reason.TOO_MANY)
 
     def _open(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import orjson
-from pydantic import ValidationError
 from starlette.responses import Response
 
 from laar.errors import RequestError
@@ -18,10 +17,3 @@ def as_json(value: object) -> Response:
 def refused(error: RequestError) -> Response:
     """Return the response for a refused request, in the format of the data path."""
     return Response(error_body(error), error.status, media_type="application/json")
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault in a body and its location, without the body's content."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the body"
-    return f"{where}: {first['msg']}"

@@ -74,19 +74,18 @@ def _shown(ordering: Ordering) -> dict[str, object]:
 
 def _measured(ordering: Ordering) -> dict[str, object]:
     """Return the gain and success rates seen by the guard, and the state of de-duplication."""
-    gain = ordering.hook.gains().get(ordering.rule.name)
-    setting = ordering.rule.hook.dedup
-    seen = gain.seen if gain else 0
+    guard, setting = ordering.hook.guard, ordering.rule.hook.dedup
+    seen, (gain, error) = guard.ahead.n, guard.gain()
     return {
         "requests_seen": seen,
         "gain": {
-            "cached_share": gain.gain if gain and seen else None,
-            "two_errors": 2 * gain.error if gain and seen else None,
+            "cached_share": gain if seen else None,
+            "two_errors": 2 * error if seen else None,
         },
-        "correct": gain.treated_correct if gain else None,
-        "correct_as_received": gain.left_alone_correct if gain else None,
-        "harm": gain.harm if gain else False,
-        "dedup": (gain.dedup if gain else "trial") if setting == "auto" else setting,
+        "correct": guard.moved.changed.known,
+        "correct_as_received": guard.moved.left.known,
+        "harm": guard.harm,
+        "dedup": guard.dedup if setting == "auto" else setting,
     }
 
 

@@ -24,9 +24,9 @@ from starlette.routing import Route
 from laar.accuracy.reporters import UNNAMED
 from laar.accuracy.reports import Verdict
 from laar.datalayer.endpoints_file import is_loopback
-from laar.errors import RequestError
+from laar.errors import RequestError, first_fault
 from laar.protocol.headers import REPORTER
-from laar.server.admin.answers import as_json, first_fault
+from laar.server.admin.answers import as_json
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of
 from laar.server.picker import Picker
@@ -125,6 +125,6 @@ def _parsed(body: bytes) -> list[_Outcome]:
             return _Batch.model_validate(document).outcomes
         return [_Outcome.model_validate(document)]
     except ValidationError as fault:
-        raise RequestError(400, "bad-request", first_fault(fault)) from None
+        raise RequestError(400, "bad-request", first_fault(fault, "the body")) from None
     except orjson.JSONDecodeError as fault:
         raise RequestError(400, "bad-request", f"not JSON: {fault}") from None

@@ -23,7 +23,8 @@ def fit_engine(
     max_num_batched_tokens: Annotated[
         int,
         typer.Option(
-            min=1, help="Value of the engine's setting of this name, which no metrics page shows."
+            min=1,
+            help="The engine's setting of the same name, which its metrics page does not report.",
         ),
     ] = 2048,
     repeat: Annotated[

@@ -1,4 +1,4 @@
-"""`laar lab lookups`: write the paper's look-ups as a file of questions."""
+"""`laar lab lookups`: write the paper's look-ups to a file of questions."""
 
 from __future__ import annotations
 

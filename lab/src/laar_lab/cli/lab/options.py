@@ -30,8 +30,8 @@ Jobs = Annotated[int, typer.Option(help="Runs in progress at once; -1 for one pe
 Keep = Annotated[
     Path | None,
     typer.Option(
-        help="Store finished runs in this directory. The same command on unchanged sources "
-        "and files resumes there."
+        help="Store finished runs in this directory. The same command with unchanged sources "
+        "and files resumes from there."
     ),
 ]
 TimeScale = Annotated[float, typer.Option(help="Multiply the trace's arrival times by this.")]

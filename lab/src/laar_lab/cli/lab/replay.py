@@ -48,7 +48,7 @@ def replay(
         bool,
         typer.Option(
             "--closed-loop",
-            help="Send each request of a session after the answer before it. A file without "
+            help="Send each request of a session after the previous answer. A file without "
             "sessions is replayed at its times.",
         ),
     ] = False,

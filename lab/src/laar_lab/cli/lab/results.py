@@ -24,12 +24,12 @@ def results(
         ),
     ] = None,
     directory: Annotated[
-        Path, typer.Option(help="Directory for the results and for index.md, their overview.")
+        Path, typer.Option(help="Directory for the results and their overview, index.md.")
     ] = Path("docs/results"),
     minutes: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Leave out experiments that take more minutes than this on two cores."
+            min=0.0, help="Skip experiments that take more minutes than this on two cores."
         ),
     ] = math.inf,
     check: Annotated[
@@ -37,15 +37,15 @@ def results(
         typer.Option(
             "--check",
             help="Run the first seed of stored runs again, and exit with 3 if a number differs."
-            " Those of the code as it is are skipped.",
+            " Runs of unchanged code are skipped.",
         ),
     ] = False,
     stale: Annotated[
         bool,
         typer.Option(
             "--stale",
-            help="Run nothing: list the stored runs that are not known to hold for the code as it"
-            " is, with the pages that quote them, and exit with 3 if there are any.",
+            help="Run nothing: list the stored runs that are not known to hold for the current "
+            "code, with the pages that quote them, and exit with 3 if there are any.",
         ),
     ] = False,
     data: Data = None,

@@ -39,7 +39,7 @@ def run(
         int | None,
         typer.Option(
             min=0,
-            help="First seed. Default: the experiment's own, mostly 1000. Give another to "
+            help="First seed. Default: the experiment's, usually 1000. Use another to "
             "check a claim on new seeds.",
         ),
     ] = None,
@@ -50,7 +50,7 @@ def run(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Policy to run instead of the experiment's own, without a verdict: "
+            help="Policy to run instead of the experiment's, without a verdict: "
             "policy:parameter=value,...; repeatable."
         ),
     ] = None,
@@ -105,8 +105,8 @@ def run(
         if hours > 1.0 and not quick and backend == "loky":
             console.print(
                 f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
-                "--keep DIR lets you stop and go on, --backend dask or ray runs them on a cluster, "
-                "--seeds fewer without a verdict.",
+                "--keep DIR makes the run resumable, --backend dask or ray runs it on a cluster; "
+                "fewer --seeds give no verdict.",
                 highlight=False,
             )
         with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
@@ -133,9 +133,9 @@ def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -
     if scope.quick:
         return f"a smoke test without a verdict: {about}"
     if not judged and experiment.claims:
-        return f"no verdict on policies or workloads of one's choice: {about}"
+        return f"no verdict with chosen policies or workloads: {about}"
     if not judged:
-        return f"nothing is judged: {about}"
+        return f"no claims to judge: {about}"
     shown = sum(one.outcome == "shown" for one in judged)
     return f"{shown} of {len(judged)} claims shown: {about}"
 

@@ -39,5 +39,5 @@ async def prefilled_elsewhere(address: str, path: str, body: bytes, request_id: 
     except (TimeoutError, aiohttp.ClientError, ValueError):
         return False
     if 400 <= status < 500:
-        raise ApiError(status, "The endpoint that reads the prompt refused the request.")
+        raise ApiError(status, "The prefill endpoint refused the request.")
     return status == 200

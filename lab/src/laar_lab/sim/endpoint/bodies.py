@@ -167,7 +167,7 @@ class CompletionBody(GenerationBody):
         """
         prompts = _prompts(self.prompt)
         if len(prompts) != 1:
-            raise ApiError(400, "this endpoint takes one prompt a request", param="prompt")
+            raise ApiError(400, "this endpoint accepts one prompt per request", param="prompt")
         return prompts[0]
 
     def limit(self) -> tuple[int | None, str]:
@@ -326,5 +326,5 @@ def _part_text(part: _Part, sees: bool) -> str:
         digest = xxhash.xxh3_64_hexdigest(orjson.dumps(part.image_url))
         return f"{digest:>{ASCII_PER_TOKEN * 3}}" * (IMAGE_TOKENS // 3)
     if part.text is None:
-        raise ApiError(400, "this model reads text only", param="messages")
+        raise ApiError(400, "this model accepts text only", param="messages")
     return part.text

@@ -8,7 +8,7 @@ all iterations that are over by then, and a request sees their tokens as one bat
 serves all requests, and it sleeps while there is nothing to do.
 
 Readings are taken after iterations, as in vLLM, so a burst shows up to one iteration late. Token
-times below `TICK_S` are not exact, as several endpoints share a small machine in the demo.
+times below `TICK_S` are not exact, to spare a small machine that runs several endpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_BURST = 64
 """Most iterations to run without yielding to other tasks when behind."""
 
 MAX_LAG_S = 0.25
-"""Real seconds that the timeline may be behind. Any excess, after a stall, is dropped."""
+"""Real seconds that the timeline may fall behind; any more, after a stall, is dropped."""
 
 IDLE_LOAD = Load(
     running=0,

@@ -1,4 +1,4 @@
-"""Faults that a simulated endpoint shows on request.
+"""Faults that a simulated endpoint produces on request.
 
 A test of a picker or a client needs endpoints that fail as real ones do, at a time that the test
 chooses. A fault is written ``kind[:value][@condition[,condition]]``: `reset:5` resets the
@@ -10,16 +10,17 @@ the latter two only if the endpoint was started to accept them.
 | kind | value (default) | what the client sees |
 | --- | --- | --- |
 | 400 to 599 | retry-after, seconds (no header) | that status in vLLM's envelope |
-| full | | vLLM's answer with a full queue: 503, or status 200 and an SSE error on a stream | |
-error | status in the error (500) | status 200 and an error as the body or a stream's first event |
+| full | | vLLM's answer with a full queue: 503, or status 200 and an SSE error in a stream |
+| error | status in the error (500) | status 200 and an error as body or a stream's first event |
 | late-error | tokens (3) | a stream's error event after that many tokens |
 | html | | status 200 and a page of HTML, at once |
 | empty | | a well-formed answer of one token without text, at once |
 | foreign-model | | a well-formed answer of another model, at once |
-| wrong | | an ordinary answer with a different text | | slow | factor (3) | the answer takes that
-many times longer; as a start option, the engine | | hang | | a stream gets only its head, another
-request nothing | | mute | | nothing, not even a stream's head | | stall | tokens (3) | nothing more
-after that many tokens, or after the first half of a whole body |
+| wrong | | an ordinary answer with a different text |
+| slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
+| hang | | a stream gets only its head, another request nothing |
+| mute | | nothing, not even a stream's head |
+| stall | tokens (3) | nothing after that many tokens, or after the first half of a whole body |
 | refuse | | the connection is reset before a byte of the answer |
 | reset | tokens (3) | the connection is reset after that many tokens |
 | cut | tokens (3) | an orderly end of the connection in the middle of the body |

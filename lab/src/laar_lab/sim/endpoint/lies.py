@@ -1,7 +1,7 @@
-"""False metrics pages, for the faults ``metrics-...``.
+"""Wrong metrics pages, for the faults ``metrics-...``.
 
-A picker reads these pages once a second and must neither believe nonsense nor crash on it. Each
-false page is derived from a true one.
+A picker reads these pages once a second and must neither use implausible values nor crash. Each
+wrong page is derived from the true one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Start and stop a simulated endpoint: sockets, engine, signals and simulated crashes.
 
-uvicorn serves HTTP. For sockets a crash is a real one: all connections are reset and the port is
-closed for a while, then a new server without any state listens on the same port. A shutdown follows
-vLLM: by default streams are ended with an error event at once; with a timeout they may finish,
-while health stays green and new requests get odd answers (see `app`).
+uvicorn serves HTTP. At the level of sockets a crash is real: all connections are reset and the port
+is closed for a while, then a new server without any state listens on the same port. A shutdown
+follows vLLM: by default streams are ended with an error event at once; with a timeout they may
+finish, while health stays green and new requests get odd answers (see `app`).
 """
 
 from __future__ import annotations

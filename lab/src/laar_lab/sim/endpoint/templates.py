@@ -1,10 +1,10 @@
-"""How a chat is rendered to the engine's prompt: a plain template, and those of four models.
+"""Render a chat to the engine's prompt: a plain template, and those of four models.
 
 Written from descriptions published by their makers (Qwen3 and Mistral's common library, both
 Apache-2.0; OpenAI's harmony guide, Apache-2.0; Meta's prompt format page): the order of the parts
 and the marks between them are theirs, the instructions around tools have about their length.
 
-For a picker it matters where tools and reasoning are placed:
+Templates differ in where they put tools and reasoning, which matters to a picker:
 
 * ``qwen3``: tools after the system text, in the same message; reasoning before the user's last
   message is omitted.

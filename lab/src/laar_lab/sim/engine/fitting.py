@@ -1,4 +1,4 @@
-"""Fit the engine model to a running engine, and check it on points outside the fit.
+"""Fit the engine model to a running engine, and check it at points outside the fit.
 
 Both halves use the same `Point`s: `laar_lab.probing` measures them on an endpoint, and `predict`
 computes them with the engine model. The constants of `LinearCost` come from the few points of
@@ -10,7 +10,7 @@ The TTFT of a prompt of n tokens, c of them cached, in k iterations is:
 
 (n^2 - c^2) / 2 is the number of attention pairs. A least-squares fit on relative errors, without
 negative values, gives the four unknowns. The overhead of an iteration is not one of them: it comes
-from a lone decode, as prompts of a few iterations can't separate it from the intake.
+from a lone decode, because prompts of a few iterations can't distinguish it from the intake.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _roofline(where: str, entry: dict[str, object], data: Path) -> RooflineCost:
     parts = {}
     for part in ("hardware", "model"):
         if part not in entry:
-            raise SettingError(f"{where}: `{part}` is missing; name one, or give a `linear` cost")
+            raise SettingError(f"{where}: `{part}` is missing; add it, or a `linear` cost")
         parts[part] = str(entry.pop(part))
     degrees = {key: entry.pop(key) for key in _PARALLEL & entry.keys()}
     return RooflineCost(

@@ -89,7 +89,7 @@ def _intensity() -> tuple[Figure, ...]:
             note="by the chip's peaks, as in the paper's section 3.1",
         ),
         Figure(
-            name="attention of 32-token chunks by that of 2,048-token ones, 1M tokens, 70B",
+            name="attention of 32-token chunks / that of 2,048-token ones, 1M tokens, 70B",
             published=1.11,
             ours=max(1.0, ridge / intensity),
             note="by the chip's peaks; at the utilisation that B.4 reports, 23 tokens saturate and "
@@ -102,7 +102,7 @@ def _intensity() -> tuple[Figure, ...]:
 def _interference() -> Figure:
     cost = RooflineCost(load_hardware("h100"), load_model("llama-3-8b"), tensor=2, stages=4)
     return Figure(
-        name="ms that a 512-token chunk at 1M tokens holds decodes up, 8 H100, 8B",
+        name="ms by which a 512-token chunk at 1M tokens delays decodes, 8 H100, 8B",
         published=250.0,
         ours=cost.stage_s(_chunk(512, _MILLION)) * cost.stages * 1e3,
         note="the paper does not say how the 8 are arranged; this is 4 stages of 2. All 8 on each "
@@ -151,7 +151,7 @@ def _pipeline() -> tuple[Figure, ...]:
             note="the efficiencies of linear layers and attention were set from B.4",
         ),
         Figure(
-            name="decode with 8 stages by decode with one, 1M tokens, 8B",
+            name="decode time with 8 stages / with one, 1M tokens, 8B",
             published=1.16,
             ours=decode,
             note="the hop between stages was fitted to this",

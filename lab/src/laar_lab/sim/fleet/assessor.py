@@ -1,4 +1,4 @@
-"""The picker's knowledge of a fleet whose models are all correct: their measured speeds.
+"""The picker's knowledge of a fleet whose models are always correct: their measured speeds.
 
 It stands in for an artifact of `laar measure` on idle engines: one prompt each of two lengths, and
 the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.

@@ -3,7 +3,7 @@
 The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
 flight; beyond it requests wait, and the schedule is not read further, so a schedule of any length
 takes no memory. Latency counts both from the scheduled time and from dispatch: under saturation the
-cap turns the loop into a closed one, and only the former shows it.
+cap turns the loop into a closed one, and only the latency from the scheduled time shows it.
 
 Sessions wait for an answer before they go on: `converse` sends a turn when it is due, or as soon as
 the previous one is answered; `hold_sessions` sends it a pause after that answer, and keeps a fixed

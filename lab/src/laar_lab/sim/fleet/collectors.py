@@ -1,6 +1,6 @@
 """Collectors of a virtual fleet: scrapes and probes with network delay, as old as in production.
 
-Intervals have no jitter, unlike the product's; phases drawn once spread them as well.
+Intervals have no jitter, unlike the product's; random phases spread the readings instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laar_lab.sim.fleet.site import EngineHost, Site
 class Collectors:
     """Scrapes and probes every endpoint in the background of a run.
 
-    The picker has been up for a while: everything was read once, and the intervals are out of step.
+    It starts as after a while of running: everything was read once, and readings are spread out.
 
     Args:
         clock: clock of the run.

@@ -71,14 +71,14 @@ class VirtualFleet:
         by_load: bool = True,
     ) -> None:
         if not sites:
-            raise SettingError("the fleet has no endpoints; describe at least one")
+            raise SettingError("the fleet has no endpoints; add at least one")
         for site in sites:
             if site.engine.settings.block_size % BLOCK_TOKENS:
                 raise SettingError(
                     f"{site.name}: block_size must be a multiple of {BLOCK_TOKENS} in the lab"
                 )
         if len({site.name for site in sites}) < len(sites):
-            raise SettingError("two endpoints of the fleet have one name; rename one")
+            raise SettingError("two endpoints of the fleet have the same name; rename one")
         self.clock = VirtualClock()
         self.settings = settings
         self._sampler = Sampler(
@@ -314,6 +314,8 @@ class VirtualFleet:
             self._forward(exchange, on_end, None)
             return
         self._replied(exchange)
+        if self.flows:
+            self.flows[exchange.picker].answering(exchange.decision, ok=False)
         self._settle(exchange, on_end)
 
     def _replied(self, exchange: Exchange) -> None:
@@ -322,6 +324,8 @@ class VirtualFleet:
         if exchange.failed:
             director.attempted(decision, exchange.failed, self.clock.now)
             director.served_by(decision, exchange.address, self.clock.now)
+            if self.flows:
+                self.flows[exchange.picker].moved(decision)
         director.replied(decision, Reply(status=exchange.status), self.clock.now)
 
     def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:

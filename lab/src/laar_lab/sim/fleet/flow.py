@@ -92,9 +92,13 @@ class FlowControl:
             else:
                 raise outcome.verdict
 
-    def answering(self, decision: Decision) -> None:
-        """Handle the first token of an answer."""
-        self._admission.answering(decision, self._clock.now)
+    def moved(self, decision: Decision) -> None:
+        """Handle a request that was served at another endpoint than the one picked."""
+        self._admission.moved(decision, self._clock.now)
+
+    def answering(self, decision: Decision, *, ok: bool = True) -> None:
+        """Handle the first token of an answer, or a refusal unless `ok`."""
+        self._admission.answering(decision, self._clock.now, ok=ok)
         self.dispatch()
 
     def ended(self, decision: Decision) -> None:

@@ -9,7 +9,6 @@ the same matches as hashed text would give, at the same cost as in production.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +18,13 @@ import numpy as np
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.beliefs import Prompt as Asked
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import ENDS, Chain, blocks_in
 
 BLOCK_TOKENS = 16
 """vLLM's block size."""
 
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
-_PICKS = np.array(GROWING.ends[1:], np.int64) // _BLOCK_BYTES - 1
+_PICKS = np.array(ENDS[1:], np.int64) // _BLOCK_BYTES - 1
 _AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # affinity baselines hash the first 256 tokens
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # products wrap around at 64 bits
 _MASK = (1 << 64) - 1
@@ -124,6 +123,6 @@ class BlockPrefixes(PrefixBeliefs):
             return Chain(hashes, 0), None
         total_bytes = blocks_of.prompt_tokens * BYTES_PER_TOKEN
         blocks = np.frombuffer(blocks_of.blocks, np.uint64)
-        count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
+        count = blocks_in(min(len(blocks) * _BLOCK_BYTES, total_bytes))
         hashes.frombytes(blocks[_PICKS[:count]].tobytes())
         return Chain(hashes, total_bytes), None
