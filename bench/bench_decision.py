@@ -45,7 +45,7 @@ from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import Call, Code
 from laar.server.memory import keep_freed, keep_young
-from laar.settings.routing import Flow
+from laar.settings.routing import Flow, Routing
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -143,12 +143,11 @@ def processor(endpoints: int) -> ExternalProcessor:
     director.later = asyncio.get_running_loop().call_soon
     parts: Any = SimpleNamespace(  # of a picker, without those that only report
         director=director,
-        settings=SimpleNamespace(stream=StreamSettings(), flow=Flow()),
+        settings=SimpleNamespace(stream=StreamSettings(), flow=Flow(), routing=Routing()),
         sampler=Sampler(0.0, every_s=1.0, rng=rng),
         clock=time.monotonic,
         metrics=metrics,
         rules=GatewayRules(rng),
-        enforced=None,
         held=None,
         context=SimpleNamespace(in_use=None),
         observability=SimpleNamespace(spans=None),

@@ -230,7 +230,7 @@ def files(data: bytes) -> None:
     path = Path(gettempdir()) / f"laar-fuzz-{id(choices):x}.yaml"
     path.write_bytes(text)
     try:
-        read_document(path, model, max_bytes=1 << 16)
+        read_document(path, model)
     except SettingError:
         pass
     finally:

@@ -239,14 +239,9 @@ def _run(extension: Extension, view: View) -> Any:
     if hasattr(extension, "keep"):
         return extension.keep(view)
     if hasattr(extension, "order"):
-        return np.asarray(extension.order(_scores_for(view), view))
+        given: Floats = 1.0 / (1.0 + view.in_flight)  # they differ if in-flight counts do
+        return np.asarray(extension.order(given, view))
     return extension.score(view)
-
-
-def _scores_for(view: View) -> Floats:
-    """Return scores to order by; they differ if in-flight counts differ."""
-    scores: Floats = 1.0 / (1.0 + view.in_flight)
-    return scores
 
 
 def _check_results(make: Callable[[], Extension], situation: str) -> None:

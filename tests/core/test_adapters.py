@@ -28,7 +28,7 @@ def fleet(*addresses: str, assessor: Assessor | None = None, **settings: Any) ->
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
     for address in addresses:
-        table.served(address, Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m")))
+        table.served({address: Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m"))})
     return Director(
         table,
         build_policies(CostWeights()),
@@ -150,7 +150,7 @@ def test_an_alias_for_an_adapter_requests_the_adapter(
 ) -> None:
     monkeypatch.setattr(adapters, "LOAD_S", 0.0)
     d = fleet("a:1", "b:1", aliases=ALIASES)
-    d.table.served("b:1", Served(weights={"m": "m"}))
+    d.table.served({"b:1": Served(weights={"m": "m"})})
     for alias, name in (("support", "sql"), ("any", "law"), ("auto", "m")):
         found = set()
         for turn in range(8):
@@ -172,7 +172,7 @@ def test_an_alias_for_an_adapter_has_the_price_the_count_and_the_prefixes_of_the
     assert decision.flight.adapter == "sql"
     assert d.table.weights("support") == "sql"
     assert d.table.weights("auto") == ""
-    d.table.served("b:1", Served(weights={"m": "m"}))
+    d.table.served({"b:1": Served(weights={"m": "m"})})
     assert d.table.weights("any") == "any"  # an adapter at one endpoint, a model at the other
 
 

@@ -31,7 +31,7 @@ def test_the_order_is_independent_of_the_endpoints():
 
 def test_an_adapter_names_its_model_and_the_longest_context_is_listed():
     fleet = table(spec("a:1", "m", max_model_len=10), spec("b:1", "m", max_model_len=20))
-    fleet.served("b:1", Served(weights={"m": "org"}, adapters={"lora": "m"}))
+    fleet.served({"b:1": Served(weights={"m": "org"}, adapters={"lora": "m"})})
     base = {"object": "model", "created": 0, "owned_by": "laar", "max_model_len": 20}
     assert catalog(fleet, []) == {
         "object": "list",
@@ -43,9 +43,9 @@ def test_models_that_an_engine_reports_are_listed():
     fleet = table(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
     fleet.use_aliases({"virtual": ()})
     weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
-    fleet.served("a:1", Served(weights=weights, max_model_len=10))
-    fleet.served("b:1", Served(weights={"m": "/m"}, max_model_len=10))
-    fleet.served("c:1", Served(weights={"z": "/z"}, max_model_len=99))
+    fleet.served({"a:1": Served(weights=weights, max_model_len=10)})
+    fleet.served({"b:1": Served(weights={"m": "/m"}, max_model_len=10)})
+    fleet.served({"c:1": Served(weights={"z": "/z"}, max_model_len=99)})
     assert ids(fleet, ["virtual"]) == ["auto", "m", "other", "z", "virtual"]
     assert fleet.serving("other").tolist() == [fleet.slot("a:1")]
     assert fleet.weights("other") == ""

@@ -459,7 +459,7 @@ def test_a_scoring_request_avoids_busy_endpoints():
 def with_names(*endpoints, **served):
     d = director(*endpoints, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     for address, *_ in endpoints:
-        d.table.served(address, Served(**served))
+        d.table.served({address: Served(**served)})
     return d
 
 
@@ -484,9 +484,9 @@ def test_an_adapter_loaded_at_runtime_shares_no_prefix_with_its_base():
 
 def test_the_name_of_an_unloaded_adapter_is_removed():
     d = with_names(("a:1", "m"), ("b:1", "m"), **BASE_AND_ADAPTER)
-    d.table.served("a:1", Served(weights={"m": "org/m"}))
+    d.table.served({"a:1": Served(weights={"m": "org/m"})})
     assert {d.decide(request("lora"), 0.0).address for _ in range(10)} == {"b:1"}
-    d.table.served("b:1", Served())
+    d.table.served({"b:1": Served()})
     with pytest.raises(RequestError, match="does not exist"):
         d.decide(request("lora"), 0.0)
 
@@ -503,7 +503,7 @@ def test_an_endpoint_cannot_claim_the_name_of_another_model(name):
 def test_auto_stands_for_the_engines_that_support_the_kind_of_request(said):
     d = director(("gen:1", "m"), ("emb:1", "e"))
     if said == "served":
-        d.table.served("emb:1", Served(generates=False))
+        d.table.served({"emb:1": Served(generates=False)})
     else:
         labels = {"laar.dev/task": "embed"}
         emb = EndpointSpec(address="emb:1", models=("e",), labels=labels)

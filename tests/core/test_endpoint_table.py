@@ -58,11 +58,11 @@ def test_a_new_endpoint_is_assumed_to_serve_the_names_of_the_others():
     table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
     table.replace("s", specs[:1])
     weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
-    table.served("a:0", Served(weights=weights))
+    table.served({"a:0": Served(weights=weights)})
     assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
     table.replace("s", specs)
     assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
-    table.served("a:1", Served(weights={"m": "/m"}, adapters={"other": "m"}))
+    table.served({"a:1": Served(weights={"m": "/m"}, adapters={"other": "m"})})
     assert table.weights("other") == "other"
 
 

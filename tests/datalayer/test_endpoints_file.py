@@ -9,7 +9,6 @@ import yaml
 
 from laar.datalayer import files
 from laar.datalayer.endpoints_file import (
-    MAX_FILE_BYTES,
     EndpointsFile,
     load_endpoints,
     split_address,
@@ -112,7 +111,7 @@ def test_files_that_cannot_be_read_are_reported_clearly(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"endpoints: [\xff]")
     with pytest.raises(SettingError, match="not UTF-8 at byte 12"):
         load_endpoints(tmp_path / "latin")
-    (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    (tmp_path / "long").write_bytes(b"#" * (files.MAX_FILE_BYTES + 1))
     with pytest.raises(SettingError, match="larger than"):
         load_endpoints(tmp_path / "long")
 

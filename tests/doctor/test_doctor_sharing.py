@@ -3,7 +3,7 @@
 import pytest
 
 from laar.doctor import Level
-from laar.doctor.sharing import sharing_findings
+from laar.doctor.doctor import sharing_findings
 
 WELL = {"connected": True, "pickers": 2, "age_s": 0.004, "waiting_bytes": 0, "refused": {}}
 

@@ -497,7 +497,7 @@ def in_force(runner):
         "models": picker.learning.online.capability.models,
         "speeds": picker.director.engines._speed("m"),
         "streams": (processor.env.settings, picker.held.limit_bytes),
-        "enforced": picker.enforced and picker.enforced.__self__.share,
+        "enforced": processor.env.enforced and processor.env.enforced.__self__.share,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
         "context": [ordering.rule for ordering in picker.context.orderings],

@@ -31,7 +31,6 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     from laar.envoy.process import find_binary
     from laar.settings.ignored import endpoint_cas
     from laar.settings.listening import dialled
-    from laar.settings.settings import MAX_FILE_BYTES
 
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -48,8 +47,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         )
     find_binary()
     if written.exists():
-        kind = RootModel[dict[str, object]]
-        bootstrap = read_document(written, kind, max_bytes=MAX_FILE_BYTES).root
+        bootstrap = read_document(written, RootModel[dict[str, object]]).root
         _must_fit(bootstrap, settings, written)
         return bootstrap
     return render(

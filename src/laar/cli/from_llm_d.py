@@ -29,9 +29,9 @@ def from_llm_d(
         from laar.datalayer.document import read_document
         from laar.errors import SettingError
         from laar.settings.from_llm_d import PickerConfig, move
-        from laar.settings.settings import MAX_FILE_BYTES, Settings
+        from laar.settings.settings import Settings
 
-        theirs = read_document(config, PickerConfig, max_bytes=MAX_FILE_BYTES)
+        theirs = read_document(config, PickerConfig)
         moved = move(theirs, pool)
         try:
             Settings.model_validate(moved.settings)

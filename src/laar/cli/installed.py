@@ -60,7 +60,7 @@ class InstalledGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; packages can't replace laar's own."""
         if cmd_name in self.own:
-            return _own(cmd_name)
+            return _command(self.own[cmd_name].load(), cmd_name)
         if (registered := super().get_command(ctx, cmd_name)) is not None:
             return registered
         point = installed(self.path).get(cmd_name)
@@ -95,11 +95,6 @@ def installed(path: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def _own(name: str) -> Any:
-    return _command(OWN[name].load(), name)
-
-
-@cache
 def _load(point: EntryPoint, name: str) -> Any:
     package = point.dist.name if point.dist else "an unnamed package"
     try:
@@ -109,6 +104,7 @@ def _load(point: EntryPoint, name: str) -> Any:
         return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
 
 
+@cache
 def _command(found: Any, name: str) -> Any:
     """Return the command for a function or a `typer.Typer`."""
     if not isinstance(found, typer.Typer):

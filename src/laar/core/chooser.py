@@ -23,11 +23,12 @@ from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.filters import unless_none
 from laar.core.guards import guarded
-from laar.core.interfaces import Fault, Fits, View, WeightSource
+from laar.core.interfaces import Fault, Fits, View
 from laar.core.parts import Parts
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_encoders, choose_prefiller
 from laar.core.request import Api, Request
+from laar.core.stored import not_stored
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Standing
@@ -78,19 +79,6 @@ class Chooser:
         )
         self.table.use_aliases(settings.aliases)
 
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Use a tuner's weights for the settings' policy; None for the policy's own weights."""
-        self._next_weights = None
-        if tuner is None:
-            self._weights = None
-        else:
-            self._weights = guarded(tuner.weights, "tuner", self.degraded)
-
-    def decided(self, decision: Decision) -> None:
-        """Record that a decision took effect: the next one gets new weights."""
-        if decision.view is not None and decision.view.weights is not None:
-            self._next_weights = None
-
     def choose(
         self,
         request: Request,
@@ -114,10 +102,12 @@ class Chooser:
                 endpoints serve several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
+        subset = request.subset
         if request.response_id or request.stored_ids:
-            group = self._group(request, now)
-        else:
-            group = self.candidates.of(request, request.subset, now)
+            subset = self.stored.subset(request)
+        group = self.candidates.of(request, subset, now)
+        if request.response_id and subset is request.subset and len(group.able) > 1:
+            raise not_stored()  # several endpoints could have stored the unknown answer
         if request.api is Api.OPAQUE:
             return self._draw(request, group.slots, now, new_id)
         if not request.model and len(group.models) > 1:
@@ -128,17 +118,22 @@ class Chooser:
         if request.tried:
             earlier, ignored = parse_tried(request.tried, self.table.models)
             self.ignored_tried += ignored
-        standing, trial = group.standing, None
-        if standing.trials:
-            trial = self._trial_due(request, earlier, standing, now)
-            if trial is not None:
-                group = self.candidates.with_trial(group, trial, now)
+        health, standing, trial = self.health, group.standing, None
+        if standing.trials and health is not None and not request.shadow:
+            trial = health.due(standing, now)
+            if trial is not None and self.table.spec(trial).models[0] in earlier:
+                trial = None  # a retry is no trial of the model that it has tried
+        if trial is not None:
+            group = self.candidates.with_trial(group, trial, now)
         prefillers, encoders = group.prefillers, group.encoders
         if (prefillers or encoders) and (
             self.settings.apart == "never" or not may_be_apart(request)
         ):
             prefillers = encoders = None
-        policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
+        name = self.settings.policy
+        if request.policy in self.policies and self.settings.allow_policy_header:
+            name = request.policy
+        policy = self.policies[name]
         tuned = None if self._weights is None else self._tuned(policy, request, now)
         view, degraded = self._views.view(
             request, earlier, group, prefillers, tuned.values if tuned else None, now
@@ -157,12 +152,14 @@ class Chooser:
         exhausted = self._exhausted(policy, view, fits, group, tried)
         prefiller = None
         if view.apart is not None:
-            prefiller = choose_prefiller(view, at, self.health, now)
-        health, encoded = self.health, tuple[Encoder, ...]()
+            prefiller = choose_prefiller(view, at, health, now)
+        encoded = tuple[Encoder, ...]()
         if encoders is not None:
             encoded = choose_encoders(self.table, *encoders, request, slot, health, now)
-        blames = health is not None and len(health.culprits) > 0
-        once = blames and self._is_culprit(view, group)
+        once = False
+        # If all endpoints are failing, no request is blamed: one of them may have recovered.
+        if health is not None and health.culprits and not standing.all_failing:
+            once = health.records.blame.is_culprit(traits(request, view.chain), now)
         return Decision(
             id=new_id(),
             request=request,
@@ -204,13 +201,6 @@ class Chooser:
                 adapter=served if served in spec.adapters else "",
             ),
         )
-
-    def _group(self, request: Request, now: float) -> Group:
-        """Return the candidates that may store the objects that the request names."""
-        subset = self.stored.subset(request)
-        group = self.candidates.of(request, subset, now)
-        self.stored.check(request, subset, len(group.able))
-        return group
 
     def _rank(
         self,
@@ -255,8 +245,9 @@ class Chooser:
             reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
         order = policy.order(scores, view, masks, first)
-        if view.faults:
-            reason = self._note_faults(view)
+        for fault in view.faults:
+            self._on_fault(fault)
+            reason = self.degraded.degraded(fault.part)
         fits = None if able is None else able.keeps("window")
         return order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
 
@@ -308,32 +299,6 @@ class Chooser:
             ),
         )
 
-    def _policy(self, request: Request) -> Policy:
-        """Return the policy that a request names, if allowed and known, else the settings'."""
-        name = self.settings.policy
-        if self.settings.allow_policy_header and request.policy in self.policies:
-            name = request.policy
-        return self.policies[name]
-
-    def _trial_due(
-        self, request: Request, tried: Sequence[str], standing: Standing, now: float
-    ) -> int | None:
-        """Return the excluded slot to try with this request; None if its model was tried before."""
-        if self.health is None or request.shadow:
-            return None
-        slot = self.health.due(standing, now)
-        return None if slot is None or self.table.spec(slot).models[0] in tried else slot
-
-    def _is_culprit(self, view: View, group: Group) -> bool:
-        """Return whether this request itself makes endpoints fail, and would fail at others too.
-
-        If all endpoints are failing, it is not blamed: one of them may have recovered.
-        """
-        if self.health is None or group.standing.all_failing:
-            return False
-        found = traits(view.request, view.chain)
-        return self.health.records.blame.is_culprit(found, view.now)
-
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """Return the tuner's weights for this decision; None for the policy's own.
 
@@ -374,14 +339,6 @@ class Chooser:
         takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
         takes[model_id[fits]] = True
         return {table.models[at] for at in takes.nonzero()[0].tolist()}
-
-    def _note_faults(self, view: View) -> str:
-        """Report the parts of the policy that failed; return the reason of the decision."""
-        reason = ""
-        for fault in view.faults:
-            self._on_fault(fault)
-            reason = self.degraded.degraded(fault.part)
-        return reason
 
     def _fallbacks(
         self,

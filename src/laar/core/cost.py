@@ -63,8 +63,8 @@ class Terms:
     prompts ahead, `slow_s` the extra time compared with the endpoint's siblings, `transfer_s` the
     time to fetch KV from the prefiller (`laar.core.apart`). `cost_s` is a sum of seconds
     `/ (answers * probability) * penalty`, where `answers` is P(it answers). The default policy's
-    sum weights these and adds `others_s` (`laar.policies.laar.outlook`). None means 0, or 1 for
-    `answers`.
+    sum weights these and adds `others_s`, the seconds that other requests lose, less those they
+    save (`laar.policies.laar.outlook`). None means 0, or 1 for `answers`.
     """
 
     rtt_s: Floats
@@ -83,24 +83,13 @@ class Terms:
     transfer_s: Floats | None = None
 
     @property
-    def all_answers(self) -> Floats:
-        """P(answers) of each candidate."""
-        return np.ones(len(self.cost_s)) if self.answers is None else self.answers
-
-    @property
     def all_ttft_s(self) -> Floats:
         """Seconds to the first token at each candidate."""
         return self.latency_s - self.base_s if self.ttft_s is None else self.ttft_s
 
-    @property
-    def all_others_s(self) -> Floats:
-        """Seconds that the request costs others at each candidate, net of those it saves them."""
-        return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
-
-    @property
-    def all_slow_s(self) -> Floats:
-        """Extra seconds of each candidate compared with its siblings."""
-        return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
+    def each(self, term: Floats | None, none: float = 0.0) -> Floats:
+        """Return a term's value for each candidate: `none` if the term is None."""
+        return np.full(len(self.cost_s), none) if term is None else term
 
 
 def until_correct(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -76,19 +76,16 @@ class DirectorSettings:
         return math.inf if self.quadratic_tokens is None else self.quadratic_tokens
 
 
-@dataclass(slots=True, kw_only=True)
-class Prefilling:
+class Prefilling(NamedTuple):
     """The records of a request at the endpoint that prefills for another.
 
     Args:
         receipt: the prompt's entry in the prefix index there.
         began: the engines' record of the prefill.
-        done: the prefill is complete.
     """
 
-    receipt: Receipt | None = None
-    began: Began | None = None
-    done: bool = False
+    receipt: Receipt | None
+    began: Began | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +108,10 @@ class InFlight:
         unjudged: health's records of these attempts, with their slots, until the end shows
             whether the request was at fault.
         served: Envoy named the serving endpoint.
-        answering: the first byte of the answer was seen.
+        answering: the first byte of the answer was seen; the prefill is over, also elsewhere.
         settled: the request has ended.
         admitted: flow control counts it until its end.
         prefilling: its records at the endpoint that prefills for it; None if no other one does.
-        encoding: the encoders that still count it, once for each item.
         helpers: health's records of it at its prefiller and its encoders.
     """
 
@@ -137,7 +133,6 @@ class InFlight:
     settled: bool = False
     admitted: bool = False
     prefilling: Prefilling | None = None
-    encoding: tuple[Encoder, ...] = ()
     helpers: tuple[Attempt, ...] = ()
 
 

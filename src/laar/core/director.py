@@ -130,8 +130,10 @@ class Director(Chooser):
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Take weights from a tuner, and report outcomes to it; None to stop both."""
         self.tuner = tuner
-        super().use_tuner(tuner)
-        self._feedback.use_tuner(tuner)
+        self._next_weights = self._weights = self._feedback.observe = None
+        if tuner is not None:
+            self._weights = guarded(tuner.weights, "tuner", self.degraded)
+            self._feedback.observe = guarded(tuner.observe, "learning", self.degraded)
 
     def watch(
         self,
@@ -163,8 +165,8 @@ class Director(Chooser):
     ) -> Decision:
         """Choose an endpoint and reserve it. Arguments and errors are those of `Chooser.choose`."""
         decision = self.choose(request, now, room, priority, new_id=self.new_id)
-        if self.tuner is not None:
-            self.decided(decision)
+        if decision.view is not None and decision.view.weights is not None:
+            self._next_weights = None  # the next decision gets new weights
         flight = decision.flight
         take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
@@ -281,7 +283,7 @@ class Director(Chooser):
         if flight.attempt is not None and flight.attempt.useless:
             end.error = True  # nothing else is learned from a useless answer
         take(self._on_end, self.degraded, decision, end)
-        if flight.prefilling is not None or flight.encoding:
+        if not flight.answering and (decision.prefiller is not None or decision.encoders):
             self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
         take(self._on_released, self.degraded, decision, end)
@@ -301,17 +303,16 @@ class Director(Chooser):
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Count the prompt at its prefiller."""
-        held, view = Prefilling(), decision.view
-        decision.flight.prefilling = held
+        view, receipt = decision.view, None
         if view is not None and view.chain is not None and self._insert is not None:
-            held.receipt = self._insert(prefiller.slot, view.chain, now)
-        self._feedback.begin_prefill(decision, now)
+            receipt = self._insert(prefiller.slot, view.chain, now)
+        began = self._feedback.begin_prefill(decision, prefiller, now)
+        decision.flight.prefilling = Prefilling(receipt, began)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_helper(decision, prefiller.slot, now, trial=prefiller.trial)
 
     def _begin_encoding(self, decision: Decision, now: float) -> None:
         """Count the prompt's images, sound and videos at their encoders."""
-        decision.flight.encoding = decision.encoders
         for encoder in decision.encoders:
             self.table.visit(encoder.slot, 0.0, 0.0)
         for slot, trial in {(encoder.slot, encoder.trial) for encoder in decision.encoders}:
@@ -319,13 +320,11 @@ class Director(Chooser):
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
         """Remove the prompt from its prefiller's and encoders' counts: they are done with it."""
-        for encoder in decision.flight.encoding:
+        for encoder in decision.encoders:
             self.table.leave(encoder.slot, 0.0, 0.0)
-        decision.flight.encoding = ()
         held, prefiller = decision.flight.prefilling, decision.prefiller
-        if held is None or prefiller is None or held.done:
+        if held is None or prefiller is None:
             return
-        held.done = True
         if ok and now is not None and held.began is not None:
             self._feedback.answering(held.began, now)
         self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)

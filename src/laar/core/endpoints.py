@@ -178,12 +178,8 @@ class EndpointTable(Names):
         self._members.replace(source, specs)
         self._merge()
 
-    def served(self, address: str, served: Served) -> None:
-        """Set the names that an endpoint itself reports, until it leaves."""
-        self.served_all({address: served})
-
-    def served_all(self, reports: Mapping[str, Served]) -> None:
-        """Set the names that several endpoints report; as fast as a single `served`."""
+    def served(self, reports: Mapping[str, Served]) -> None:
+        """Set the names that endpoints themselves report, by address, until they leave."""
         news = [
             self._members.served(address, served)
             for address, served in reports.items()
@@ -210,19 +206,10 @@ class EndpointTable(Names):
         self._merge()
         self._reindex()
 
-    @property
-    def aliases(self) -> Mapping[str, Sequence[str]]:
-        """Aliases and the names each stands for."""
-        return self._members.aliases
-
     def _merge(self) -> None:
         wanted = self._members.specs()
         if wanted == {spec.key: spec for spec in self.specs()}:
             return
-        self._activate(wanted)
-        self.version += 1
-
-    def _activate(self, wanted: Mapping[str, EndpointSpec]) -> None:
         for key, slot in list(self._slot_of.items()):
             if key not in wanted:
                 self._specs[slot] = None
@@ -233,6 +220,7 @@ class EndpointTable(Names):
                 slot = self._take(key)
             self._specs[slot] = spec
         self._reindex()
+        self.version += 1
 
     def _take(self, key: str) -> int:
         if not self._free:

@@ -260,7 +260,7 @@ class Engines:
             ttft_s = None
         if plain_s is None or not math.isfinite(plain_s):
             plain_s = began.plain_s
-        slot, model = began.slot, began.model
+        slot, model, traffic = began.slot, began.model, self.traffic
         features = _features(model, plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
@@ -269,7 +269,21 @@ class Engines:
             took = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
             self._report(slot, model, Sample(True, features, took / pace, took, noise))
-        self._learn_rest(began, now, ttft_s, latency_s, answer_tokens, pace * guess + began.rtt_s)
+        seen = ttft_s is not None and not math.isnan(began.first_at)
+        took = latency_s - (pace * guess + began.rtt_s if ttft_s is None else ttft_s)
+        if took <= 0.0:
+            return
+        span_s = now - began.first_at if seen else latency_s
+        beside_s = traffic.flight_s.item(slot) - began.flight_s
+        others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
+        if seen:  # prompts prefilled meanwhile delayed the answer
+            waited = model.waits * self._paces.first.item(slot)
+            took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
+        weight = _UNKNOWN_LENGTH
+        if answer_tokens:
+            weight, took = 1.0, model.alike(took, answer_tokens)
+        even_s = took / self._paces.rest.item(slot)
+        self._report(slot, model, Sample(False, (others,), even_s, took, weight))
 
     def prefilled(self, began: Began, took_s: float) -> None:
         """Learn from a prompt that was successfully prefilled for another endpoint.
@@ -335,32 +349,6 @@ class Engines:
         self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
-
-    def _learn_rest(
-        self,
-        began: Began,
-        now: float,
-        ttft_s: float | None,
-        latency_s: float,
-        answer_tokens: int | None,
-        guessed_s: float,
-    ) -> None:
-        slot, model, traffic = began.slot, began.model, self.traffic
-        seen = ttft_s is not None and not math.isnan(began.first_at)
-        took = latency_s - (guessed_s if ttft_s is None else ttft_s)
-        if took <= 0.0:
-            return
-        span_s = now - began.first_at if seen else latency_s
-        beside_s = traffic.flight_s.item(slot) - began.flight_s
-        others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
-        pace = self._paces.rest.item(slot)
-        if seen:  # prompts prefilled meanwhile delayed the answer
-            waited = model.waits * self._paces.first.item(slot)
-            took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
-        weight = _UNKNOWN_LENGTH
-        if answer_tokens:
-            weight, took = 1.0, model.alike(took, answer_tokens)
-        self._report(slot, model, Sample(False, (others,), took / pace, took, weight))
 
     def _report(self, slot: int, model: EngineModel, sample: Sample) -> None:
         """Pass a sample of this picker to the others, and learn from it."""

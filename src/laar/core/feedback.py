@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from laar.core.apart import Prefiller
 from laar.core.decision import Completion, Decision
+from laar.core.engines import Began
 from laar.core.guards import guarded, guards
-from laar.core.interfaces import WeightSource
 from laar.core.parts import Parts
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
@@ -30,15 +31,10 @@ class Feedback:
         self._prefixes = parts.prefixes
         self._faults = parts.faults
         self._usage = guarded(parts.assessor.usage, "learning", parts.faults)
-        self._observe: Callable[[Observed, float], None] | None = None
+        self.observe: Callable[[Observed, float], None] | None = None
+        """Records the outcome of a decision with a tuner's weights; None without a tuner."""
         self.answering = guarded(parts.engines.answering, "learning", parts.faults)
         """Record the first byte of an answer."""
-
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Report outcomes to a tuner; None to report none."""
-        self._observe = None
-        if tuner is not None:
-            self._observe = guarded(tuner.observe, "learning", self._faults)
 
     @guards("learning")
     def begin_again(self, decision: Decision, now: float) -> None:
@@ -72,12 +68,9 @@ class Feedback:
         )
 
     @guards("learning")
-    def begin_prefill(self, decision: Decision, now: float) -> None:
+    def begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> Began:
         """Begin the record of a prefill at another endpoint."""
-        held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
-        if held is None or prefiller is None or view is None:
-            return
-        held.began = self._engines.began(
+        return self._engines.began(
             prefiller.slot,
             now,
             plain_s=prefiller.work_s,
@@ -85,7 +78,7 @@ class Feedback:
             others=prefiller.decoding,
             rtt_s=0.0,
             base_s=prefiller.base_s,
-            timed=view.timed_answers,
+            timed=decision.view is not None and decision.view.timed_answers,
             shown=decision.request.first_token_seen,
             visits=True,
         )
@@ -129,14 +122,14 @@ class Feedback:
     def ended(self, decision: Decision, end: Completion) -> None:
         """Tell the tuner, the assessor and the prefixes that a request ended."""
         flight, now = decision.flight, decision.now + end.latency_s
-        if self._observe is not None and decision.weights_version:
+        if self.observe is not None and decision.weights_version:
             sample = Observed(
                 version=decision.weights_version,
                 ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
                 e2e_s=end.latency_s,
                 ok=end.ok and end.cause == "complete",
             )
-            self._observe(sample, now)
+            self.observe(sample, now)
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:

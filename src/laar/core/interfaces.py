@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -141,11 +141,7 @@ class View:
         return some
 
 
-BY_CANDIDATE = (
-    *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
-    *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
-    *("again", "answers", "pace", "typical_s", "load_s", "wake_s", "fetched_tokens"),
-)
+BY_CANDIDATE = tuple(f.name for f in fields(View) if str(f.type).startswith(("Slots", "Floats")))
 """Fields of a view that are arrays over the candidates, if known."""
 
 PolicyPart = Literal["filter", "scorer", "picker"]

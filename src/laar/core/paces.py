@@ -18,9 +18,7 @@ from msgspec import Meta
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-MAX_FACTOR = 20.0
-"""Cap on a pace: devices under one model name differ by less."""
-
+_MOST_LOG = math.log(20.0)  # cap on a pace: devices under one model name differ by less
 _MEMORY = 60.0  # effective number of samples
 _DOUBT = 1.0  # weight of the prior pace of 1, in samples
 _TIE = 10.0  # weight of the other pace, in samples
@@ -29,10 +27,6 @@ _EVEN = 0.1  # in log units: smaller deviations are mostly errors of the linear 
 _MEMORY_S = 120.0
 _TOGETHER = 8  # samples between updates of a model's paces
 
-_COLUMNS = (
-    *("first_logs", "first_seen", "first_scatter"),
-    *("rest_logs", "rest_seen", "rest_scatter"),
-)
 _Log = Annotated[float, Meta(gt=-1e4, lt=1e4)]
 _Count = Annotated[float, Meta(ge=0, lt=1e4)]
 _State = tuple[_Log, _Count, _Count, _Log, _Count, _Count]
@@ -52,7 +46,7 @@ class Paces:
         self._learned = 0
         self.first: Floats = np.empty(0)
         self.rest: Floats = np.empty(0)
-        self._columns: Floats = np.empty((len(_COLUMNS), 0))
+        self._columns: Floats = np.empty((6, 0))  # logs, weight and scatter of `first`, of `rest`
         self._paced_at: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
@@ -75,8 +69,7 @@ class Paces:
         """
         logs, seen, scatter = self._columns[:3] if first else self._columns[3:]
         keep = 1.0 - weight / _MEMORY
-        most = math.log(MAX_FACTOR)
-        log = min(most, max(-most, math.log(max(ratio, 1e-9))))
+        log = min(_MOST_LOG, max(-_MOST_LOG, math.log(max(ratio, 1e-9))))
         before = seen.item(slot)
         if before > 0.0:
             miss = weight * (log - logs.item(slot) / before)
@@ -99,8 +92,8 @@ class Paces:
     def state(self, slot: int) -> list[float] | None:
         """Return the learned pace of an endpoint as plain numbers; None without samples."""
         known: list[float] = self._columns[:, slot].tolist()
-        seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
-        return known if seen > 0.0 else None
+        _, first_seen, _, _, rest_seen, _ = known
+        return known if first_seen + rest_seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
         """Restore a result of `state`, to be applied by `work_out_all`; skip invalid parts."""
@@ -115,7 +108,6 @@ class Paces:
 
     def _work_out(self, same: Slots, as_of: float) -> None:
         """Update the paces of a model's endpoints."""
-        most = math.log(MAX_FACTOR)
         known = self._columns.take(same, axis=1)
         if as_of > -math.inf:
             passed_s = np.maximum(as_of - self._paced_at[same], 0.0)
@@ -140,4 +132,4 @@ class Paces:
             seen = np.minimum(count + _TIE, weights)
             far = logs * logs * seen
             shown = np.maximum(0.0, 1.0 - (doubt + _EVEN**2 * seen) / np.maximum(far, 1e-12))
-            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -most), most))
+            pace[same] = np.exp(np.minimum(np.maximum(logs * shown, -_MOST_LOG), _MOST_LOG))

@@ -84,19 +84,11 @@ class StoredObjects:
         allowed = request.subset
         if allowed is None or is_among(address, allowed):
             return frozenset((address,))
-        raise _not_here()
-
-    def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Refuse an answer's unknown id unless there is only one endpoint to choose.
-
-        Raises:
-            RequestError: 404 if several endpoints could have stored it.
-        """
-        if request.response_id and able > 1 and subset is request.subset:
-            raise _not_here()
+        raise not_stored()
 
 
-def _not_here() -> RequestError:
+def not_stored() -> RequestError:
+    """Return the error for what a request names if no endpoint is known to store it."""
     return RequestError(
         404, "unknown-response", "no endpoint is known to store what the request names"
     )

@@ -31,9 +31,8 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
-_ASKED = ("ahead_s", "since", "free_at", "load", "came")
-_SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
-_OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s")
+ASKED, _SHARED = slice(0, 5), slice(5, 10)
+"""Rows that a cost needs, of which the last two are as of `load_from`; rows for other pickers."""
 
 
 class Elsewhere(NamedTuple):
@@ -70,30 +69,28 @@ class Traffic:
         table: the endpoints.
     """
 
+    # These are `rows`, in this order.
     ahead_s: Floats
     since: Floats
     free_at: Floats
     load: Floats
     came: Floats
-    at: Floats
-    mean: Floats
-    flight_s: Floats
-    done_s: Floats
     own_ahead_s: Floats
     sent: Floats
     sent_s: Floats
     hidden_s: Floats
     own_read_s: Floats
+    at: Floats
+    mean: Floats
+    flight_s: Floats
+    done_s: Floats
     others_ahead_s: Floats
     unseen_s: Floats
     others_unseen_s: Floats
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
-        self.asked: Floats = np.zeros((len(_ASKED), 0))
-        """The rows from `ahead_s` to `came`; the last two as of `load_from`."""
-        self._shared: Floats = np.zeros((len(_SHARED), 0))
-        self._other: Floats = np.zeros((len(_OTHER), 0))
+        self.rows: Floats = np.zeros((len(Traffic.__annotations__), 0))
         self.rate_of_all = self.load_of_all = 0.0
         self.load_from = 0.0
         self.arrived_at = -math.inf
@@ -113,7 +110,7 @@ class Traffic:
 
     def shared(self, slots: Slots) -> Floats:
         """Return the counters for other pickers: `own_ahead_s`, `sent` and the three after it."""
-        shared: Floats = self._shared.take(slots, axis=1)
+        shared: Floats = self.rows[_SHARED].take(slots, axis=1)
         return shared
 
     # -- counting ------------------------------------------------------------------------------
@@ -197,18 +194,13 @@ class Traffic:
 
     def drop(self, slot: int) -> None:
         """Forget a slot whose endpoint left."""
-        for name in (*_ASKED, *_SHARED, *_OTHER):
-            getattr(self, name)[slot] = 0.0
+        self.rows[:, slot] = 0.0
 
     def grow(self, size: int) -> None:
         """Grow to the table's size."""
-        more = ((0, 0), (0, size - self.asked.shape[1]))
-        self.asked, self._shared, self._other = (
-            np.pad(columns, more) for columns in (self.asked, self._shared, self._other)
-        )
-        columns = (*self.asked, *self._shared, *self._other)
-        for name, column in zip((*_ASKED, *_SHARED, *_OTHER), columns, strict=True):
-            setattr(self, name, column)
+        self.rows = np.pad(self.rows, ((0, 0), (0, size - self.rows.shape[1])))
+        for name, row in zip(Traffic.__annotations__, self.rows, strict=True):
+            setattr(self, name, row)
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
         # `free_at` is in actual time, so that elapsed time equals progress.

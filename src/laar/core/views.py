@@ -132,14 +132,11 @@ class Views:
         LoRA adapters behind a virtual name are separate models, appended to the table's. A name
         for a single adapter is one model, so accuracy does not matter.
         """
-        models, name = self._table.models, request.model
-        if name not in self.settings.aliases or not self._table.weights(name):
-            return models, model_id
-        places = {model: at for at, model in enumerate(models)}
+        places = {model: at for at, model in enumerate(self._table.models)}
         own = [
             places.setdefault(adapter, len(places)) if adapter else at
             for adapter, at in zip(
-                [self._parts.adapters.named(slot, name) for slot in slots.tolist()],
+                [self._parts.adapters.named(slot, request.model) for slot in slots.tolist()],
                 model_id.tolist(),
                 strict=True,
             )

@@ -38,25 +38,23 @@ MAX_FAULTS_SHOWN = 20
 """Maximum faults shown. Wrong indentation can cause thousands; nobody reads more than a screen."""
 
 
-def read_document(path: Path, model: type[Model], *, max_bytes: int) -> Model:
+def read_document(path: Path, model: type[Model]) -> Model:
     """Read and validate one YAML file.
 
     Raises:
         SettingError: as `read_with_lines`.
     """
-    return read_with_lines(path, model, max_bytes=max_bytes)[0]
+    return read_with_lines(path, model)[0]
 
 
-def read_with_lines(
-    path: Path, model: type[Model], *, max_bytes: int
-) -> tuple[Model, Mapping[Place, int]]:
+def read_with_lines(path: Path, model: type[Model]) -> tuple[Model, Mapping[Place, int]]:
     """Read and validate one YAML file; also return the line of each key and list item.
 
     Raises:
-        SettingError: the file can't be read, is larger than `max_bytes`, is not YAML, or does not
-            match `model`; one line per fault, as ``path:line: key: fault``.
+        SettingError: the file can't be read, is not YAML, or does not match `model`; one line per
+            fault, as ``path:line: key: fault``.
     """
-    text = _read(path, max_bytes)
+    text = _read(path)
     try:
         # Deliberately in Python: the C parser holds the GIL until a file is parsed, and files are
         # reloaded while serving.
@@ -149,9 +147,9 @@ def line_of(place: Place, lines: Mapping[Place, int]) -> int:
     return lines.get(place, 1)
 
 
-def _read(path: Path, max_bytes: int) -> str:
+def _read(path: Path) -> str:
     try:
-        return read_file(path, max_bytes).decode()
+        return read_file(path).decode()
     except OSError as error:
         raise SettingError(f"{path}: can't be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

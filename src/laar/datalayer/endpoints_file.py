@@ -25,8 +25,6 @@ from laar.datalayer.visits import until_look_s
 from laar.declaring import describe
 from laar.errors import SettingError
 
-MAX_FILE_BYTES = 4 << 20
-"""Maximum size of the file: 400 bytes for each of `MAX_ENDPOINTS`."""
 MAX_ENDPOINTS = 10_000
 """Maximum endpoints: twice the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
@@ -259,7 +257,7 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
     Raises:
         SettingError: one line per fault, with the file, the line, the key and the remedy.
     """
-    return _specs(path, read_document(path, EndpointsDocument, max_bytes=MAX_FILE_BYTES))
+    return _specs(path, read_document(path, EndpointsDocument))
 
 
 def _specs(path: Path, document: EndpointsDocument) -> tuple[EndpointSpec, ...]:
@@ -323,7 +321,7 @@ class EndpointsFile:
         return [stamp_of(path) for path in (self._path, *self._keys)]
 
     def _read(self) -> Sequence[EndpointSpec]:
-        document = read_document(self._path, EndpointsDocument, max_bytes=MAX_FILE_BYTES)
+        document = read_document(self._path, EndpointsDocument)
         files = {endpoint.key_file for endpoint in document.endpoints}
         self._keys = sorted(file for file in files if file is not None)
         return _specs(self._path, document)

@@ -43,25 +43,20 @@ def options_for(spec: EndpointSpec, url: str = "", *, key: bool = True) -> dict[
         headers["authorization"] = f"Bearer {way.key}"
     if not way.tls:
         return {"headers": headers}
-    verified = _verified(way.ca_file, stamp_of(Path(way.ca_file)), named=bool(way.name))
-    return {"headers": headers, "ssl": verified, "server_hostname": way.name or None}
+    context = verified(way.ca_file, stamp_of(Path(way.ca_file)), named=bool(way.name))
+    return {"headers": headers, "ssl": context, "server_hostname": way.name or None}
 
 
 @lru_cache(64)
-def _verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
-    """Return a TLS context that verifies as Envoy does: only the authority unless `named`."""
-    context = verifying(ca_file)
-    context.check_hostname = named
-    return context
-
-
-def verifying(ca_file: str) -> ssl.SSLContext:
+def verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
     """Return a TLS context that trusts the authorities in a file; the system's if it is empty.
 
-    Python 3.13 would require extensions that cluster and private authorities often lack.
+    It verifies as Envoy does: only the authority unless `named`. Python 3.13 would require
+    extensions that cluster and private authorities often lack.
     """
     context = ssl.create_default_context(cafile=ca_file or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = named
     return context
 
 

@@ -142,33 +142,26 @@ class KvEvents:
         while True:
             frames = await socket.recv_multipart()
             await asyncio.sleep(0)  # receiving does not yield while messages are queued
+            problem = None
             try:
                 number, payload = _read(frames)
-            except ValueError as error:
-                self._lost_by(source, address, error)
-                continue  # if it was a batch, the next number shows a gap
-            begins = number == 0 or (expected is not None and number < expected)
-            if begins:  # a restart
-                groups = Groups()
-                self._sink.cleared(address, at_s=time_of(payload))
-            if number not in (0, expected):
-                if begins:  # the first events after the restart were missed
-                    self._sink.lost(address)
-                start = None if begins else expected
-                await self._catch_up(address, replay, start, number, groups)
-            expected = number + 1
-            try:
+                begins = number == 0 or (expected is not None and number < expected)
+                if begins:  # a restart
+                    groups = Groups()
+                    self._sink.cleared(address, at_s=time_of(payload))
+                if number not in (0, expected):
+                    if begins:  # the first events after the restart were missed
+                        self._sink.lost(address)
+                    start = None if begins else expected
+                    await self._catch_up(address, replay, start, number, groups)
+                expected = number + 1
                 events = decode_batch(payload, groups)
-            except ValueError as error:
-                self._lost_by(source, address, error)
-                continue
-            for event in events:
-                self._pass_on(address, event)
-            self._sink.problem(source, None)
-
-    def _lost_by(self, source: str, address: str, fault: ValueError) -> None:
-        self._sink.problem(source, f"a batch of events can't be read: {fault}")
-        self._sink.lost(address)
+            except ValueError as error:  # a batch without a number leaves a gap before the next one
+                problem = f"a batch of events can't be read: {error}"
+                self._sink.lost(address)
+            else:
+                self._pass_on(address, events)
+            self._sink.problem(source, problem)
 
     async def _catch_up(
         self, address: str, replay: str, start: int | None, until: int, groups: Groups
@@ -198,9 +191,8 @@ class KvEvents:
                     except ValueError as error:
                         fault = error
                         self._sink.lost(address)
-                        continue
-                    for event in events:
-                        self._pass_on(address, event, past=True, history=history)
+                    else:
+                        self._pass_on(address, events, past=True, history=history)
         except (ValueError, TimeoutError, zmq.ZMQError) as error:
             if following == start:  # otherwise missing batches are noticed below
                 fault = error
@@ -213,14 +205,15 @@ class KvEvents:
             self._sink.lost(address)
 
     def _pass_on(
-        self, address: str, event: Event, *, past: bool = False, history: bool = False
+        self, address: str, events: Sequence[Event], *, past: bool = False, history: bool = False
     ) -> None:
-        if isinstance(event, Stored):
-            self._sink.stored(address, event, past=past)
-        elif isinstance(event, Removed):
-            self._sink.removed(address, event.hashes, event.tier)
-        else:
-            self._sink.cleared(address, past=history, at_s=event.at_s)
+        for event in events:
+            if isinstance(event, Stored):
+                self._sink.stored(address, event, past=past)
+            elif isinstance(event, Removed):
+                self._sink.removed(address, event.hashes, event.tier)
+            else:
+                self._sink.cleared(address, past=history, at_s=event.at_s)
 
 
 async def _again(

@@ -259,11 +259,10 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         before: the counters of the endpoint's earlier pages; None for its first.
     """
     names = ENGINES[engine]
-    starts = (_number(value) for _, value in _samples(page, names.started))  # one per rank
     counters = Counters(
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
-        started=_finite(max(starts, default=math.nan)),
+        started=_finite(max(_values(page, (names.started,)))),  # one per rank
         refused=_labelled(page, names.refused),
     )
     kv_usage, host_tokens = _mean(page, names.kv_usage), _total(page, names.host_tokens)
@@ -288,18 +287,21 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     return reading, counters if before is None else counters.or_known(before)
 
 
-def _total(page: bytes, names: tuple[bytes, ...]) -> float:
+def _values(page: bytes, names: tuple[bytes, ...]) -> list[float]:
+    """Return the values of the first name that is on the page; a single NaN if none is."""
     for name in names:
         if samples := _samples(page, name):
-            return _finite(sum(_number(value) for _, value in samples))
-    return math.nan
+            return [_number(value) for _, value in samples]
+    return [math.nan]
+
+
+def _total(page: bytes, names: tuple[bytes, ...]) -> float:
+    return _finite(sum(_values(page, names)))
 
 
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
-    for name in names:
-        if samples := _samples(page, name):
-            return _finite(sum(_number(value) for _, value in samples) / len(samples))
-    return math.nan
+    values = _values(page, names)
+    return _finite(sum(values) / len(values))
 
 
 def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:

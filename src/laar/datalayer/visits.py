@@ -13,6 +13,7 @@ the next one is skipped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import heapq
 import logging
@@ -68,6 +69,14 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=_CANCEL_AGAIN_S)
     await asyncio.gather(*tasks, return_exceptions=True)  # retrieves the errors
+
+
+async def occurs(event: asyncio.Event, within_s: float | None) -> bool:
+    """Wait for an event, for `within_s` at most (None: no limit); return whether it occurred."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    return event.is_set()
 
 
 class Visits:

@@ -9,6 +9,7 @@ even if the picker does not start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +27,11 @@ from laar.datalayer.discovery import LISTED_BY_LAAR, OTHER_LAAR
 from laar.datalayer.endpoints_file import is_ip, load_endpoints, split_address
 from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
+from laar.datalayer.served_names import read_served
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import configuration, envoy_findings, fails_open, host_findings
 from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, error, fine, warning
-from laar.doctor.sharing import sharing_findings
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
@@ -47,6 +48,11 @@ _ASLEEP = "asleep, so it was not asked to answer"
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
 _Names = dict[str, list[str] | None]  # the model names that each address lists
+_LATE_S = 1.0
+_REFUSED = {
+    "key": (error, "give all pickers the same share.secret_file"),
+    "schema": (warning, "run one version of laar"),
+}
 _COUNTERS = {
     "failure_mode_allowed": "requests went on without the picker's choice",
     "message_timeouts": "the picker did not answer in time",
@@ -252,7 +258,11 @@ async def _endpoint(
     if models.status >= _SERVER_FAULT:
         remedy = "see the engine's log; it may still be loading its model"
         found.append(error(where, f"answers {models.status} at {url}", remedy))
-    served = names[spec.address] = _names(models)
+    served = None
+    with contextlib.suppress(ValueError):  # it lists none
+        listed = read_served(models.body)
+        served = [*listed.weights, *listed.adapters]
+    names[spec.address] = served
     if LISTED_BY_LAAR in models.body:
         return [error(where, OTHER_LAAR, "list its engines instead")]
     if served and (missing := [n for n in spec.models if n not in served]):
@@ -269,13 +279,6 @@ async def _endpoint(
         seen = f"lists no models (it answers {models.status} at /v1/models)"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
     return found or [fine(where, f"{seen}; {read}")]
-
-
-def _names(models: _Answer) -> list[str] | None:
-    try:
-        return [str(model["id"]) for model in orjson.loads(models.body)["data"]]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return None
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
@@ -341,6 +344,32 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
+
+
+def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
+    """Return findings on a picker's view of the others; its problems include the store.
+
+    Args:
+        where: the picker.
+        shown: the section of `/fleet` on sharing; None if sharing is off.
+    """
+    if not shown or not shown["connected"]:
+        return []
+    if not shown["pickers"]:
+        remedy = "start another with the same share.url and share.namespace, or remove `share`"
+        what = "shares its data, but receives none from other pickers: it is alone"
+        return [warning(where, what, remedy)]
+    found = []
+    for reason, (finding, remedy) in _REFUSED.items():
+        if count := shown["refused"].get(reason):
+            what = f"could not use {count} batches from other pickers, which have another {reason}"
+            found.append(finding(where, what, remedy))
+    age_s = float(shown["age_s"])
+    if age_s > _LATE_S:
+        what = f"records from other pickers are {age_s:.1f} s old, by both machines' clocks"
+        found.append(warning(where, what, "check how fast the store answers, and run NTP"))
+    what = f"knows {shown['pickers']} more; their records are {1e3 * age_s:.0f} ms old"
+    return [*found, fine(where, what)]
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]], calibrated: bool) -> list[Finding]:

@@ -140,13 +140,13 @@ TERMS: tuple[Field[Terms], ...] = (
     Field("base_s", lambda of: of.base_s),
     Field("prefill_s", lambda of: of.prefill_s),
     Field("queue_s", lambda of: of.queue_s),
-    Field("slow_s", lambda of: of.all_slow_s),
+    Field("slow_s", lambda of: of.each(of.slow_s)),
     Field("penalty", lambda of: of.penalty),
     Field("latency_s", lambda of: of.latency_s),
-    Field("answers", lambda of: of.all_answers),
+    Field("answers", lambda of: of.each(of.answers, 1.0)),
     Field("cost_s", lambda of: of.cost_s),
     Field("ttft_s", lambda of: of.all_ttft_s),
-    Field("others_s", lambda of: of.all_others_s),
+    Field("others_s", lambda of: of.each(of.others_s)),
 )
 """Terms of the cost."""
 

@@ -147,7 +147,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
     """Return the reasons for and against the rival."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
-    answers = terms.all_answers
+    answers = terms.each(terms.answers, 1.0)
     if answers[winner] > _MUCH * answers[rival]:
         return f"answers only with P={answers[rival]:.2f} against {answers[winner]:.2f}"
     mine, other = float(view.probability[winner]), float(view.probability[rival])
@@ -166,7 +166,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
     """Return a reason against the rival other than latency and accuracy."""
-    others, ttft = terms.all_others_s, terms.all_ttft_s
+    others, ttft = terms.each(terms.others_s), terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
     if ttft[rival] > ttft[winner]:
@@ -220,7 +220,7 @@ def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> st
         (terms.prefill_s, f"{_tokens(uncached)} tokens to prefill"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "it is asleep" if is_asleep else "its model takes longer to answer"),
-        (terms.all_slow_s, "it is slower than others with the same model"),
+        (terms.each(terms.slow_s), "it is slower than others with the same model"),
     )
     extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))

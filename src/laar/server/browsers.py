@@ -53,7 +53,8 @@ class BrowserGuard:
 
     def _fault(self, method: str, path: str, headers: Headers) -> RequestError | None:
         host = headers.get("host", "")
-        if not self._is_ours(host):
+        name = host_of(host).lower().removesuffix(".")
+        if name not in self._hosts and not is_ip(name):  # DNS rebinding needs a name
             return RequestError(
                 403,
                 "unknown-host",
@@ -74,11 +75,6 @@ class BrowserGuard:
                 415, "not-json", "send it with the header `content-type: application/json`"
             )
         return None
-
-    def _is_ours(self, host: str) -> bool:
-        """Return whether a host is allowed; IP addresses are, since DNS rebinding needs a name."""
-        name = host_of(host).lower().removesuffix(".")
-        return name in self._hosts or is_ip(name)
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:

@@ -72,12 +72,6 @@ class Ordering:
         """Return whether the hook processes any request of the route."""
         return self.rule.mode != "off" or self.rule.opt_in
 
-    def is_about(self, path: str, model: str) -> bool:
-        """Return whether a request belongs to the route."""
-        return path.startswith(self.rule.path) and (
-            not self.rule.models or model in self.rule.models
-        )
-
     def mode(self, wish: str, *, may_change: bool) -> Mode:
         """Return the mode of a request; `wish` is the value of the client's header."""
         wish = wish.lower()
@@ -230,7 +224,8 @@ class ContextHooks:
     ) -> _Reworked | None:
         """Return the processed body; None if no route matches or there is nothing to remember."""
         for ordering in self.orderings:
-            if ordering.is_about(head.path, model):
+            rule = ordering.rule
+            if head.path.startswith(rule.path) and (not rule.models or model in rule.models):
                 mode = ordering.mode(head.context, may_change=may_change)
                 restores = (shows_answer or self.shows_answers) and self.may_restore
                 return self.guarded(

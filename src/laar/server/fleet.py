@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
+from laar.datalayer.visits import occurs
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 
@@ -76,7 +76,7 @@ class FleetState:
             self._take(source)
 
     def _take(self, source: str) -> None:
-        specs = self._own.named(source, self._table.aliases)
+        specs = self._own.named(source, self._picker.director.settings.aliases)
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
@@ -96,7 +96,7 @@ class FleetState:
         if changed:
             known = {spec.address for spec in before}
             own = self._own.reports(source).items()
-            self._table.served_all({a: served for a, served in own if a not in known})
+            self._table.served({a: served for a, served in own if a not in known})
             self._forget_who_left(before)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
@@ -151,9 +151,7 @@ class FleetState:
     async def run(self) -> None:
         """Publish every change until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._file.again_s if self._file else None):
-                    await self._changed.wait()
+            await occurs(self._changed, self._file.again_s if self._file else None)
             await self.publish()
 
     async def publish(self) -> None:
@@ -202,7 +200,7 @@ class FleetState:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
             reports, self._reports = self._reports, {}
             self._take_names(reports)
-            self._table.served_all(reports)
+            self._table.served(reports)
 
     def _take_names(self, reports: Mapping[str, Served]) -> None:
         for source in self._own.take(reports):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable
 from itertools import islice
 from math import isfinite
 from operator import methodcaller
@@ -80,8 +80,6 @@ class Learning:
             from laar.accuracy.signs import Signs
 
             self.reports.signs = Signs()
-        self.seen: Callable[[], Mapping[str, Seen]] = dict
-        """Returns c(m) of models as learned while serving; thread-safe."""
 
     def use(self, capability: CapabilityModel) -> None:
         """Replace the artifact; keep reported outcomes."""
@@ -149,7 +147,8 @@ class Learning:
 
     def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
         """Return c(m) by model: the artifact's and the learned one. Thread-safe."""
-        measured, seen = self.assessor.capability.measured_s_per_token, self.seen()
+        measured = self.assessor.capability.measured_s_per_token
+        seen = self._picker.director.engines.seen()
         names = dict.fromkeys([*measured, *seen])
         return {name: (measured.get(name), seen.get(name)) for name in names}
 

@@ -81,7 +81,9 @@ class Picker:
         self.table = EndpointTable()
         self.learning = Learning(self)
         self.prefix_key = rng.randbytes(16)
-        self.prefixes = self._prefixes()
+        self.prefixes: PrefixBeliefs | None = None
+        if settings.prefix.enabled:
+            self.prefixes = PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
         climb, weights = settings.tuner, settings.routing.weights
         self.tuner = Tuner(climb.climb, weights.tunable()) if climb.enabled else None
         self.health = Health(settings.health.breaker, rng=rng)
@@ -89,20 +91,20 @@ class Picker:
         """Schedules a refresh of an endpoint's models, or of all if the address is empty."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
-        self.learning.seen = self.director.engines.seen
-        self.admission = self._admission()
+        self.admission: Admission | None = None
+        flow = settings.flow
+        if flow.enabled or flow.admission.limits.max_hold_s:
+            self.admission = Admission(self.director, flow.admission, by_load=flow.enabled)
         self.sharer = self._sharer(snapshot)
         self.rules = GatewayRules(rng)
         self.held = HeldBytes(settings.bodies.max_held_bytes)
         self.metrics = Metrics()
         self.pools = PoolMetrics(
-            self.director, settings.flow.admission, admission=self.admission, clock=clock
+            self.director, flow.admission, admission=self.admission, clock=clock
         )
         self.observability = Observability(self)
         self._watch()
         self.context = ContextHooks(self)
-        self.enforced = settings.routing.enforcement.draw
-        """Selects the requests whose decisions are enforced; None for all."""
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
@@ -139,7 +141,6 @@ class Picker:
             self.director.engines.reassess(capability.speed)
             self.check_artifact()
         self.health.settings = settings.health.breaker
-        self.enforced = settings.routing.enforcement.draw
         self._apply_bodies(settings)
         self.pools.settings = settings.flow.admission
         if self.admission is not None:
@@ -184,12 +185,6 @@ class Picker:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _prefixes(self) -> PrefixBeliefs | None:
-        prefix = self.settings.prefix
-        if not prefix.enabled:
-            return None
-        return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
-
     async def ask_templates(self) -> None:
         """Probe for the models' chat templates until cancelled."""
         if self.prefixes is not None:
@@ -211,12 +206,6 @@ class Picker:
             health=self.health,
             on_fault=self._part_failed,
         )
-
-    def _admission(self) -> Admission | None:
-        flow = self.settings.flow
-        if not flow.enabled and not flow.admission.limits.max_hold_s:
-            return None
-        return Admission(self.director, flow.admission, by_load=flow.enabled)
 
     def _sharer(self, snapshot: Path | None) -> Sharer | None:
         """Return a sharer for the store, or else for a snapshot file; None without either."""

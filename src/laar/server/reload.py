@@ -12,16 +12,17 @@ A change counts once two consecutive polls see the same files, so that none is r
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
 from laar.datalayer.files import Stamp, stamp_of
-from laar.datalayer.visits import until_look_s
+from laar.datalayer.visits import occurs, until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
@@ -93,9 +94,7 @@ class SettingsReloader:
         loop = asyncio.get_running_loop()
         seen, tried_at = self._stamps, loop.time()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(until_look_s(self.poll_s)):
-                    await self._asked.wait()
+            await occurs(self._asked, until_look_s(self.poll_s))
             found = await asyncio.to_thread(_stamps, self._stamps)
             changed = found == seen and found != self._stamps
             again = self._unread and loop.time() - tried_at >= AGAIN_S
@@ -194,6 +193,4 @@ def _stamps(files: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
 
 
 def _at(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values[name]
-    return values
+    return reduce(getitem, path.split("."), values)

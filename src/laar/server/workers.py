@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laar.datalayer.files import Stamp, stamp_of
-from laar.datalayer.visits import cancel
+from laar.datalayer.visits import cancel, occurs
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.settings import Loaded, change, load
@@ -170,9 +170,7 @@ class _Parent:
                 raise LaarError(f"worker {index} could not start: it {end}; see any error above")
             pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
             _LOG.warning("worker %d %s; restarting it in %g s", index, end, pause_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stopping.wait()
+            await occurs(self._stopping, pause_s)
 
     async def _run_one(self, index: int) -> int:
         """Run a worker until it ends; return its status.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import is_loopback, load_endpoints
@@ -56,8 +56,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
         for prefix, needed, given in _WITHOUT:
             if name.startswith(prefix) and name not in {needed, *_ALWAYS} and not given(settings):
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or remove this"
-    specs = declared_endpoints(settings)
-    yield from _aliases(loaded, specs)
+    yield from _aliases(loaded)
     if settings.decisions.viewers_token_file is None and not is_loopback(settings.listen.admin):
         yield (
             f"{loaded.at('listen.admin')}{settings.listen.admin} is open to the network, so the "
@@ -65,30 +64,27 @@ def remarks(loaded: Loaded) -> Iterator[str]:
         )
 
 
-def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
-    """Return the endpoints in the settings and their file, each with its source.
-
-    Unusable files are skipped.
-    """
-    found: list[tuple[str, EndpointSpec]] = []
+def _declared(settings: Settings) -> list[EndpointSpec]:
+    """Return the endpoints in the settings and their file; skip unusable files."""
+    found: list[EndpointSpec] = []
     with contextlib.suppress(SettingError):
-        found += [(f"endpoints.{index}", spec) for index, spec in enumerate(settings.listed())]
+        found += settings.listed()
     if settings.endpoints_file is not None:
         with contextlib.suppress(SettingError):
-            found += [("endpoints_file", spec) for spec in load_endpoints(settings.endpoints_file)]
+            found += load_endpoints(settings.endpoints_file)
     return found
 
 
 def endpoint_cas(settings: Settings) -> tuple[str, ...]:
     """Return the CA files that Envoy needs to verify these endpoints."""
-    found = {spec.way.ca for _, spec in declared_endpoints(settings)}
+    found = {spec.way.ca for spec in _declared(settings)}
     return tuple(sorted(ca for ca in found if ca is not None))
 
 
-def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
+def _aliases(loaded: Loaded) -> Iterator[str]:
     if loaded.settings.kubernetes:
         return  # pods report their models once found
-    served = dict.fromkeys(model for _, spec in specs for model in spec.models)
+    served = dict.fromkeys(model for spec in _declared(loaded.settings) for model in spec.models)
     for alias, models in loaded.settings.routing.director.aliases.items():
         for model in models:
             if model not in served:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
@@ -110,10 +111,7 @@ def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applie
 
 def value_at(settings: Section, path: str) -> Any:
     """Return the value of a setting by its path."""
-    value: Any = settings
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
+    return attrgetter(path)(settings)
 
 
 def _applies(section: type[Section], field: FieldInfo) -> Applies | None:

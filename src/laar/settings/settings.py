@@ -26,9 +26,6 @@ from laar.settings.routing import Accuracy, Flow, HealthSection, Prefix, Routing
 from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 
-MAX_FILE_BYTES = 4 << 20
-"""Maximum size of the settings file: enough to list ten thousand endpoints."""
-
 
 class Settings(Section):
     """All settings of laar."""
@@ -144,7 +141,7 @@ def load(path: Path) -> Loaded:
             f"{path}: can't be read: no such file; `laar init --endpoint "
             "http://HOST:PORT` writes one from running engines, and --config names another"
         )
-    written, lines = read_with_lines(path, Settings, max_bytes=MAX_FILE_BYTES)
+    written, lines = read_with_lines(path, Settings)
     base = path.absolute().parent
 
     def absolute(value: Any) -> Any:

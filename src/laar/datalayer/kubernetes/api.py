@@ -26,7 +26,8 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import join_address
-from laar.datalayer.fetching import fault_of, read_capped, verifying
+from laar.datalayer.fetching import fault_of, read_capped, verified
+from laar.datalayer.files import stamp_of
 from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -92,7 +93,6 @@ class Api:
 
     def __init__(self, access: ApiAccess) -> None:
         self.access = access
-        self._ssl: tuple[int, ssl.SSLContext] | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -170,12 +170,8 @@ class Api:
         headers = {"accept": "application/json"}
         if self.access.token_file:
             headers["authorization"] = f"Bearer {self.access.token_file.read_text().strip()}"
-        if not self.access.ca_file:
-            return headers, None
-        changed_at = self.access.ca_file.stat().st_mtime_ns
-        if self._ssl is None or self._ssl[0] != changed_at:
-            self._ssl = changed_at, verifying(str(self.access.ca_file))
-        return headers, self._ssl[1]
+        file = self.access.ca_file
+        return headers, verified(str(file), stamp_of(file), named=True) if file else None
 
 
 def _parse_page(body: bytes) -> Any:

@@ -15,6 +15,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
 from laar.datalayer.kubernetes.api import Api, ApiError
@@ -37,6 +38,7 @@ ABSENT_LOOKS = 3
 another version of the objects, that version is found in the meantime."""
 
 
+@dataclass(eq=False)
 class Mirror(Generic[Kept]):
     """A local copy of the objects of one kind, by name.
 
@@ -52,35 +54,25 @@ class Mirror(Generic[Kept]):
     Attributes:
         objects: the kept parts, by name.
         synced: whether the first list is complete.
-        resource: the kind of object.
         lost: names of objects that were known before the cluster dropped their kind.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        resource: Resource,
-        *,
-        select: Mapping[str, str],
-        keep: Callable[[Any], Kept | None],
-        changed: Callable[[], None],
-        problem: Callable[[str | None], None],
-        optional: bool = False,
-    ) -> None:
+    api: Api
+    resource: Resource
+    _: KW_ONLY
+    select: Mapping[str, str]
+    keep: Callable[[Any], Kept | None]
+    changed: Callable[[], None]
+    problem: Callable[[str | None], None]
+    optional: bool = False
+
+    def __post_init__(self) -> None:
         self.objects: dict[str, Kept] = {}
         self.synced = False
-        self.resource = resource
         self.lost: frozenset[str] = frozenset()
-        self._api = api
-        self._path = resource.path(api.access.namespace)
-        self._select = select
-        self._keep = keep
-        self._changed = changed
-        self._problem = problem
-        self._optional = optional
+        self._path = self.resource.path(self.api.access.namespace)
         self._version = ""  # empty: list before watching
-        self._failures = 0
-        self._absent = 0
+        self._failures = self._absent = 0
 
     async def run(self) -> None:
         """Mirror the objects until cancelled."""
@@ -103,28 +95,28 @@ class Mirror(Generic[Kept]):
         """Report the fault; return the seconds to wait, or 0 for the usual back-off."""
         if error.status in (404, 410):
             self._version = ""
-        if error.status == 404 and self._optional:
+        if error.status == 404 and self.optional:
             self._absent += 1
             if self.objects and self._absent < ABSENT_LOOKS:
-                self._problem(f"{error}; what was known before stays in use for now")
+                self.problem(f"{error}; what was known before stays in use for now")
             else:
                 self._replace({}, self.lost.union(self.objects))
-                self._problem(None)
+                self.problem(None)
             return ABSENT_WAIT_S * random.uniform(0.5, 1.0)
         if error.status == 404:
             what = f"{self.resource.plural}.{self.resource.group}"
-            self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
+            self.problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self._problem(f"{error}; {self.resource.remedy(self._api.access.namespace)}")
+            self.problem(f"{error}; {self.resource.remedy(self.api.access.namespace)}")
         elif error.status != 410:
-            self._problem(f"{error}; what was known before stays in use")
+            self.problem(f"{error}; what was known before stays in use")
         return 0.0
 
     async def _list(self) -> None:
         objects: dict[str, Kept] = {}
-        query = {**self._select, "limit": str(PAGE_OBJECTS)}
+        query = {**self.select, "limit": str(PAGE_OBJECTS)}
         while True:
-            page = await self._api.list_page(self._path, query)
+            page = await self.api.list_page(self._path, query)
             try:
                 for item in page["items"] or ():  # Go writes null for an empty list
                     self._put(objects, item)
@@ -146,14 +138,14 @@ class Mirror(Generic[Kept]):
             self.objects = objects
             self.lost = lost
             self.synced = True
-            self._changed()
+            self.changed()
 
     async def _watch(self) -> None:
-        query = {**self._select, "resourceVersion": self._version}
+        query = {**self.select, "resourceVersion": self._version}
         opened_at = time.monotonic()
         try:
-            async with self._api.watch(self._path, query) as events:
-                self._problem(None)
+            async with self.api.watch(self._path, query) as events:
+                self.problem(None)
                 async for event in events:
                     try:
                         self._version = self._take(event)
@@ -177,15 +169,15 @@ class Mirror(Generic[Kept]):
         version: str = item["metadata"]["resourceVersion"]
         if kind == "DELETED":
             if self.objects.pop(item["metadata"]["name"], None) is not None:
-                self._changed()
+                self.changed()
         elif kind != "BOOKMARK" and self._put(self.objects, item):
-            self._changed()
+            self.changed()
         return version
 
     def _put(self, objects: dict[str, Kept], item: Any) -> bool:
         """Store the kept part of `item`; return whether `objects` changed."""
         name = item["metadata"]["name"]
-        kept = self._keep(item)
+        kept = self.keep(item)
         if kept is None:
             return objects.pop(name, None) is not None
         if objects.get(name) == kept or (name not in objects and len(objects) >= MAX_OBJECTS):

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from laar.core.membership import PLAIN, Way
 from laar.datalayer.endpoints_file import Endpoint, ModelName, dns_name, endpoint_address
 from laar.datalayer.metrics_page import Engine
+from laar.declaring import describe
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
@@ -54,60 +55,38 @@ Name = Annotated[str, AfterValidator(_name)]
 class KubernetesSource(BaseModel):
     """The pods of one InferencePool or one selector."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
-    pool: Name = Field(
-        "", description="Name of an InferencePool (v1), which defines the pods and ports."
-    )
-    selector: Annotated[dict[str, str], AfterValidator(_selector)] = Field(
-        {}, description="Labels that a pod must have, all of them."
-    )
-    ports: tuple[Port, ...] = Field(
-        (),
-        max_length=8,
-        description="With `selector`: ports that a pod serves on, one for each data-parallel rank.",
-    )
-    namespace: Name = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
-    models: tuple[ModelName, ...] = Field(
-        (),
-        description="Models of pods without the annotation or label `laar.dev/model` (names "
-        "separated by commas). The first is the main one. Empty: those that each pod lists at "
-        "`/v1/models`.",
-    )
-    engine: Engine = Field(
-        "vllm",
-        description="Engine of pods without a label for it, which determines the metric names.",
-    )
-    metrics_path: Annotated[str, AfterValidator(_path)] | None = Field(
-        None,
-        description="Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` "
-        "for tensorrt-llm and `/metrics` for the others. Empty: no page is read.",
-    )
-    base_url: Annotated[str, AfterValidator(lambda url: url and endpoint_address(url))] = Field(
-        "",
-        description="For pods with https or a base path: the URL that a client would use for one, "
-        "as https://engine.internal/openai/v1. Each pod is reached at its own address; the name "
-        "is the one in its certificate.",
-    )
-    ca_file: Path | None = Field(
-        None, description="With https: PEM file of the authorities. None: the system's."
-    )
-    key_file: Path | None = Field(
-        None,
-        description="File with the pods' API key. Requests carry it in place of the client's. It "
-        "is reloaded whenever a pod changes.",
-    )
-    priority_field: bool = Field(
-        False,
-        description="Whether laar sends the header `X-Vllm-Priority` with requests that name an "
-        "objective, or with all if flow control is on. The engines must run with "
-        "--scheduling-policy priority.",
-    )
-    api_server: Annotated[str, AfterValidator(_server)] = Field(
-        "",
-        description="URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs "
-        "outside the cluster.",
-    )
+    pool: Name = ""
+    """Name of an InferencePool (v1), which defines the pods and ports."""
+    selector: Annotated[dict[str, str], AfterValidator(_selector)] = {}
+    """Labels that a pod must have, all of them."""
+    ports: Annotated[tuple[Port, ...], Field(max_length=8)] = ()
+    """With `selector`: ports that a pod serves on, one for each data-parallel rank."""
+    namespace: Name = ""
+    """Namespace of the pods. Empty: laar's own namespace."""
+    models: tuple[ModelName, ...] = ()
+    """Models of pods without the annotation or label `laar.dev/model` (names separated by commas).
+    The first is the main one. Empty: those that each pod lists at `/v1/models`."""
+    engine: Engine = "vllm"
+    """Engine of pods without a label for it, which determines the metric names."""
+    metrics_path: Annotated[str, AfterValidator(_path)] | None = None
+    """Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` for tensorrt-llm
+    and `/metrics` for the others. Empty: no page is read."""
+    base_url: Annotated[str, AfterValidator(lambda url: url and endpoint_address(url))] = ""
+    """For pods with https or a base path: the URL that a client would use for one, as
+    https://engine.internal/openai/v1. Each pod is reached at its own address; the name is the one
+    in its certificate."""
+    ca_file: Path | None = None
+    """With https: PEM file of the authorities. None: the system's."""
+    key_file: Path | None = None
+    """File with the pods' API key. Requests carry it in place of the client's. It is reloaded
+    whenever a pod changes."""
+    priority_field: bool = False
+    """Whether laar sends the header `X-Vllm-Priority` with requests that name an objective, or with
+    all if flow control is on. The engines must run with --scheduling-policy priority."""
+    api_server: Annotated[str, AfterValidator(_server)] = ""
+    """URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs outside the cluster."""
 
     @model_validator(mode="after")
     def _one_way_to_find_pods(self) -> KubernetesSource:

@@ -16,7 +16,7 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import FEW_CAME, RATE_S, Traffic
+from laar.core.traffic import ASKED, FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
 """Cap on the load: busy periods grow without bound as the load nears 1, and estimates are rough."""
@@ -37,7 +37,7 @@ _FAR_S = 1e15  # keeps numbers finite when clocks jump
 
 
 class Asked(NamedTuple):
-    """The traffic of some endpoints, from `Traffic.asked`; arrays over them.
+    """The traffic of some endpoints, from `laar.core.traffic.ASKED`; arrays over them.
 
     Args:
         ahead_s: work of the prompts not yet prefilled, in seconds estimated by c(m).
@@ -144,7 +144,7 @@ def moment(view: View) -> float:
 
 def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
     """Return the traffic of some endpoints, and the mean of their loads."""
-    rows: Floats = traffic.asked.take(slots, axis=1)
+    rows: Floats = traffic.rows[ASKED].take(slots, axis=1)
     recent = rows[-2:]  # `load` and `came`
     recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
     asked = Asked(*rows)

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from laar.datalayer.visits import until_look_s
+from laar.datalayer.visits import occurs, until_look_s
 from laar.server.h2.listening import listener
 
 MAX_CONNECTIONS = 256
@@ -119,9 +119,7 @@ class AdminServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Tick once a second; uvicorn's loop would wake an idle picker ten times as often."""
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(until_look_s(_TICK_S)):
-                    await self._stopped.wait()
+            await occurs(self._stopped, until_look_s(_TICK_S))
 
     def stop(self) -> None:
         """Request the server to stop."""

@@ -72,21 +72,18 @@ class Observability:
             self.page.answered(judged)
 
         reports.on_answered = answered
-        self.log = (
-            DecisionLog(kept.log, on_problem=partial(picker.problems.report, "decision log"))
-            if kept.log is not None
-            else None
-        )
-        if self.log is not None:
-            reports.on_verdict = self.log.judged
-        self.spans = spans_of(settings)
-        """Creates spans for decisions; None if tracing is disabled."""
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
         ]
-        if self.log is not None:
+        self.log: DecisionLog | None = None
+        if kept.log is not None:
+            report = partial(picker.problems.report, "decision log")
+            self.log = DecisionLog(kept.log, on_problem=report)
+            reports.on_verdict = self.log.judged
             on_settled.append(self.log.add)
+        self.spans = spans_of(settings)
+        """Creates spans for decisions; None if tracing is disabled."""
         if self.spans is not None:
             on_settled.append(self.spans.settled)
         self.memory = DecisionMemory(

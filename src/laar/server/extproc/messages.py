@@ -201,7 +201,7 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     if changes:
-        _mutate(target.response, action.set_headers, action.remove_headers)
+        _mutate(target.response.header_mutation, action.set_headers, action.remove_headers)
     if action.destination:
         _send_to(response, target.response, action)
     if action.skip_body or action.read_answer:
@@ -221,7 +221,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the decision in the native shape
         if action.set_headers or action.remove_headers:
-            _mutate(common, action.set_headers, action.remove_headers)
+            _mutate(common.header_mutation, action.set_headers, action.remove_headers)
         _send_to(response, common, action)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
@@ -257,21 +257,17 @@ def _immediate_answer(action: Immediate) -> bytes:
         body=action.body,
         details=f"laar_{dict(action.headers).get(names.REASON, '')}",  # for Envoy's access log
     )
-    for name, value in action.headers:
-        response.headers.set_headers.add().header.MergeFrom(
-            pb.HeaderValue(key=name, raw_value=value.encode())
-        )
+    _mutate(response.headers, action.headers, ())
     return pb.ProcessingResponse(immediate_response=response).SerializeToString()
 
 
 def _mutate(
-    common: pb.CommonResponse, headers: Sequence[tuple[str, str]], remove: Sequence[str]
+    mutation: pb.HeaderMutation, headers: Sequence[tuple[str, str]], remove: Sequence[str]
 ) -> None:
     """Set headers, overwriting (the default when `append` is not set), and remove others.
 
     Call it only with changes: an empty mutation makes Envoy count headers, including its own.
     """
-    mutation = common.header_mutation
     add = mutation.set_headers.add
     for name, value in headers:
         header = add().header

@@ -8,7 +8,6 @@ import math
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -58,17 +57,7 @@ class ExternalProcessor:
         self.metrics = picker.metrics
         self.flow = flow
         self.spans = picker.observability.spans
-        self.env = Environment(
-            settings=picker.settings.stream,
-            new_id=lambda: str(uuid.uuid4()),
-            sampled=picker.sampler.draw,
-            enforced=picker.enforced,
-            rules=picker.rules,
-            hook=picker.context.in_use,
-            held=picker.held,
-            catalog=self._listed,
-        )
-        """State shared by new streams."""
+        self.apply_settings()
         self.ask_turn: Callable[[Request, float], Decision | Waiting] = (
             director.decide if flow is None else flow.ask
         )
@@ -87,14 +76,19 @@ class ExternalProcessor:
         self.reading = asyncio.Lock()
 
     def apply_settings(self) -> None:
-        """Apply the picker's new settings to new streams."""
-        picker = self._picker
-        self.env = replace(
-            self.env,
-            settings=picker.settings.stream,
+        """Apply the picker's settings to new streams."""
+        picker, settings = self._picker, self._picker.settings
+        self.env = Environment(
+            settings=settings.stream,
+            new_id=lambda: str(uuid.uuid4()),
+            sampled=picker.sampler.draw,
+            enforced=settings.routing.enforcement.draw,
+            rules=picker.rules,
             hook=picker.context.in_use,
-            enforced=picker.enforced,
+            held=picker.held,
+            catalog=self._listed,
         )
+        """State shared by new streams."""
 
     def let_go(self) -> None:
         """Close the streams of requests that Envoy can finish without the picker.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jh2.events as events
 from jh2.errors import ErrorCodes
 from jh2.exceptions import ProtocolError
+from jh2.hyperframe.frame import GoAwayFrame
 
 from laar.server.h2.call import Call
 from laar.server.h2.framing import CallError, Code, timeout_s
@@ -26,10 +27,8 @@ from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
     Head,
-    goaway,
-    greet,
+    Library,
     head_of,
-    new_library,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._heard = True
         self._timer: asyncio.TimerHandle | None = None
         now = self._loop.time()
-        self.h2 = new_library(server.advertised_streams)
+        self.h2 = Library(server.advertised_streams)
         self.guard = Guard(now, self.h2.takes)
         self._resets = Budget(1000, 200, now)
 
@@ -110,7 +109,6 @@ class Connection(asyncio.Protocol):
             self._abort("the peer does not offer h2 in its TLS handshake (ALPN)")
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-        greet(self.h2)
         self._pump()
         self._timer = self._loop.call_later(GREETING_S, self._greeting_is_late)
         if self._server.stopping:
@@ -404,9 +402,13 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Send GOAWAY after all frames already written."""
+        """Send GOAWAY after all frames already written.
+
+        The library must not send it, since it would then accept no frames.
+        """
         assert self._transport is not None
-        self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
+        gone = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
+        self._transport.write(self.h2.data_to_send() + gone)
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from jh2.config import H2Configuration
 from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
 from jh2.events import RemoteSettingsChanged, TrailersReceived
 from jh2.exceptions import ProtocolError
-from jh2.hyperframe.frame import GoAwayFrame, HeadersFrame
+from jh2.hyperframe.frame import HeadersFrame
 from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
 from jh2.utilities import HeaderValidationFlags, validate_headers
@@ -58,11 +58,25 @@ class Library(H2Connection):  # type: ignore[misc]  # it has no type information
     _prune_at = 64
     _data_to_send: bytearray
 
-    def __init__(self) -> None:
+    def __init__(self, max_streams: int) -> None:
+        """Begin the server's side of a connection, and announce its limits to the peer."""
         super().__init__(config=_CONFIG)
         self._frame_dispatch_table[HeadersFrame] = self._receive_checked
         self._written: list[bytes | bytearray | memoryview] = []
         self._table_is_first = True
+        self.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: max_streams,
+                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+                SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
+                SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
+            },
+        )
+        self.max_inbound_frame_size = MAX_FRAME_BYTES
+        self.decoder.max_header_list_size = MAX_HEADER_BLOCK_BYTES
+        self.initiate_connection()
+        self.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
 
     @property
     def open_inbound_streams(self) -> int:
@@ -258,32 +272,3 @@ def _literal(headers: Headers) -> bytes:
     return b"".join(
         b"\x10%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers
     )
-
-
-def greet(library: Library) -> None:
-    """Announce this side's limits to the peer."""
-    library.initiate_connection()
-    library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
-
-
-def goaway(last_stream_id: int, code: int) -> bytes:
-    """Return a GOAWAY frame; the library must not send it, since it would then accept no frames."""
-    gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
-    return gone
-
-
-def new_library(max_streams: int) -> Library:
-    """Return the state machine for the server side of a connection."""
-    library = Library()
-    library.local_settings = Settings(
-        client=False,
-        initial_values={
-            SettingCodes.MAX_CONCURRENT_STREAMS: max_streams,
-            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-            SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
-            SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
-        },
-    )
-    library.max_inbound_frame_size = MAX_FRAME_BYTES
-    library.decoder.max_header_list_size = MAX_HEADER_BLOCK_BYTES
-    return library

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 
 from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.visits import occurs
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.guard import Share
@@ -159,12 +160,8 @@ class H2Server:
         self._close()
         for connection in tuple(self.connections):
             connection.drain()
-        if self.connections and grace_s > 0:
-            try:
-                async with asyncio.timeout(grace_s):
-                    await self._gone.wait()
-            except TimeoutError:
-                _LOG.info("cutting off %d connections", len(self.connections))
+        if self.connections and grace_s > 0 and not await occurs(self._gone, grace_s):
+            _LOG.info("cutting off %d connections", len(self.connections))
         for connection in tuple(self.connections):
             connection.cut()
 

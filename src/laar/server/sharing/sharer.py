@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from laar.datalayer.files import read_file
-from laar.datalayer.visits import cancel
+from laar.datalayer.visits import cancel, occurs
 from laar.errors import SettingError
 from laar.server.sharing.store import Store, StoreError
 from laar.server.whole_file import WholeFile
@@ -144,9 +144,7 @@ class Sharer:
 
     async def warmed(self) -> None:
         """Wait for records from the others or the file, for at most `WARM_S`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WARM_S):
-                await self._warm.wait()
+        await occurs(self._warm, WARM_S)
 
     async def stop(self) -> None:
         """Save, notify the others, and close. A picker that restarts counts as a new one."""

@@ -264,11 +264,8 @@ class Store:
                 return [await connection.read_response() for _ in commands]
         except self._faults as fault:
             await connection.disconnect(nowait=True)  # so that no late reply is read as the next
-            raise self._unusable(fault) from None
-
-    def _unusable(self, fault: BaseException) -> StoreError:
-        text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
-        return StoreError(f"the store {self._where} can't be used ({text})")
+            text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
+            raise StoreError(f"the store {self._where} can't be used ({text})") from None
 
 
 def _tls(share: Share) -> dict[str, Any]:
@@ -290,7 +287,7 @@ def _tls(share: Share) -> dict[str, Any]:
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
-        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verifying` for engines
+        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as in `verified` for engines
         "ssl_ca_certs": share.ca_file and str(share.ca_file),
         "ssl_certfile": share.cert_file and str(share.cert_file),
         "ssl_keyfile": key_file and str(key_file),
