@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 52_304,
+    "lines": 52_299,
     "statements": 31_614,
     "modules": 228,
-    "lines loaded": 34_517,
+    "lines loaded": 34_512,
     "settings": 146,
 }
 """The current figures, rounded up. Goal: 45,000 lines, and under 250 modules loaded to serve.

@@ -449,9 +449,12 @@ def test_explain_reports_that_a_prompt_is_longer_than_every_window(tmp_path):
 
 def test_explain_mentions_places_only_if_a_session_has_or_needs_one(tmp_path):
     shown = explain_offline(settings(tmp_path, ("10.0.0.1:1", "m", {})), CHAT.encode(), {})
-    assert "have a place" not in printed(shown)
+    assert "with a place" not in printed(shown)
     shown["sessions"]["inside"] = [{"session": "one"}]
-    assert "there is room for its context; 1 sessions have a place" in printed(shown)
+    assert (
+        "there is room for its context; sessions with a place: 1, turns that wait for one: 0"
+        in printed(shown)
+    )
     shown["sessions"] |= {"inside": [], "price_s": 0.5}
     assert "room for its context costs others 0.5 s" in printed(shown)
 

@@ -222,17 +222,17 @@ def _room(sessions: Mapping[str, Any]) -> str:
     elif price_s is None:
         said = "room for its context is taken by turns in flight; it would wait for one to end"
     elif price_s > 0.0:
-        wait_s = sessions["wait_s"]
-        said = f"room for its context costs others {price_s:.1f} s; waiting for it {wait_s:.1f} s"
+        wait = f"waiting for it {sessions['wait_s']:.1f} s"
+        said = f"room for its context costs others {price_s:.1f} s; {wait}"
     elif inside or waiting:
         said = "there is room for its context"
     else:
         return ""
-    longest_s = max((session["waited_s"] for session in waiting), default=0.0)
-    return (
-        f"{said}; {len(inside)} sessions have a place, {len(waiting)} wait for one, "
-        f"the first for {longest_s:.1f} s of at most {sessions['longest_hold_s']:.0f} s"
-    )
+    said += f"; sessions with a place: {len(inside)}, turns that wait for one: {len(waiting)}"
+    if waiting:
+        longest_s = max(session["waited_s"] for session in waiting)
+        said += f", the first for {longest_s:.1f} s of at most {sessions['longest_hold_s']:.0f} s"
+    return said
 
 
 def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:

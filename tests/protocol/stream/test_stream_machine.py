@@ -339,7 +339,7 @@ def test_fast_and_new_uploads_are_not_evicted():
     late.feed(headers(Shape.GATEWAY))
     (refused,) = late.feed(RequestBody(b"x" * 60_000, False))
     assert refused.status == 503
-    assert fresh.stream.phases[0] is steady.stream.phases[0] is RequestPhase.BODY
+    assert fresh.stream.request_phase is steady.stream.request_phase is RequestPhase.BODY
 
 
 def test_complete_bodies_that_wait_to_be_read_share_the_same_limit():

@@ -79,6 +79,10 @@ class Faulty:
             raise OSError
 
 
+def phases_of(stream):
+    return stream.request_phase, stream.answer_phase
+
+
 def walk(director, rng):
     """One stream, driven like the server; yields each transition of each half."""
     faulty = Faulty(rng)
@@ -93,22 +97,22 @@ def walk(director, rng):
     pending = [event(rng) for _ in range(8)]
     while pending:
         now = pending.pop(0)
-        before, ignored = stream.phases, stream.ignored
+        before, ignored = phases_of(stream), stream.ignored
         try:
             actions = stream.receive(now, 1.0)
         except OSError:
-            assert stream.phases == before, "a fault moves nothing"
+            assert phases_of(stream) == before, "a fault moves nothing"
             pending.insert(0, ev.Failed())
             continue
         if stream.ignored > ignored:
             assert not actions
-            assert stream.phases == before
+            assert phases_of(stream) == before
             continue
         kind = type(now)
         half = 1 if kind in TRANSITIONS[before[1]] else 0
-        yield before[half], kind, stream.phases[half]
-        if stream.phases[0] is RequestPhase.OVER:
-            assert stream.phases[1] is ResponsePhase.OVER
+        yield before[half], kind, phases_of(stream)[half]
+        if phases_of(stream)[0] is RequestPhase.OVER:
+            assert phases_of(stream)[1] is ResponsePhase.OVER
         for action in actions:
             answer = answered(director, action, rng)
             if answer is not None:

@@ -60,11 +60,6 @@ class Stream(RequestHalf, AnswerHalf):
         return actions
 
     @property
-    def phases(self) -> tuple[RequestPhase, ResponsePhase]:
-        """The current phases of both halves."""
-        return self.request_phase, self.answer_phase
-
-    @property
     def can_be_let_go(self) -> bool:
         """Whether Envoy has the whole request and decision, and can pass the answer by itself."""
         return (
