@@ -12,6 +12,8 @@ V = TypeVar("V")
 class Latest(OrderedDict[K, V]):
     """A dictionary that keeps the `most` entries set last, in that order."""
 
+    __slots__ = ("_most",)
+
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most

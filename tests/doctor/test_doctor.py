@@ -642,6 +642,12 @@ async def test_a_long_list_of_models_is_truncated_and_other_engines_may_accept_m
     assert named.what.endswith("model-4, ...")
 
 
+async def test_a_model_at_the_end_of_a_long_list_is_found(tmp_path):
+    async with serving(endpoint(*(f"model-{n}" for n in range(400)))) as address:
+        _, found = await examine(settings(tmp_path, (address, "model-399", {"metrics_url": ""})))
+    assert not [finding for finding in found if "does not list" in finding.what]
+
+
 async def test_a_page_is_read_as_the_picker_reads_it(tmp_path):
     async def moved(request):
         if request.path != "/metrics/":

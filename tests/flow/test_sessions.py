@@ -403,6 +403,26 @@ def test_after_a_refusal_new_turns_wait_until_one_ends_at_the_engine():
     assert third.request.session == "three"
 
 
+def test_an_engine_that_is_idle_after_a_refusal_holds_nobody():
+    picker = Picker("a", "b", by_load=False, cache_tokens=20_000)
+    for name in "ab":  # a session at each
+        picker.end(picker.ask(0.0, session=name, subset=frozenset({name})), 0.5)
+    turn = picker.ask(1.0, session="three")
+    refuser, turn.flight.slot = turn.address, 1 - turn.slot
+    picker.flow.moved(turn, 1.1)  # nothing else is in flight at the engine that refused it
+    picker.end(turn, 2.0)
+    assert isinstance(picker.ask(3.0, session="four", subset=frozenset({refuser})), Decision)
+
+
+def test_text_of_others_is_shared_at_an_engine_that_took_the_place_of_another():
+    picker = Picker(by_load=False)
+    sessions = picker.flow.sessions
+    sessions.end(sessions.begin("one", None, 0, 1_000.0, 0.0, 0.1, 0.0), 1.0)
+    sessions.drop(0)
+    again = sessions.begin("one", None, 0, 1_000.0, 500.0, 0.1, 2.0)
+    assert (again.shared, again.tokens) == (500.0, 500.0)
+
+
 def test_a_refusal_by_an_idle_engine_holds_nobody():
     picker = Picker(by_load=False, cache_tokens=20_000)
     picker.end(picker.ask(0.0, session="one"), 0.1, replace(DONE, status=400))

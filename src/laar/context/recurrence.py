@@ -52,7 +52,7 @@ MOST_SHORT = 24
 
 MAX_DOCUMENTS = 30_000
 MAX_PIECES = 30_000
-"""Maximum documents and candidate pieces, 0.5 KB each; LRU eviction."""
+"""Maximum documents and candidate pieces, 0.8 KB each; LRU eviction."""
 
 MAX_ALIKE = 12
 """Maximum documents with the same first `_KEY_LINES`; LRU eviction."""

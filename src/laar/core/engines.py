@@ -266,9 +266,9 @@ class Engines:
         pace = self._paces.first.item(slot)
         # At a full engine requests wait for a slot, which says nothing about prefill.
         if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
-            took = max(ttft_s - began.rtt_s, 1e-4)
+            first_s = max(ttft_s - began.rtt_s, 1e-4)
             noise = 0.02 + ERROR * began.rtt_s
-            self._report(slot, model, Sample(True, features, took / pace, took, noise))
+            self._report(slot, model, Sample(True, features, first_s / pace, first_s, noise))
         seen = ttft_s is not None and not math.isnan(began.first_at)
         took = latency_s - (pace * guess + began.rtt_s if ttft_s is None else ttft_s)
         if took <= 0.0:

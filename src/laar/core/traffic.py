@@ -31,8 +31,11 @@ MAX_AHEAD_S = 600.0
 _MOST_FADED = 50.0  # time constants until a fading sum is rebased
 
 
-ASKED, _SHARED = slice(0, 5), slice(5, 10)
-"""Rows that a cost needs, of which the last two are as of `load_from`; rows for other pickers."""
+ASKED = slice(0, 5)
+"""Rows that a cost needs, of which the last two are as of `load_from`."""
+
+_SHARED = slice(5, 10)
+"""Rows that other pickers need."""
 
 
 class Elsewhere(NamedTuple):
@@ -69,7 +72,7 @@ class Traffic:
         table: the endpoints.
     """
 
-    # These are `rows`, in this order.
+    # These are `rows`, in this order; `ASKED` and `_SHARED` are the first ten.
     ahead_s: Floats
     since: Floats
     free_at: Floats

@@ -136,10 +136,10 @@ class ServedNames(Visits):
             return answer.status, await read_capped(answer.content, MAX_LIST_BYTES)
 
 
-def read_served(body: bytes) -> Served:
+def read_served(body: bytes, most: int | None = MAX_NAMES) -> Served:
     """Return the names and the lowest length limit in the body of ``GET /v1/models``.
 
-    Invalid entries are skipped.
+    Invalid entries are skipped, and those after the first `most` if it is given.
 
     Raises:
         ValueError: the body is not a list of models.
@@ -153,7 +153,7 @@ def read_served(body: bytes) -> Served:
     weights: dict[str, str] = {}
     adapters: dict[str, str] = {}
     longest: list[int] = []
-    for entry in entries[:MAX_NAMES]:
+    for entry in entries[:most]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
         try:

@@ -260,7 +260,7 @@ async def _endpoint(
         found.append(error(where, f"answers {models.status} at {url}", remedy))
     served = None
     with contextlib.suppress(ValueError):  # it lists none
-        listed = read_served(models.body)
+        listed = read_served(models.body, most=None)
         served = [*listed.weights, *listed.adapters]
     names[spec.address] = served
     if LISTED_BY_LAAR in models.body:

@@ -276,6 +276,8 @@ class Sessions:
         for place in self._caches.pop(slot, _Cache()).places.values():
             del self._places[place.key]
             self._remember(place)
+        for place in (*self._places.values(), *self._gone.values()):
+            place.visited.discard(slot)
 
     def _room(self, slot: int) -> float:
         """Return an endpoint's cache size in tokens; NaN if unknown or backed by a slower tier."""
@@ -286,6 +288,8 @@ class Sessions:
         cache = self._caches[place.slot]
         del cache.places[place.key]
         cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
+        if cache.is_full:
+            cache.is_full = any(other.busy for other in cache.places.values())
 
     def _forget(self, place: Place) -> None:
         """Remove a place, but remember its session, which may come back."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
 
 from laar.context.blocks import MAX_DOCS, Block, Item, Refused
 from laar.context.settings import Delimiters, Reason
@@ -22,8 +21,11 @@ def scan(text: str, declared: Sequence[Delimiters]) -> list[Block]:
     Raises:
         Refused: there are more than `MAX_DOCS` documents.
     """
-    found = (_block(text, delimiters) for delimiters in declared)
-    return list(islice(filter(None, found), 1))
+    for delimiters in declared:
+        block = _block(text, delimiters)
+        if block is not None:
+            return [block]
+    return []
 
 
 def _block(text: str, given: Delimiters) -> Block | None:
